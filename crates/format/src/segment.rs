@@ -1,0 +1,111 @@
+//! A segment's header: the first unit of each slot that holds the segment.
+
+use crate::codec::{DecodeError, Reader, Writer, magic, verify};
+use alloc::vec::Vec;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"HPsg");
+
+/// The number that stands where a copy has no member.
+pub const NO_MEMBER: u8 = u8::MAX;
+
+/// What a segment is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Class {
+    /// Dirty data, and what is said of it: as many copies as the pool asks for.
+    Mirrored,
+    /// Clean data: one copy.
+    Single,
+}
+
+impl Class {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Class::Mirrored => 0,
+            Class::Single => 1,
+        }
+    }
+    pub(crate) fn from_code(v: u8) -> Result<Self, DecodeError> {
+        match v {
+            0 => Ok(Class::Mirrored),
+            1 => Ok(Class::Single),
+            _ => Err(DecodeError::Invalid("a segment's class")),
+        }
+    }
+}
+
+/// Where one copy of a segment is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Number of the cache device, or [`NO_MEMBER`].
+    pub member: u8,
+    /// Segment slot on it.
+    pub slot: u32,
+}
+
+impl Place {
+    /// No copy.
+    pub const NONE: Place = Place { member: NO_MEMBER, slot: 0 };
+    pub(crate) fn write(self, w: &mut Writer) {
+        w.u8(self.member);
+        w.u32(self.slot);
+    }
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { member: r.u8()?, slot: r.u32()? })
+    }
+}
+
+/// Says what a slot holds. Written when the segment is opened, before anything in it is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentHeader {
+    /// The segment's number in the pool.
+    pub segment: u32,
+    /// Grows with each segment opened in the pool; tells this use of the slot from earlier ones.
+    pub generation: u64,
+    /// What it is for.
+    pub class: Class,
+    /// The volume whose data it holds.
+    pub volume: u16,
+    /// Where its copies are.
+    pub copies: [Place; 2],
+}
+
+impl SegmentHeader {
+    /// Bytes of the encoded header before it is padded to a unit.
+    pub const BYTES: usize = 64;
+
+    /// The header, padded to `unit` bytes.
+    #[must_use]
+    pub fn encode(&self, key: u64, unit: usize) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u32(MAGIC);
+        w.u32(self.segment);
+        w.u64(0);
+        w.u64(self.generation);
+        w.u8(self.class.code());
+        w.u8(0);
+        w.u16(self.volume);
+        for c in self.copies {
+            c.write(&mut w);
+        }
+        w.pad_to(unit.max(Self::BYTES));
+        w.seal(key, 8)
+    }
+
+    /// Decodes a header from a unit.
+    pub fn decode(key: u64, bytes: &[u8]) -> Result<Self, DecodeError> {
+        if magic(bytes) != Some(MAGIC) {
+            return Err(DecodeError::Foreign);
+        }
+        verify(key, bytes, 8)?;
+        let mut r = Reader::new(bytes);
+        r.u32()?;
+        let segment = r.u32()?;
+        r.u64()?;
+        let generation = r.u64()?;
+        let class = Class::from_code(r.u8()?)?;
+        r.u8()?;
+        let volume = r.u16()?;
+        let copies = [Place::read(&mut r)?, Place::read(&mut r)?];
+        Ok(Self { segment, generation, class, volume, copies })
+    }
+}
