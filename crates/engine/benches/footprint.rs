@@ -1,0 +1,76 @@
+//! What a cached block costs in memory, and how long a start takes.
+//!
+//! `cargo bench -p headpond-engine --bench footprint`. Lines of the form `name value unit` are the figures of
+//! `docs/PERFORMANCE.md`.
+
+mod support;
+
+use headpond_engine::{Buf, Command};
+use peak_alloc::PeakAlloc;
+use support::{BLOCK, Bytes, Host, cpu_ns, median, scattered};
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Blocks of the memory figures.
+const BLOCKS: u64 = 1 << 20;
+/// Bytes of each member.
+const MEMBER: u64 = 16 << 30;
+/// Blocks of a start.
+const MAP: u64 = 2 << 20;
+const ROUNDS: usize = 5;
+
+/// A host with blocks cached and clean. Their data is all one buffer: what memory grows by is the engine's.
+fn cached(member: u64, blocks: impl Iterator<Item = u64>) -> Host {
+    let mut host = Host::new(member);
+    host.forget_data();
+    let data = Bytes::zeroes(BLOCK);
+    for b in blocks {
+        host.write(b, data.clone());
+        host.run();
+        host.replies().for_each(drop);
+    }
+    host.command(Command::Destage { volume: 0 });
+    host
+}
+
+/// What an engine's memory comes to: what is free when it has ended.
+fn engine_bytes(mut host: Host) -> usize {
+    let before = ALLOCATOR.current_usage();
+    host.end();
+    before - ALLOCATOR.current_usage()
+}
+
+fn bytes_per_block(name: &str, blocks: impl Iterator<Item = u64>) {
+    let empty = engine_bytes(cached(MEMBER, std::iter::empty()));
+    let host = cached(MEMBER, blocks);
+    let count = host.engine().status().volumes[0].cached_blocks;
+    let each = (engine_bytes(host) - empty) as f64 / count as f64;
+    println!("memory_{name}_blocks {count} blocks");
+    println!("memory_{name} {each:.1} B/block");
+    println!("memory_{name}_per_TiB_cached {:.2} GiB", each / 4.0);
+}
+
+fn main() {
+    bytes_per_block("whole_GiBs", scattered(BLOCKS));
+    // One block in four of a region four times as large.
+    bytes_per_block("random_quarter", scattered(BLOCKS * 4).take(BLOCKS as usize));
+    // Alone in its 256 KiB: the worst there is.
+    bytes_per_block("random_1TiB", scattered(1 << 28).take(BLOCKS as usize / 4));
+
+    let mut host = cached(2 * MEMBER, scattered(MAP));
+    host.command(Command::Stop);
+    let rounds = (0..ROUNDS).map(|_| {
+        let begun = cpu_ns();
+        host.start();
+        let took = (cpu_ns() - begun) as f64 / 1e9;
+        let cached = host.engine().status().volumes[0].cached_blocks;
+        assert_eq!(cached, MAP, "a clean stop leaves the whole cache warm");
+        host.command(Command::Stop);
+        took
+    });
+    let took = median(rounds.collect());
+    println!("start_map_blocks {MAP} blocks");
+    println!("start_cpu {took:.2} s");
+    println!("start_cpu_per_100GiB_cached {:.2} s", took * (100u64 << 30) as f64 / (MAP * BLOCK as u64) as f64);
+}

@@ -1,0 +1,141 @@
+//! What a request costs one core: hits per second, writes absorbed per second.
+//!
+//! `cargo bench -p headpond-engine --bench requests`. Lines of the form `name value unit` are the figures of
+//! `docs/PERFORMANCE.md`: medians of five rounds of processor time.
+
+mod support;
+
+use criterion::{Criterion, SamplingMode};
+use headpond_engine::Buf;
+use std::hint::black_box;
+use std::time::Duration;
+use support::{BLOCK, Bytes, Host, cpu_ns, median, scattered};
+
+/// Blocks that are cached: 1 GiB, so that data and map are in no processor's cache.
+const BLOCKS: u64 = 1 << 18;
+/// Members are this large: what is written stays below where destage begins.
+const MEMBER: u64 = 6 << 30;
+const ROUNDS: usize = 5;
+
+/// Chance that costs next to nothing.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((u128::from(self.0) * u128::from(n)) >> 64) as u64
+    }
+}
+
+/// A host whose cache holds `BLOCKS` blocks, each different.
+fn warm() -> Host {
+    let mut host = Host::new(MEMBER);
+    let mut data = vec![0u8; BLOCK];
+    for b in scattered(BLOCKS) {
+        data[..8].copy_from_slice(&b.to_le_bytes());
+        host.write(b, Bytes::from_bytes(&data));
+        host.run();
+        host.replies().for_each(drop);
+    }
+    let v = &host.engine().status().volumes[0];
+    assert_eq!((v.cached_blocks, v.stats.absorbed.requests), (BLOCKS, BLOCKS), "all was absorbed: {:?}", v.stats);
+    host.freeze();
+    host
+}
+
+/// Random hits, one at a time, each copied into the client's buffer.
+fn hits(host: &mut Host, dice: &mut Dice, among: u64, count: u64, client: &mut [u8]) {
+    for _ in 0..count {
+        let block = dice.below(among);
+        host.read(block);
+        host.run();
+        for reply in host.replies() {
+            let mut at = 0;
+            for part in reply {
+                client[at..at + part.len()].copy_from_slice(part.bytes());
+                at += part.len();
+            }
+        }
+        debug_assert_eq!(client[..8], block.to_le_bytes());
+        black_box(&mut *client);
+    }
+}
+
+/// What of a hit is not the engine's: the device's data, which no processor's cache has, checksummed and copied.
+fn without_engine(host: &Host, dice: &mut Dice, count: u64, client: &mut [u8]) {
+    for _ in 0..count {
+        let data = host.device_alone(dice.below(u64::MAX));
+        black_box(data.checksum(1));
+        client.copy_from_slice(data.bytes());
+        black_box(&mut *client);
+    }
+}
+
+/// Random writes, `depth` outstanding, each copied once from the client's buffer.
+fn writes(host: &mut Host, dice: &mut Dice, depth: u64, count: u64, client: &[u8]) {
+    for _ in 0..count / depth {
+        for _ in 0..depth {
+            host.write(dice.below(BLOCKS), Bytes::from_bytes(client));
+        }
+        host.run();
+        assert_eq!(host.replies().count() as u64, depth);
+    }
+}
+
+/// The median of several rounds' nanoseconds for each of `count` requests.
+fn rounds(count: u64, mut round: impl FnMut()) -> f64 {
+    let one = || {
+        let begun = cpu_ns();
+        round();
+        (cpu_ns() - begun) as f64 / count as f64
+    };
+    median(std::iter::repeat_with(one).take(ROUNDS).collect())
+}
+
+fn report(name: &str, ns: f64) {
+    println!("{name}_ns {ns:.0} ns");
+    println!("{name}_per_second {:.0} 1/s", 1e9 / ns);
+}
+
+fn main() {
+    let mut criterion =
+        Criterion::default().configure_from_args().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
+    let mut client = vec![0u8; BLOCK];
+    let mut dice = Dice(1);
+    {
+        let mut host = warm();
+        let count = 1_000_000;
+        report("checksum_and_copy_alone", rounds(count, || without_engine(&host, &mut dice, count, &mut client)));
+        report("hit_random_1GiB", rounds(count, || hits(&mut host, &mut dice, BLOCKS, count, &mut client)));
+        report("hit_hot_1000_blocks", rounds(count, || hits(&mut host, &mut dice, 1000, count, &mut client)));
+        let mut group = criterion.benchmark_group("hit");
+        group.sample_size(20);
+        group.bench_function("random", |b| b.iter(|| hits(&mut host, &mut dice, BLOCKS, 1, &mut client)));
+        group.finish();
+    }
+    for depth in [1, 32] {
+        let count = 250_000 / depth * depth;
+        let mut all = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut host = Host::new(MEMBER);
+            let begun = cpu_ns();
+            writes(&mut host, &mut dice, depth, count, &client);
+            all.push((cpu_ns() - begun) as f64 / count as f64);
+            let stats = &host.engine().status().volumes[0].stats;
+            assert_eq!(stats.absorbed.requests, count, "all was absorbed: {stats:?}");
+        }
+        report(&format!("absorb_depth_{depth}"), median(all));
+        let mut group = criterion.benchmark_group("absorb");
+        group.sample_size(10).sampling_mode(SamplingMode::Flat);
+        group.bench_function(format!("depth {depth}"), |b| {
+            b.iter_custom(|n| {
+                let mut host = Host::new(MEMBER);
+                let n = n.next_multiple_of(depth);
+                let begun = std::time::Instant::now();
+                writes(&mut host, &mut dice, depth, n, &client);
+                begun.elapsed()
+            });
+        });
+        group.finish();
+    }
+}

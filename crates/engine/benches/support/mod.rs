@@ -1,0 +1,316 @@
+//! An engine over devices in memory that complete at once: what is measured is the engine, with real bytes.
+
+#![allow(dead_code)] // each bench uses a part of it
+
+use headpond_engine::create::{PoolPlan, newest_superblock, plan};
+use headpond_engine::election::{Election, WitnessVote, elect};
+use headpond_engine::format::{Layout, Mode, SUPERBLOCK_BYTES, checksum};
+use headpond_engine::{
+    Buf, Command, CommandId, Device, DeviceOp, DeviceResult, Effect, Engine, NewVolume, Request, RequestId, SECTOR, Settings,
+};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes in a block.
+pub const BLOCK: usize = 4096;
+
+/// Bytes, shared by reference count.
+#[derive(Clone)]
+pub struct Bytes {
+    memory: Arc<[u8]>,
+    start: usize,
+    len: usize,
+}
+
+impl Bytes {
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl Buf for Bytes {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        Self { memory: bytes.into(), start: 0, len: bytes.len() }
+    }
+    fn zeroes(len: usize) -> Self {
+        Self::from_bytes(&vec![0; len])
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.end <= self.len);
+        Self { memory: self.memory.clone(), start: self.start + range.start, len: range.end - range.start }
+    }
+    fn checksum(&self, seed: u64) -> u64 {
+        checksum(seed, self.bytes())
+    }
+    fn to_bytes(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.bytes())
+    }
+    fn join(parts: &[Self]) -> Self {
+        Self::from_bytes(&parts.iter().flat_map(|p| p.bytes()).copied().collect::<Vec<u8>>())
+    }
+}
+
+/// A cache device: for each sector, which of the buffers written holds it. Nothing is copied, as a device by direct
+/// memory access would not: a buffer once written stays until the device goes.
+struct Member {
+    sectors: Vec<u32>,
+    written: Vec<(u64, Bytes)>,
+    /// Client data is not kept and reads as zeroes, as all that was written then is.
+    forgets: bool,
+    /// Its content in long pieces, once nothing is written any more: a read costs the bench no search then.
+    frozen: Vec<Bytes>,
+}
+
+/// Bytes of a piece of a frozen device.
+const PIECE: u64 = 16 << 20;
+
+impl Member {
+    fn new(bytes: u64) -> Self {
+        Self {
+            sectors: vec![0; (bytes / SECTOR) as usize],
+            written: vec![(0, Bytes::zeroes(BLOCK))],
+            frozen: Vec::new(),
+            forgets: false,
+        }
+    }
+
+    fn write(&mut self, offset: u64, bufs: Vec<Bytes>) {
+        let mut at = offset / SECTOR;
+        for b in bufs {
+            let n = (b.len / SECTOR as usize) as u64;
+            if self.forgets && b.bytes().iter().all(|b| *b == 0) {
+                self.sectors[at as usize..(at + n) as usize].fill(0);
+                at += n;
+                continue;
+            }
+            let number = self.written.len() as u32;
+            self.sectors[at as usize..(at + n) as usize].fill(number);
+            self.written.push((at, b));
+            at += n;
+        }
+    }
+
+    fn freeze(&mut self) {
+        // Up to the superblocks' copies at the end, which are read where they are.
+        let tail = Layout::tail_of(self.sectors.len() as u64 * SECTOR);
+        let last = self.written.iter().map(|w| w.0 * SECTOR).filter(|at| *at < tail).max().unwrap_or(0);
+        self.frozen = (0..last / PIECE).map(|n| self.read(n * PIECE, PIECE as usize)).collect();
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Bytes {
+        let from = (offset % PIECE) as usize;
+        if let Some(piece) = self.frozen.get((offset / PIECE) as usize)
+            && from + len <= PIECE as usize
+        {
+            return piece.slice(from..from + len);
+        }
+        let (first, n) = (offset / SECTOR, len / SECTOR as usize);
+        let sectors = &self.sectors[first as usize..first as usize + n];
+        let (number, last) = (sectors[0], sectors[n - 1]);
+        let (start, buf) = &self.written[number as usize];
+        if number == last && number != 0 {
+            let from = ((first - start) * SECTOR) as usize;
+            return buf.slice(from..from + len);
+        }
+        let sector = |(i, number): (usize, &u32)| {
+            let (start, buf) = &self.written[*number as usize];
+            let from = if *number == 0 { 0 } else { ((first + i as u64 - start) * SECTOR) as usize };
+            buf.slice(from..from + SECTOR as usize)
+        };
+        Bytes::join(&sectors.iter().enumerate().map(sector).collect::<Vec<_>>())
+    }
+}
+
+/// Two cache devices, a disk of zeroes, and the engine that is measured.
+pub struct Host {
+    engine: Option<Engine<Bytes>>,
+    members: Vec<Member>,
+    disk: Bytes,
+    now: u64,
+    next: u64,
+    replies: Vec<Result<Vec<Bytes>, headpond_engine::RequestError>>,
+    commands_ended: u64,
+}
+
+/// Sectors of the volume: 1 TiB.
+const VOLUME_SECTORS: u64 = 1 << 31;
+
+impl Host {
+    /// A new pool of two members of `member_bytes` with a write-back volume.
+    pub fn new(member_bytes: u64) -> Self {
+        let members = (0..2).map(|_| Member::new(member_bytes)).collect();
+        let mut host =
+            Self { engine: None, members, disk: Bytes::zeroes(1 << 20), now: 0, next: 0, replies: Vec::new(), commands_ended: 0 };
+        let pool = PoolPlan {
+            name: "bench".into(),
+            id: [7; 16],
+            key: 0x1234_5678_9abc_def0,
+            copies: 2,
+            unit: 512,
+            segment_bytes: 0,
+            intent_pages: 4,
+            witness: false,
+            members: vec![([1; 16], member_bytes), ([2; 16], member_bytes)],
+        };
+        let (_, writes) = plan(&pool).expect("the pool is large enough");
+        for w in writes {
+            if let Some(m) = w.member {
+                host.members[usize::from(m)].write(w.offset, vec![Bytes::from_bytes(&w.bytes)]);
+            }
+        }
+        host.start();
+        host.command(Command::Attach(NewVolume {
+            number: 0,
+            id: [9; 16],
+            name: "volume".into(),
+            sectors: VOLUME_SECTORS,
+            phase: 0,
+            mode: Mode::WriteBack,
+            backing: "disk".into(),
+        }));
+        host
+    }
+
+    fn elect(&self) -> Election {
+        let found: Vec<_> = self
+            .members
+            .iter()
+            .map(|m| {
+                let tail = Layout::tail_of(m.sectors.len() as u64 * SECTOR);
+                let slots: Vec<Bytes> = [0, SUPERBLOCK_BYTES, tail, tail + SUPERBLOCK_BYTES]
+                    .iter()
+                    .map(|at| m.read(*at, SUPERBLOCK_BYTES as usize))
+                    .collect();
+                newest_superblock(&slots.iter().map(Bytes::bytes).collect::<Vec<_>>()).expect("a superblock was written")
+            })
+            .collect();
+        elect(&found, WitnessVote::None).expect("all members are there")
+    }
+
+    /// Starts an engine over what is on the members, in place of the one that ran.
+    pub fn start(&mut self) {
+        let election = self.elect();
+        self.engine = None;
+        let before = self.commands_ended;
+        self.engine = Some(Engine::start(self.now, Settings::default(), election, &[0], CommandId(0)));
+        self.run();
+        self.until_ended(before);
+    }
+
+    /// Lets the members keep only what is not zeroes: enough to start from, with little memory.
+    pub fn forget_data(&mut self) {
+        self.members.iter_mut().for_each(|m| m.forgets = true);
+    }
+
+    /// Says that nothing is written from now on.
+    pub fn freeze(&mut self) {
+        self.members.iter_mut().for_each(Member::freeze);
+    }
+
+    /// A block as the device has it, without the engine: what the bench itself costs.
+    pub fn device_alone(&self, n: u64) -> Bytes {
+        let frozen = &self.members[(n % 2) as usize].frozen;
+        frozen[(n / 2 % frozen.len() as u64) as usize]
+            .slice((n / 64 % 4096) as usize * BLOCK..(n / 64 % 4096 + 1) as usize * BLOCK)
+    }
+
+    /// Ends the engine as a crash would.
+    pub fn end(&mut self) {
+        self.engine = None;
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine<Bytes> {
+        self.engine.as_ref().expect("it was started")
+    }
+
+    /// Does what the engine wants done until it wants nothing more.
+    pub fn run(&mut self) {
+        while let Some(effect) = self.engine.as_ref().and_then(Engine::poll) {
+            match effect {
+                Effect::Submit { io, device, op } => {
+                    let result = self.serve(device, op);
+                    self.engine().complete(io, result);
+                }
+                Effect::Reply { result, .. } => self.replies.push(result),
+                Effect::Done { result, .. } => {
+                    result.expect("commands succeed");
+                    self.commands_ended += 1;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, device: Device, op: DeviceOp<Bytes>) -> DeviceResult<Bytes> {
+        match (device, op) {
+            (Device::Member(m), DeviceOp::Write { offset, bufs }) => {
+                self.members[usize::from(m)].write(offset, bufs);
+                Ok(None)
+            }
+            (Device::Member(m), DeviceOp::Read { offset, len }) => {
+                Ok(Some(self.members[usize::from(m)].read(offset, len as usize)))
+            }
+            (_, DeviceOp::Read { len, .. }) => Ok(Some(self.disk.slice(0..len as usize))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives a command and lets time pass until it has ended.
+    pub fn command(&mut self, command: Command) {
+        let before = self.commands_ended;
+        self.next += 1;
+        self.engine().command(CommandId(self.next), command);
+        self.run();
+        self.until_ended(before);
+    }
+
+    fn until_ended(&mut self, before: u64) {
+        while self.commands_ended == before {
+            self.now = self.engine().next_timer().expect("something is waited for").max(self.now);
+            self.engine().advance(self.now);
+            self.run();
+        }
+    }
+
+    /// Asks for a block to be read.
+    pub fn read(&mut self, block: u64) {
+        self.next += 1;
+        self.engine().request(0, RequestId(self.next), Request::Read { sector: block * 8, sectors: 8 });
+    }
+
+    /// Asks for a block to be written.
+    pub fn write(&mut self, block: u64, data: Bytes) {
+        self.next += 1;
+        self.engine().request(0, RequestId(self.next), Request::Write { sector: block * 8, data, fua: false });
+    }
+
+    /// What has been answered, which is taken.
+    pub fn replies(&mut self) -> impl Iterator<Item = Vec<Bytes>> + '_ {
+        self.replies.drain(..).map(|r| r.expect("nothing fails here"))
+    }
+}
+
+/// Numbers below `n`, each once, in an order without runs.
+pub fn scattered(n: u64) -> impl Iterator<Item = u64> {
+    // An odd factor permutes a power of two; what is beyond `n` is left out.
+    let all = n.next_power_of_two();
+    (0..all).map(move |i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) & (all - 1)).filter(move |i| *i < n)
+}
+
+/// Nanoseconds that this thread has had of a processor: others that run meanwhile do not count. Where the system does
+/// not say, the time of day.
+pub fn cpu_ns() -> u64 {
+    let said = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    said.and_then(|s| s.split(' ').next().and_then(|n| n.parse().ok()))
+        .unwrap_or_else(|| std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_nanos() as u64))
+}
+
+/// The middle one.
+pub fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}

@@ -1,0 +1,276 @@
+//! Checkpoints: the segment table and the maps as an image, taken while everything goes on.
+//!
+//! The image is fuzzy: what changes behind the walk is in the log, which recovery replays from the positions at which
+//! the checkpoint began. What a checkpoint makes unnecessary is freed only when the superblock that names it is
+//! durable on all members (R12).
+
+use crate::core::{Core, Volume};
+use crate::exec::IoWait;
+use crate::intent::write_pages;
+use crate::io::{Buf, Device, DeviceOp};
+use crate::segments::SegmentState;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use headpond_format::{CheckpointPointer, Class, PAGE_BYTES, Page, PageBody, PieceEntry, Place, REGION_SECTORS, SegmentEntry};
+
+/// Pages in flight at once.
+const DEPTH: usize = 16;
+
+impl<B: Buf> Core<B> {
+    /// Asks for a checkpoint.
+    pub(crate) fn want_checkpoint(&self) {
+        if !self.checkpoint_wanted.replace(true) {
+            self.checkpoint_signal.notify();
+        }
+    }
+}
+
+/// Takes checkpoints when they are wanted, for as long as the engine lives.
+pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
+    loop {
+        let wait = core.checkpoint_signal.wait();
+        if !core.checkpoint_wanted.get() {
+            wait.await;
+            continue;
+        }
+        core.wait_settled().await;
+        let alive = core.pool.borrow().in_sync().next().is_some() && !core.pool.borrow().stalled;
+        if alive && take(&core).await {
+            core.checkpoints_done.set(core.checkpoints_done.get() + 1);
+        } else {
+            // Members left meanwhile: at the next wish, with those that stayed.
+            core.exec.sleep(1_000_000).await;
+            if alive {
+                continue;
+            }
+        }
+        core.checkpoint_wanted.set(false);
+        core.checkpoint_signal.notify();
+        core.space.notify();
+    }
+}
+
+/// Page `index` of a checkpoint over `members`: which members it is on, and at which page of their area.
+pub(crate) fn places(index: u32, members: &[u8]) -> Vec<(u8, u32)> {
+    let k = members.len() as u32;
+    match k {
+        0 => Vec::new(),
+        1 => vec![(members[0], index)],
+        _ => (0..2).map(|c| (members[((index + c) % k) as usize], 2 * (index / k) + c)).collect(),
+    }
+}
+
+/// Writes pages as they come, a bounded number in flight.
+struct Pages<B: Buf> {
+    sequence: u64,
+    area: u8,
+    members: Vec<u8>,
+    next: u32,
+    in_flight: VecDeque<(u8, IoWait<B>)>,
+    failed: Vec<u8>,
+    overflow: bool,
+}
+
+impl<B: Buf> Pages<B> {
+    async fn put(&mut self, core: &Rc<Core<B>>, body: PageBody) {
+        let index = self.next;
+        self.next += 1;
+        let key = core.pool.borrow().key;
+        let bytes = B::from_bytes(&Page { sequence: self.sequence, index, body }.encode(key));
+        for (member, at) in places(index, &self.members) {
+            let layout = core.pool.borrow().members[usize::from(member)].layout;
+            if (u64::from(at) + 1) * PAGE_BYTES as u64 > layout.checkpoint_bytes {
+                self.overflow = true;
+                return;
+            }
+            let offset = layout.checkpoint(self.area) + u64::from(at) * PAGE_BYTES as u64;
+            let op = DeviceOp::Write { offset, bufs: vec![bytes.clone()] };
+            self.in_flight.push_back((member, core.exec.io(Device::Member(member), op)));
+            let mut stats = core.stats.borrow_mut();
+            stats.member_bytes += bytes.len() as u64;
+            stats.checkpoint_bytes += bytes.len() as u64;
+        }
+        self.drain(core, DEPTH).await;
+    }
+
+    async fn drain(&mut self, core: &Core<B>, most: usize) {
+        while self.in_flight.len() > most {
+            let Some((member, wait)) = self.in_flight.pop_front() else { break };
+            match wait.await {
+                Ok(_) => core.member_flusher(member).wrote(),
+                Err(_) => self.failed.push(member),
+            }
+        }
+    }
+}
+
+/// Takes one checkpoint; `false` if a member failed under it.
+async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
+    let volumes = core.all_volumes();
+    // No mark is between the log and the map when it begins.
+    core.checkpoint_begins.set(true);
+    while core.marks_held.get() > 0 {
+        core.checkpoint_signal.wait().await;
+    }
+    // It begins: from here on the log is replayed.
+    let begun = {
+        let mut segments = core.segments.borrow_mut();
+        segments.settle();
+        segments.checkpoints_begun += 1;
+        segments.checkpoints_begun
+    };
+    let closed: Vec<u32> =
+        core.segments.borrow().iter().filter(|(_, s)| s.state == SegmentState::Sealed && s.pins == 0).map(|(n, _)| n).collect();
+    let generation = core.generation.get();
+    core.appended_since_checkpoint.set(0);
+    let mut positions: BTreeMap<u32, u32> = BTreeMap::new();
+    for v in &volumes {
+        positions.extend(v.dirty_log.position(core));
+        positions.extend(v.clean_log.position(core));
+    }
+    core.checkpoint_begins.set(false);
+    core.checkpoint_signal.notify();
+    let clearable: Vec<(Rc<Volume<B>>, Vec<u64>)> = volumes.iter().map(|v| (v.clone(), v.intent.clearable())).collect();
+    // What was being appended is named or dropped before the walk: it lies before the positions.
+    let last = core.ticket();
+    loop {
+        let wait = core.checkpoint_signal.wait();
+        if core.flights.borrow().first().is_none_or(|t| *t > last) {
+            break;
+        }
+        wait.await;
+    }
+    // An intent bit may go when the disk was flushed after the last write to its region.
+    let mut cleared = Vec::new();
+    for (v, regions) in clearable {
+        if !regions.is_empty() && v.disk_flusher.flush().await.is_ok() {
+            cleared.push((v, regions));
+        }
+    }
+    let (members, area, sequence, epoch) = {
+        let pool = core.pool.borrow();
+        let members: Vec<u8> = pool.in_sync().collect();
+        (members, 1 - pool.checkpoint.area, pool.checkpoint.sequence + 1, pool.epoch)
+    };
+    let mut pages = Pages {
+        sequence,
+        area,
+        members: members.clone(),
+        next: 0,
+        in_flight: VecDeque::new(),
+        failed: Vec::new(),
+        overflow: false,
+    };
+    let twins = twins_to_release(core, &closed);
+    let table = segment_table(core, generation, &positions, &twins);
+    for some in table.chunks(Page::SEGMENTS) {
+        pages.put(core, PageBody::Segments(some.to_vec())).await;
+    }
+    for v in &volumes {
+        walk(core, v, &mut pages).await;
+    }
+    pages.drain(core, 0).await;
+    for m in core::mem::take(&mut pages.failed) {
+        core.fail_member(m).await;
+    }
+    for m in &members {
+        if core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {
+            core.fail_member(*m).await;
+        }
+    }
+    core.wait_settled().await;
+    if pages.overflow || core.pool.borrow().epoch != epoch {
+        return false;
+    }
+    let pointer = CheckpointPointer { sequence, area, pages: pages.next, members, version: core.version.get(), generation };
+    core.pool.borrow_mut().checkpoint = pointer;
+    if !core.write_superblock().await {
+        return false;
+    }
+    {
+        let mut segments = core.segments.borrow_mut();
+        segments.checkpoint_done(begun);
+        for (n, twin) in twins {
+            segments.release_twin(n, twin);
+        }
+        segments.settle();
+    }
+    for v in &volumes {
+        let none = Vec::new();
+        let regions = cleared.iter().find(|(w, _)| Rc::ptr_eq(v, w)).map_or(&none, |(_, r)| r);
+        v.intent.clear(regions, begun, |r| {
+            let blocks = r * REGION_SECTORS / 8..(r + 1) * REGION_SECTORS / 8;
+            v.map.borrow().any_dirty(blocks.clone()) || v.is_pending(&blocks)
+        });
+        write_pages(core, v);
+    }
+    core.stats.borrow_mut().checkpoints += 1;
+    true
+}
+
+/// The copies that this checkpoint lets go: of each segment that was closed when it began and is wholly clean, one of
+/// two. In the table the segment is a single one; in memory it becomes one when the table is durable, since until then
+/// recovery would replay it from both, over what it superseded (H18, R12).
+fn twins_to_release<B: Buf>(core: &Core<B>, closed: &[u32]) -> BTreeMap<u32, Place> {
+    let segments = core.segments.borrow();
+    let twin = |n: &u32| {
+        let s = segments.get(*n)?;
+        let clean = s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0 && s.live > 0;
+        let gone = s.copies[1 - (*n as usize & 1)];
+        (clean && s.places().count() == 2).then_some((*n, gone))
+    };
+    closed.iter().filter_map(twin).collect()
+}
+
+fn segment_table<B: Buf>(
+    core: &Core<B>,
+    generation: u64,
+    positions: &BTreeMap<u32, u32>,
+    twins: &BTreeMap<u32, Place>,
+) -> Vec<SegmentEntry> {
+    core.segments
+        .borrow()
+        .iter()
+        .filter(|(_, s)| s.state != SegmentState::Limbo && s.generation <= generation)
+        .map(|(n, s)| {
+            let mut copies = s.copies;
+            if let Some(twin) = twins.get(&n) {
+                copies = copies.map(|c| if c == *twin { Place::NONE } else { c });
+            }
+            SegmentEntry {
+                segment: n,
+                generation: s.generation,
+                class: if twins.contains_key(&n) { Class::Single } else { s.class },
+                volume: s.volume,
+                copies,
+                replay_from: positions.get(&n).copied().unwrap_or(u32::MAX),
+            }
+        })
+        .collect()
+}
+
+/// Writes the pieces of a volume, a page at a time, giving way to everything else between two.
+async fn walk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, pages: &mut Pages<B>) {
+    let mut from = Some(0);
+    let mut some: Vec<PieceEntry> = Vec::new();
+    while let Some(at) = from {
+        from = volume.map.borrow().walk(at, Page::PIECES / 2, |block, p| {
+            some.push(PieceEntry {
+                block,
+                version: p.version(),
+                sum: p.sum,
+                segment: p.segment,
+                offset: p.offset,
+                live: p.live,
+                span: p.packed_span(),
+            });
+        });
+        while some.len() >= Page::PIECES || from.is_none() && !some.is_empty() {
+            let rest = some.split_off(some.len().min(Page::PIECES));
+            let page = core::mem::replace(&mut some, rest);
+            pages.put(core, PageBody::Pieces(volume.number, page)).await;
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! What all parts of the engine share: the pool's state, the volumes, the counters.
+
+use crate::exec::{Exec, Signal};
+use crate::flush::Flusher;
+use crate::intent::Intent;
+use crate::io::{BLOCK_SECTORS, Buf, Device};
+use crate::log::Log;
+use crate::map::Map;
+use crate::policy::streams::Streams;
+use crate::ranges::RangeLocks;
+use crate::segments::Segments;
+use crate::settings::Settings;
+use crate::stats::{PoolStats, VolumeStats};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::ops::Range;
+use headpond_format::{CheckpointPointer, Layout, MemberState, Mode};
+
+/// A cache device as the pool knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub id: [u8; 16],
+    pub layout: Layout,
+    pub state: MemberState,
+}
+
+/// What the superblock says, in memory, and how membership stands.
+pub(crate) struct Pool {
+    pub id: [u8; 16],
+    pub name: String,
+    pub key: u64,
+    pub epoch: u64,
+    pub sequence: u64,
+    pub copies: u8,
+    pub unit: u32,
+    pub witness: bool,
+    pub owner: [u8; 16],
+    pub fence: u64,
+    pub members: Vec<Member>,
+    pub checkpoint: CheckpointPointer,
+    /// Members that failed and are not out yet, as bits.
+    pub failing: u64,
+    /// A membership change is under way: nothing may be acknowledged that a copy was made for.
+    pub changing: bool,
+    /// No majority for an epoch without the member that failed: nothing that needs the cache can be acknowledged.
+    pub stalled: bool,
+    pub segment_bytes: u64,
+    /// The newest epoch in which a member joined.
+    pub last_join: u64,
+}
+
+impl Pool {
+    pub fn in_sync(&self) -> impl Iterator<Item = u8> + '_ {
+        self.members.iter().enumerate().filter(|(_, m)| m.state == MemberState::InSync).map(|(n, _)| n as u8)
+    }
+    pub fn is_in_sync(&self, member: u8) -> bool {
+        self.members.get(usize::from(member)).is_some_and(|m| m.state == MemberState::InSync)
+    }
+    /// Copies that dirty data must have now.
+    pub fn copies_now(&self) -> usize {
+        usize::from(self.copies).min(self.in_sync().count())
+    }
+    /// A copy less than promised can be made.
+    pub fn degraded(&self) -> bool {
+        self.in_sync().count() < usize::from(self.copies)
+    }
+    /// Sectors of a segment.
+    pub fn segment_sectors(&self) -> u32 {
+        (self.segment_bytes / 512) as u32
+    }
+}
+
+/// Blocks that a write under way is about, from its acceptance until its record is named or given up (R4).
+pub(crate) struct Pending {
+    pub ticket: u64,
+    pub blocks: Range<u64>,
+}
+
+/// A read's data on its way into the cache. Spoiled by any write that overlaps before it is named (R5).
+pub(crate) struct Fill {
+    pub blocks: Range<u64>,
+    pub spoiled: Cell<bool>,
+}
+
+/// A volume.
+pub(crate) struct Volume<B: Buf> {
+    pub number: u16,
+    pub id: [u8; 16],
+    pub name: String,
+    pub sectors: u64,
+    /// Sectors that the grid is shifted by: grid sector = sector + shift.
+    pub shift: u64,
+    pub phase: u8,
+    pub backing: String,
+    pub mode: Cell<Mode>,
+    /// Somebody waits for it to be clean.
+    pub wanted_clean: Cell<u32>,
+    /// Requests are served.
+    pub serving: Cell<bool>,
+    /// It cannot be served: dirty data and disk do not belong together, or are missing.
+    pub refused: Cell<bool>,
+    pub map: RefCell<Map>,
+    pub pending: RefCell<Vec<Pending>>,
+    pub pending_changed: Signal<B>,
+    /// Blocks that requests are changing now, whatever way they take: nothing read from the disk there is admitted.
+    pub writing: RefCell<Vec<Pending>>,
+    pub fills: RefCell<Vec<Rc<Fill>>>,
+    pub disk: Rc<RangeLocks<B>>,
+    pub disk_flusher: Rc<Flusher<B>>,
+    pub intent: Intent<B>,
+    pub dirty_log: Rc<Log<B>>,
+    pub clean_log: Rc<Log<B>>,
+    pub reads: RefCell<Streams>,
+    pub writes: RefCell<Streams>,
+    pub flushes_seen: Cell<u64>,
+    pub disk_in_use: Cell<u32>,
+    pub disk_last_used: Cell<u64>,
+    pub requests: Cell<u32>,
+    pub requests_changed: Signal<B>,
+    pub sweep_at: Cell<u64>,
+    pub destage_stuck: Cell<u32>,
+    pub destaging: Cell<bool>,
+    pub work: Signal<B>,
+    pub stats: RefCell<VolumeStats>,
+}
+
+impl<B: Buf> Volume<B> {
+    pub fn device(&self) -> Device {
+        Device::Backing(self.number)
+    }
+    /// Blocks of the grid that a range of grid sectors touches.
+    pub fn blocks(range: &Range<u64>) -> Range<u64> {
+        range.start / BLOCK_SECTORS..range.end.div_ceil(BLOCK_SECTORS)
+    }
+    /// Byte offset on the disk of a grid sector.
+    pub fn disk_offset(&self, grid_sector: u64) -> u64 {
+        (grid_sector - self.shift) * 512
+    }
+    /// The grid sectors of the whole volume.
+    pub fn extent(&self) -> Range<u64> {
+        self.shift..self.shift + self.sectors
+    }
+    /// Spoils all fills that overlap `blocks`.
+    pub fn spoil(&self, blocks: &Range<u64>) {
+        for f in self.fills.borrow().iter() {
+            if f.blocks.start < blocks.end && blocks.start < f.blocks.end {
+                f.spoiled.set(true);
+            }
+        }
+    }
+    /// Whether a write that overlaps `blocks` is on its way into the log.
+    pub fn is_pending(&self, blocks: &Range<u64>) -> bool {
+        self.pending.borrow().iter().any(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end)
+    }
+    /// Whether a request is changing anything in `blocks`.
+    pub fn is_being_written(&self, blocks: &Range<u64>) -> bool {
+        self.writing.borrow().iter().any(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end)
+    }
+    /// Clients have left the disk alone for `idle` nanoseconds.
+    pub fn disk_idle(&self, now: u64, idle: u64) -> bool {
+        self.disk_in_use.get() == 0 && now.saturating_sub(self.disk_last_used.get()) >= idle
+    }
+}
+
+/// The engine's shared state.
+pub(crate) struct Core<B: Buf> {
+    pub exec: Rc<Exec<B>>,
+    pub settings: Settings,
+    pub pool: RefCell<Pool>,
+    pub segments: RefCell<Segments>,
+    pub volumes: RefCell<BTreeMap<u16, Rc<Volume<B>>>>,
+    pub member_flushers: RefCell<Vec<Rc<Flusher<B>>>>,
+    pub version: Cell<u64>,
+    pub generation: Cell<u64>,
+    pub tickets: Cell<u64>,
+    pub membership: Signal<B>,
+    pub superblock_busy: Cell<bool>,
+    pub superblock_free: Signal<B>,
+    /// Space was freed, or may have been.
+    pub space: Signal<B>,
+    pub checkpoint_wanted: Cell<bool>,
+    pub checkpoint_signal: Signal<B>,
+    pub checkpoints_done: Cell<u64>,
+    pub appended_since_checkpoint: Cell<u64>,
+    /// A checkpoint waits for the marks under way before it begins; no new ones are let in.
+    pub checkpoint_begins: Cell<bool>,
+    /// Appended marks that may not be in the map yet, in batches.
+    pub marks_held: Cell<u32>,
+    /// What is being appended and not yet in the map: a checkpoint waits for all that began before it.
+    pub flights: RefCell<BTreeSet<u64>>,
+    pub stopping: Cell<bool>,
+    /// Reads in flight on each member.
+    pub reading: RefCell<Vec<u32>>,
+    /// Places on members that are being repaired: member, slot, first sector.
+    pub repairing: RefCell<BTreeSet<(u8, u32, u32)>>,
+    pub stats: RefCell<PoolStats>,
+}
+
+impl<B: Buf> Core<B> {
+    pub fn now(&self) -> u64 {
+        self.exec.now()
+    }
+    pub fn volume(&self, n: u16) -> Option<Rc<Volume<B>>> {
+        self.volumes.borrow().get(&n).cloned()
+    }
+    pub fn all_volumes(&self) -> Vec<Rc<Volume<B>>> {
+        self.volumes.borrow().values().cloned().collect()
+    }
+    /// The version of a write accepted now.
+    pub fn next_version(&self) -> u64 {
+        let v = self.version.get() + 1;
+        self.version.set(v);
+        v
+    }
+    pub fn ticket(&self) -> u64 {
+        let t = self.tickets.get() + 1;
+        self.tickets.set(t);
+        t
+    }
+    pub fn member_flusher(&self, member: u8) -> Rc<Flusher<B>> {
+        self.member_flushers.borrow()[usize::from(member)].clone()
+    }
+    /// Seed of the checksum of a piece of data: it is bound to pool, volume, block and version.
+    pub fn seed(&self, volume: u16, block: u64, first: u8, version: u64) -> u64 {
+        let key = self.pool.borrow().key;
+        let a = (block << 8 | u64::from(first)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let b = (version ^ u64::from(volume) << 56).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        key ^ a.rotate_left(29) ^ b
+    }
+    /// Registers a write as on its way, from now on.
+    pub fn begin_pending(self: &Rc<Self>, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> PendingGuard<B> {
+        let ticket = self.ticket();
+        volume.pending.borrow_mut().push(Pending { ticket, blocks });
+        PendingGuard { volume: volume.clone(), ticket }
+    }
+    /// A request begins to change `blocks`: spoils fills, and keeps new ones away until the guard is dropped (R5).
+    pub fn begin_writing(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> WritingGuard<B> {
+        volume.spoil(&blocks);
+        let ticket = self.ticket();
+        volume.writing.borrow_mut().push(Pending { ticket, blocks });
+        WritingGuard { volume: volume.clone(), ticket }
+    }
+    /// Something is being appended, or appended and not yet in the map, until the guard is dropped.
+    pub fn begin_flight(self: &Rc<Self>) -> FlightGuard<B> {
+        let ticket = self.ticket();
+        self.flights.borrow_mut().insert(ticket);
+        FlightGuard { core: self.clone(), ticket }
+    }
+    /// Marks are about to be appended; until the guard is dropped they may not be in the map yet. Waits while a
+    /// checkpoint is about to begin.
+    pub async fn begin_marks(self: &Rc<Self>) -> MarksGuard<B> {
+        while self.checkpoint_begins.get() {
+            self.checkpoint_signal.wait().await;
+        }
+        self.marks_held.set(self.marks_held.get() + 1);
+        MarksGuard { core: self.clone() }
+    }
+    /// A client's request uses the disk, until the guard is dropped.
+    pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>) -> DiskUse<B> {
+        volume.disk_in_use.set(volume.disk_in_use.get() + 1);
+        DiskUse { core: self.clone(), volume: volume.clone() }
+    }
+    /// How full the space for dirty data is: percent of the segments that may hold it.
+    pub fn dirty_percent(&self) -> u32 {
+        self.dirty_percent_of(&self.segments.borrow(), &self.pool.borrow())
+    }
+    pub fn dirty_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
+        let total = u64::from(segments.total_min()) * u64::from(self.settings.dirty_percent) / 100;
+        let held = segments.dirty_segments();
+        let copies = pool.copies_now().max(1) as u64;
+        let members = pool.in_sync().count().max(1) as u64;
+        // A pool of more members holds more pairs than the smallest member has slots.
+        (held * copies * 100 / (total * members).max(1)).min(200) as u32
+    }
+}
+
+/// Keeps a write registered as on its way.
+pub(crate) struct PendingGuard<B: Buf> {
+    volume: Rc<Volume<B>>,
+    ticket: u64,
+}
+
+impl<B: Buf> Drop for PendingGuard<B> {
+    fn drop(&mut self) {
+        self.volume.pending.borrow_mut().retain(|p| p.ticket != self.ticket);
+        self.volume.pending_changed.notify();
+    }
+}
+
+/// Keeps blocks registered as being changed.
+pub(crate) struct WritingGuard<B: Buf> {
+    volume: Rc<Volume<B>>,
+    ticket: u64,
+}
+
+impl<B: Buf> Drop for WritingGuard<B> {
+    fn drop(&mut self) {
+        self.volume.writing.borrow_mut().retain(|p| p.ticket != self.ticket);
+    }
+}
+
+/// Counts a client's use of the disk.
+pub(crate) struct DiskUse<B: Buf> {
+    core: Rc<Core<B>>,
+    volume: Rc<Volume<B>>,
+}
+
+impl<B: Buf> Drop for DiskUse<B> {
+    fn drop(&mut self) {
+        self.volume.disk_in_use.set(self.volume.disk_in_use.get() - 1);
+        self.volume.disk_last_used.set(self.core.now());
+    }
+}
+
+/// Keeps checkpoints that begin from now on waiting.
+pub(crate) struct FlightGuard<B: Buf> {
+    core: Rc<Core<B>>,
+    ticket: u64,
+}
+
+impl<B: Buf> Drop for FlightGuard<B> {
+    fn drop(&mut self) {
+        self.core.flights.borrow_mut().remove(&self.ticket);
+        self.core.checkpoint_signal.notify();
+    }
+}
+
+/// Keeps checkpoints from beginning.
+pub(crate) struct MarksGuard<B: Buf> {
+    core: Rc<Core<B>>,
+}
+
+impl<B: Buf> Drop for MarksGuard<B> {
+    fn drop(&mut self) {
+        self.core.marks_held.set(self.core.marks_held.get() - 1);
+        self.core.checkpoint_signal.notify();
+    }
+}

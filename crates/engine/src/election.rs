@@ -1,0 +1,186 @@
+//! Which superblock counts, and whether the votes at hand prove that nothing newer exists (R7).
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use headpond_format::{MemberState, Superblock, WitnessRecord};
+
+/// What was found of the third vote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WitnessVote {
+    /// The pool has no witness.
+    None,
+    /// It has one, which is not there or says nothing of this pool.
+    Missing,
+    /// Its newest record.
+    Found(WitnessRecord),
+}
+
+/// The outcome of an election.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Election {
+    /// The newest superblock.
+    pub superblock: Superblock,
+    /// Members that are in sync and present.
+    pub present: Vec<u8>,
+    /// Members that are in sync and missing: they leave before anything is acknowledged.
+    pub missing: Vec<u8>,
+    /// Members that are present and stale: never read, only rebuilt.
+    pub stale: Vec<u8>,
+}
+
+/// Why a pool does not start by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No superblock at all.
+    NoMembers,
+    /// Devices of different pools.
+    Foreign {
+        /// Number of the device, in the order given, that belongs elsewhere.
+        device: usize,
+    },
+    /// The same member twice.
+    Twice {
+        /// The member's number.
+        member: u8,
+    },
+    /// Too few votes: a newer epoch may exist on what is missing.
+    TooFewVotes {
+        /// The pool's name.
+        pool: String,
+        /// The newest epoch seen.
+        epoch: u64,
+        /// The members that would help.
+        missing: Vec<u8>,
+        /// Whether the witness would.
+        witness_missing: bool,
+    },
+    /// The witness knows a newer epoch, in which other members are in sync.
+    Stale {
+        /// The pool's name.
+        pool: String,
+        /// The newest epoch on the devices at hand.
+        epoch: u64,
+        /// The epoch that the witness knows.
+        newest: u64,
+        /// Members in sync in that epoch.
+        needed: Vec<u8>,
+    },
+}
+
+fn list(members: &[u8]) -> String {
+    let names: Vec<String> = members.iter().map(|m| alloc::format!("{m}")).collect();
+    names.join(", ")
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoMembers => f.write_str("No cache device of a pool was found. Name the devices that the pool was made of."),
+            Refusal::Foreign { device } => {
+                write!(
+                    f,
+                    "The device number {device} of those named belongs to another pool. Nothing was changed. Name the devices of one pool."
+                )
+            }
+            Refusal::Twice { member } => write!(
+                f,
+                "Cache device {member} was found twice: one is a copy of the other. Nothing was changed. Take the copy away and start again."
+            ),
+            Refusal::TooFewVotes { pool, epoch, missing, witness_missing } => {
+                write!(
+                    f,
+                    "Pool {pool} does not start: its newest state may be on what is missing (epoch {epoch} is the newest found). No data was touched. Bring back "
+                )?;
+                match (missing.is_empty(), witness_missing) {
+                    (false, true) => write!(f, "cache device {} or the witness", list(missing))?,
+                    (false, false) => write!(f, "cache device {}", list(missing))?,
+                    _ => f.write_str("the witness")?,
+                }
+                f.write_str(" and start again.")
+            }
+            Refusal::Stale { pool, epoch, newest, needed } => write!(
+                f,
+                "Pool {pool} does not start: the cache devices found are of epoch {epoch}, and the witness knows epoch {newest}. What they hold is out of date. No data was touched. Bring back cache device {} and start again.",
+                list(needed)
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Refusal {}
+
+/// The members that a superblock calls in sync, as bits.
+fn in_sync_of(s: &Superblock) -> u64 {
+    let in_sync = s.members.iter().enumerate().filter(|(_, m)| m.state == MemberState::InSync);
+    in_sync.fold(0, |bits, (n, _)| bits | 1 << n)
+}
+
+fn members_of(bits: u64) -> Vec<u8> {
+    (0..64).filter(|m| bits >> m & 1 == 1).collect()
+}
+
+/// Holds the election among the newest superblock of each device found.
+///
+/// # Errors
+/// A [`Refusal`] says what is missing. Nothing has been changed then.
+pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Refusal> {
+    let best = |list: &mut dyn Iterator<Item = &'_ Superblock>| list.max_by_key(|s| (s.epoch, s.sequence)).cloned();
+    let any = best(&mut found.iter()).ok_or(Refusal::NoMembers)?;
+    // An epoch that the witness knows with other members was raised without it, and in vain: whoever got the witness's
+    // vote for the same number had a majority of the epoch before.
+    let heard = |s: &&Superblock| match witness {
+        WitnessVote::Found(w) => w.pool != s.pool || w.epoch != s.epoch || w.in_sync == in_sync_of(s),
+        _ => true,
+    };
+    let newest = match (best(&mut found.iter().filter(heard)), witness) {
+        (Some(newest), _) => newest,
+        (None, WitnessVote::Found(w)) => {
+            let needed = members_of(w.in_sync);
+            return Err(Refusal::Stale { pool: any.name, epoch: any.epoch, newest: w.epoch, needed });
+        }
+        (None, _) => any,
+    };
+    for (device, s) in found.iter().enumerate() {
+        let known = newest.members.get(usize::from(s.member)).zip(s.members.get(usize::from(s.member)));
+        if s.pool != newest.pool || known.is_none_or(|(a, b)| a.id != b.id && s.epoch > newest.epoch) {
+            return Err(Refusal::Foreign { device });
+        }
+        if found.iter().skip(device + 1).any(|o| o.member == s.member) {
+            return Err(Refusal::Twice { member: s.member });
+        }
+    }
+    let in_sync: Vec<u8> = (0..newest.members.len() as u8)
+        .filter(|m| newest.members.get(usize::from(*m)).is_some_and(|m| m.state == MemberState::InSync))
+        .collect();
+    // A device is the member it says it is only if the newest superblock knows it by the same identity.
+    let is_present = |m: u8| {
+        found.iter().any(|s| {
+            s.member == m && s.members.get(usize::from(m)).map(|e| e.id) == newest.members.get(usize::from(m)).map(|e| e.id)
+        })
+    };
+    let (present, missing): (Vec<u8>, Vec<u8>) = in_sync.iter().partition(|m| is_present(**m));
+    let stale = found.iter().map(|s| s.member).filter(|m| !present.contains(m)).collect();
+    if let WitnessVote::Found(w) = witness
+        && w.pool == newest.pool
+        && w.epoch > newest.epoch
+    {
+        let needed = members_of(w.in_sync);
+        // The witness is written first: members in sync in its epoch, all here, have merely not heard of it yet.
+        let all_here = !needed.is_empty() && needed.iter().all(|m| present.contains(m));
+        if !all_here {
+            return Err(Refusal::Stale { pool: newest.name.clone(), epoch: newest.epoch, newest: w.epoch, needed });
+        }
+    }
+    let voters = in_sync.len() + usize::from(witness != WitnessVote::None);
+    let witness_missing = match witness {
+        WitnessVote::Missing => true,
+        WitnessVote::Found(w) => w.pool != newest.pool,
+        WitnessVote::None => false,
+    };
+    let unknown = missing.len() + usize::from(witness_missing);
+    if unknown > voters / 2 || present.is_empty() {
+        return Err(Refusal::TooFewVotes { pool: newest.name.clone(), epoch: newest.epoch, missing, witness_missing });
+    }
+    Ok(Election { superblock: newest, present, missing, stale })
+}

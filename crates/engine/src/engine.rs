@@ -1,0 +1,675 @@
+//! The engine as its host sees it: requests, completions and time go in, effects come out.
+
+use crate::core::{Core, Member, Pool, Volume};
+use crate::election::Election;
+use crate::exec::{Exec, Signal};
+use crate::flush::Flusher;
+use crate::intent::{self, Bit, Intent};
+use crate::io::{
+    BLOCK_SECTORS, Buf, Command, CommandError, CommandId, Device, DeviceOp, DeviceResult, Effect, IoId, NewVolume, Request,
+    RequestError, RequestId,
+};
+use crate::log::Log;
+use crate::map::Map;
+use crate::ranges::RangeLocks;
+use crate::segments::Segments;
+use crate::settings::Settings;
+use crate::stats::PoolStats;
+use crate::status::{MemberStatus, Status, VolumeStatus};
+use crate::write::{Content, write};
+use crate::{checkpoint, destage, read, recovery, space};
+use alloc::collections::BTreeSet;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use headpond_format::{Class, INTENT_PAGE_BYTES, IntentPage, MAX_VOLUMES, MemberState, Mode, VolumeEntry};
+
+/// Blocks of each volume compared with its disk at a start.
+const SAMPLES: usize = 32;
+
+/// A pool with its volumes, being served.
+///
+/// One thread calls it: [`Engine::request`], [`Engine::command`], [`Engine::complete`] and [`Engine::advance`] put
+/// things in, and after each [`Engine::poll`] is to be called until it returns `None`.
+pub struct Engine<B: Buf> {
+    core: Rc<Core<B>>,
+    cancelled: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+impl<B: Buf> Engine<B> {
+    /// Starts a pool. The start itself is a command, `id`: its end comes as [`Effect::Done`], and no request is
+    /// answered before. `backings` are the volumes whose disk is there; `now` is in nanoseconds.
+    ///
+    /// All devices have been claimed by then, by the descriptions that carry the I/O (R14).
+    #[must_use]
+    pub fn start(now: u64, settings: Settings, election: Election, backings: &[u16], id: CommandId) -> Self {
+        let exec = Rc::new(Exec::new(now));
+        let s = election.superblock;
+        let mut segments = Segments::default();
+        let mut members = Vec::new();
+        for (n, m) in s.members.iter().enumerate() {
+            let state = if election.present.contains(&(n as u8)) { MemberState::InSync } else { MemberState::Out };
+            if state == MemberState::InSync {
+                segments.add_member(n as u8, m.layout.slots());
+            } else {
+                segments.add_member(n as u8, 0);
+            }
+            members.push(Member { id: m.id, layout: m.layout, state });
+        }
+        let member_flushers = (0..members.len()).map(|n| Flusher::new(&exec, Device::Member(n as u8))).collect();
+        let reading = vec![0; members.len()];
+        let segment_bytes = members.first().map_or(0, |m| m.layout.segment_bytes);
+        let pool = Pool {
+            id: s.pool,
+            name: s.name,
+            key: s.key,
+            epoch: s.epoch,
+            sequence: s.sequence,
+            copies: s.copies,
+            unit: s.unit,
+            witness: s.witness,
+            owner: s.owner,
+            fence: s.fence,
+            members,
+            checkpoint: s.checkpoint,
+            failing: 0,
+            changing: false,
+            stalled: false,
+            segment_bytes,
+            last_join: 0,
+        };
+        let core = Rc::new(Core {
+            settings,
+            pool: RefCell::new(pool),
+            segments: RefCell::new(segments),
+            volumes: RefCell::default(),
+            member_flushers: RefCell::new(member_flushers),
+            version: Cell::new(0),
+            generation: Cell::new(0),
+            tickets: Cell::new(0),
+            membership: Signal::new(&exec),
+            superblock_busy: Cell::new(false),
+            superblock_free: Signal::new(&exec),
+            space: Signal::new(&exec),
+            checkpoint_wanted: Cell::new(false),
+            checkpoint_signal: Signal::new(&exec),
+            checkpoints_done: Cell::new(0),
+            appended_since_checkpoint: Cell::new(0),
+            flights: RefCell::default(),
+            checkpoint_begins: Cell::new(false),
+            marks_held: Cell::new(0),
+            stopping: Cell::new(false),
+            reading: RefCell::new(reading),
+            repairing: RefCell::default(),
+            stats: RefCell::new(PoolStats::default()),
+            exec,
+        });
+        let (core2, backings) = (core.clone(), backings.to_vec());
+        core.exec.spawn(async move {
+            let result = start(&core2, s.volumes, &backings, &election.missing).await;
+            core2.exec.effect(Effect::Done { id, result });
+        });
+        Self { core, cancelled: Rc::default() }
+    }
+
+    /// A client's request. The reply comes as [`Effect::Reply`], exactly once.
+    pub fn request(&self, volume: u16, id: RequestId, request: Request<B>) {
+        let core = self.core.clone();
+        match self.core.volume(volume).filter(|v| v.serving.get() && !self.core.stopping.get()) {
+            Some(v) => {
+                v.requests.set(v.requests.get() + 1);
+                self.core.exec.spawn(async move {
+                    let result = serve(&core, &v, request).await;
+                    if result.is_err() {
+                        v.stats.borrow_mut().errors += 1;
+                    }
+                    v.requests.set(v.requests.get() - 1);
+                    if v.requests.get() == 0 {
+                        v.requests_changed.notify();
+                    }
+                    core.exec.effect(Effect::Reply { volume, id, result });
+                });
+            }
+            None => core.exec.effect(Effect::Reply { volume, id, result: Err(RequestError::NotServed) }),
+        }
+    }
+
+    /// Something to be done to the pool or a volume. Its end comes as [`Effect::Done`].
+    pub fn command(&self, id: CommandId, command: Command) {
+        if let Command::Cancel(other) = command {
+            self.cancelled.borrow_mut().insert(other.0);
+            for v in self.core.all_volumes() {
+                v.work.notify();
+                v.requests_changed.notify();
+            }
+            self.core.exec.effect(Effect::Done { id, result: Ok(()) });
+            return;
+        }
+        let (core, cancelled) = (self.core.clone(), self.cancelled.clone());
+        self.core.exec.spawn(async move {
+            let stop = Cancel { id, cancelled };
+            let result = obey(&core, command, &stop).await;
+            core.exec.effect(Effect::Done { id, result });
+        });
+    }
+
+    /// The end of a device operation.
+    pub fn complete(&self, io: IoId, result: DeviceResult<B>) {
+        self.core.exec.complete(io, result);
+    }
+
+    /// Time has come to be `now`, in nanoseconds; it never goes back.
+    pub fn advance(&self, now: u64) {
+        self.core.exec.advance(now);
+    }
+
+    /// When [`Engine::advance`] is wanted next.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<u64> {
+        self.core.exec.next_timer()
+    }
+
+    /// What the engine wants done next.
+    pub fn poll(&self) -> Option<Effect<B>> {
+        self.core.exec.run();
+        self.core.exec.take_effect()
+    }
+
+    /// How everything stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        status(&self.core)
+    }
+
+    /// Calls `f` with each piece of a volume's map, in order of address: for checkers.
+    pub fn each_piece(&self, volume: u16, mut f: impl FnMut(u64, &crate::map::Piece)) {
+        if let Some(v) = self.core.volume(volume) {
+            v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| f(b, p));
+        }
+    }
+
+    /// Where a sector of a volume is cached: member and byte on it, for each copy. For checkers, who then look on the media.
+    #[must_use]
+    pub fn locate(&self, volume: u16, sector: u64) -> Option<Vec<(u8, u64)>> {
+        let v = self.core.volume(volume)?;
+        let grid = sector + v.shift;
+        let mut found = None;
+        v.map.borrow().each(grid / BLOCK_SECTORS, |p| {
+            if p.live >> (grid % BLOCK_SECTORS) & 1 == 1 {
+                found = Some(*p);
+            }
+        });
+        let p = found?;
+        let at = u64::from(p.offset) + grid % BLOCK_SECTORS - u64::from(p.first());
+        let places = self.core.segments.borrow().get(p.segment)?.copies;
+        Some(
+            places
+                .iter()
+                .filter(|c| c.member != headpond_format::NO_MEMBER)
+                .map(|c| (c.member, self.core.slot_offset(*c) + at * 512))
+                .collect(),
+        )
+    }
+
+    /// The segment table: for checkers.
+    pub fn each_segment(&self, mut f: impl FnMut(u32, &crate::segments::Segment)) {
+        self.core.segments.borrow().iter().for_each(|(n, s)| f(n, s));
+    }
+}
+
+impl<B: Buf> Drop for Engine<B> {
+    fn drop(&mut self) {
+        // Tasks hold the core, which holds the tasks.
+        self.core.exec.clear();
+    }
+}
+
+async fn serve<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, request: Request<B>) -> Result<Vec<B>, RequestError> {
+    let checked = |sector: u64, sectors: u64| {
+        let end = sector.checked_add(sectors).filter(|e| *e <= v.sectors && sectors > 0).ok_or(RequestError::OutOfRange)?;
+        Ok(sector + v.shift..end + v.shift)
+    };
+    match request {
+        Request::Read { sector, sectors } => read::read(core, v, checked(sector, u64::from(sectors))?).await,
+        Request::Write { sector, data, fua } => {
+            let range = checked(sector, data.len() as u64 / 512)?;
+            write(core, v, range, Content::Data(data), fua).await.map(|()| Vec::new())
+        }
+        Request::Flush => crate::write::flush(core, v).await.map(|()| Vec::new()),
+        Request::Discard { sector, sectors } => {
+            let range = checked(sector, sectors)?;
+            // Rounded inwards: what is only touched is kept (R17).
+            let inner = range.start.next_multiple_of(BLOCK_SECTORS)..range.end / BLOCK_SECTORS * BLOCK_SECTORS;
+            if inner.start < inner.end {
+                v.stats.borrow_mut().zeroed.add((inner.end - inner.start) * 512);
+                write(core, v, inner, Content::Discarded, false).await?;
+            }
+            Ok(Vec::new())
+        }
+        Request::WriteZeroes { sector, sectors, fua } => {
+            let range = checked(sector, sectors)?;
+            v.stats.borrow_mut().zeroed.add(sectors * 512);
+            write(core, v, range, Content::Zeroes, fua).await.map(|()| Vec::new())
+        }
+    }
+}
+
+fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<IntentPage>) -> Rc<Volume<B>> {
+    let exec = &core.exec;
+    let shift = (8 - u64::from(e.phase)) % 8;
+    Rc::new(Volume {
+        number: e.number,
+        id: e.id,
+        name: e.name,
+        sectors: e.sectors,
+        shift,
+        phase: e.phase,
+        backing: e.backing,
+        mode: Cell::new(e.mode),
+        wanted_clean: Cell::new(0),
+        serving: Cell::new(false),
+        refused: Cell::new(false),
+        map: RefCell::new(Map::default()),
+        pending: RefCell::default(),
+        pending_changed: Signal::new(exec),
+        writing: RefCell::default(),
+        fills: RefCell::default(),
+        disk: RangeLocks::new(exec),
+        disk_flusher: Flusher::new(exec, Device::Backing(e.number)),
+        intent: Intent::new(Signal::new(exec), e.number, e.intent_first, pages),
+        dirty_log: Log::new(Class::Mirrored),
+        clean_log: Log::new(Class::Single),
+        reads: RefCell::default(),
+        writes: RefCell::default(),
+        flushes_seen: Cell::new(0),
+        disk_in_use: Cell::new(0),
+        disk_last_used: Cell::new(core.now()),
+        requests: Cell::new(0),
+        requests_changed: Signal::new(exec),
+        sweep_at: Cell::new(0),
+        destage_stuck: Cell::new(0),
+        destaging: Cell::new(false),
+        work: Signal::new(exec),
+        stats: RefCell::default(),
+    })
+}
+
+/// Brings a pool up: see [`Engine::start`].
+async fn start<B: Buf>(
+    core: &Rc<Core<B>>,
+    volumes: Vec<VolumeEntry>,
+    backings: &[u16],
+    missing: &[u8],
+) -> Result<(), CommandError> {
+    for e in volumes {
+        let pages = load_intent(core, &e).await;
+        let volume = build_volume(core, e, pages);
+        core.volumes.borrow_mut().insert(volume.number, volume);
+    }
+    recovery::recover(core).await.map_err(CommandError::Start)?;
+    if missing.is_empty() {
+        // The newest superblock may be on one member alone. Before the checkpoint that the others name is written over,
+        // all have it.
+        core.write_superblock().await;
+    } else {
+        crate::membership::leave_at_start(core, missing).await;
+    }
+    if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
+        return Err(CommandError::Start(recovery::StartError::NoMajority));
+    }
+    let lost_copies = missing.len() >= usize::from(core.pool.borrow().copies);
+    for v in core.all_volumes() {
+        // As many members gone at once as there are copies: records may be missing that nobody left has heard of.
+        let uncertain = lost_copies && v.intent.any(Bit::Dirty);
+        let matches = match backings.contains(&v.number) {
+            true => recovery::disk_matches(core, &v, SAMPLES).await,
+            false => None,
+        };
+        let dirty = v.map.borrow().dirty_blocks() > 0;
+        v.refused.set(uncertain || matches == Some(false) && dirty);
+        if matches == Some(false) && !dirty {
+            drop_clean(core, &v);
+        }
+        if backings.contains(&v.number) && !v.refused.get() {
+            v.serving.set(true);
+            core.exec.spawn(destage::run(core.clone(), v.clone()));
+        }
+    }
+    core.exec.spawn(space::run(core.clone()));
+    core.exec.spawn(checkpoint::run(core.clone()));
+    core.exec.spawn(watch(core.clone()));
+    core.want_checkpoint();
+    Ok(())
+}
+
+/// The newest whole copy of each intent page of a volume. Where none is left everything counts as marked.
+async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<IntentPage> {
+    let members: Vec<u8> = core.pool.borrow().in_sync().collect();
+    let key = core.pool.borrow().key;
+    let mut pages = Vec::new();
+    for page in e.intent_first..e.intent_first + e.intent_pages {
+        let mut reads = Vec::new();
+        for m in &members {
+            let layout = core.pool.borrow().members[usize::from(*m)].layout;
+            for slot in 0..2 {
+                let op = DeviceOp::Read { offset: layout.intent(page, slot), len: INTENT_PAGE_BYTES as u32 };
+                reads.push(core.exec.io(Device::Member(*m), op));
+            }
+        }
+        let mut best: Option<IntentPage> = None;
+        for read in reads {
+            let Ok(Some(bytes)) = read.await else { continue };
+            let Ok(p) = IntentPage::decode(key, &bytes.to_bytes(), page) else { continue };
+            if p.volume == e.number && best.as_ref().is_none_or(|b| b.sequence < p.sequence) {
+                best = Some(p);
+            }
+        }
+        pages.push(best.unwrap_or_else(|| {
+            let mut all = IntentPage::empty(page, e.number);
+            all.intent.fill(0xff);
+            all.dirty.fill(0xff);
+            all
+        }));
+    }
+    pages
+}
+
+/// Gives up on members and witness that do not answer.
+async fn watch<B: Buf>(core: Rc<Core<B>>) {
+    loop {
+        core.exec.sleep(core.settings.member_timeout_ns / 8 + 1).await;
+        let since = core.now().saturating_sub(core.settings.member_timeout_ns);
+        core.exec.give_up(since, None);
+    }
+}
+
+/// Whether a command was cancelled.
+struct Cancel {
+    id: CommandId,
+    cancelled: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+impl Cancel {
+    fn wanted(&self) -> bool {
+        self.cancelled.borrow_mut().remove(&self.id.0)
+    }
+}
+
+async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> Result<(), CommandError> {
+    let find = |n: u16| core.volume(n).ok_or(CommandError::NoSuchVolume);
+    match command {
+        Command::Attach(new) => attach(core, new).await,
+        Command::Detach { volume } => detach(core, &find(volume)?, cancel).await,
+        Command::SetMode { volume, mode } => set_mode(core, &find(volume)?, mode, cancel).await,
+        Command::Destage { volume } => {
+            let v = find(volume)?;
+            clean(core, &v, cancel).await?;
+            v.disk_flusher.flush().await.map_err(|_| CommandError::Disk)
+        }
+        Command::Checkpoint => checkpoint_now(core).await,
+        Command::Stop => stop(core).await,
+        Command::Cancel(_) => Ok(()),
+    }
+}
+
+/// Takes a checkpoint that begins after the call.
+async fn checkpoint_now<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
+    // One that runs now began before: wait for it, then for another.
+    for _ in 0..2 {
+        let done = core.checkpoints_done.get();
+        core.want_checkpoint();
+        loop {
+            let wait = core.checkpoint_signal.wait();
+            if core.checkpoints_done.get() > done {
+                break;
+            }
+            if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
+                return Err(CommandError::NoMembers);
+            }
+            core.want_checkpoint();
+            wait.await;
+        }
+    }
+    Ok(())
+}
+
+async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), CommandError> {
+    if core.volumes.borrow().values().any(|v| v.name == new.name) {
+        return Err(CommandError::NameTaken);
+    }
+    if core.volumes.borrow().values().any(|v| v.backing == new.backing && !new.backing.is_empty()) {
+        return Err(CommandError::BackingTaken);
+    }
+    if core.volumes.borrow().contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
+        return Err(CommandError::TooManyVolumes);
+    }
+    let wanted = intent::pages_for(new.sectors);
+    let all = core.pool.borrow().members.first().map_or(0, |m| m.layout.intent_pages);
+    let mut taken: Vec<(u32, u32)> =
+        core.volumes.borrow().values().map(|v| (v.intent.first_page(), v.intent.page_count())).collect();
+    taken.sort_unstable();
+    let mut first = 0;
+    for (at, count) in taken {
+        if first + wanted <= at {
+            break;
+        }
+        first = at + count;
+    }
+    if first + wanted > all {
+        return Err(CommandError::TooLarge);
+    }
+    // Records of a volume that had this number before must not be replayed into this one.
+    checkpoint_now(core).await?;
+    let sequence = core.next_version();
+    let pages = (first..first + wanted).map(|p| IntentPage { sequence, ..IntentPage::empty(p, new.number) }).collect();
+    let entry = VolumeEntry {
+        number: new.number,
+        id: new.id,
+        name: new.name,
+        sectors: new.sectors,
+        phase: new.phase,
+        mode: new.mode,
+        intent_first: first,
+        intent_pages: wanted,
+        backing: new.backing,
+    };
+    let volume = build_volume(core, entry, pages);
+    volume.intent.rewrite(core, &volume).await;
+    core.volumes.borrow_mut().insert(volume.number, volume.clone());
+    if !core.write_superblock().await {
+        core.volumes.borrow_mut().remove(&volume.number);
+        return Err(CommandError::NoMembers);
+    }
+    volume.serving.set(true);
+    core.exec.spawn(destage::run(core.clone(), volume));
+    Ok(())
+}
+
+/// Waits until nothing on the volume is dirty.
+async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) -> Result<(), CommandError> {
+    v.wanted_clean.set(v.wanted_clean.get() + 1);
+    v.work.notify();
+    let result = loop {
+        if v.map.borrow().dirty_blocks() == 0 && v.pending.borrow().is_empty() {
+            break Ok(());
+        }
+        if cancel.wanted() {
+            break Err(CommandError::Cancelled);
+        }
+        v.work.wait_until(core.now() + 20_000_000).await;
+    };
+    v.wanted_clean.set(v.wanted_clean.get() - 1);
+    result
+}
+
+async fn set_mode<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, mode: Mode, cancel: &Cancel) -> Result<(), CommandError> {
+    let old = v.mode.replace(mode);
+    if !core.write_superblock().await {
+        v.mode.set(old);
+        return Err(CommandError::NoMembers);
+    }
+    if mode != Mode::WriteBack {
+        clean(core, v, cancel).await?;
+    }
+    if mode == Mode::PassThrough {
+        drop_clean(core, v);
+    }
+    Ok(())
+}
+
+/// Lets go of everything clean.
+fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+    v.spoil(&(0..u64::MAX));
+    let mut blocks = Vec::new();
+    v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
+        if !p.dirty() {
+            blocks.push(b);
+        }
+    });
+    blocks.dedup();
+    let mut map = v.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for b in blocks {
+        map.drop_clean(&mut segments, b, |_| true);
+    }
+    segments.settle();
+}
+
+async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) -> Result<(), CommandError> {
+    if v.refused.get() || !v.serving.get() {
+        return Err(CommandError::NotServed);
+    }
+    set_mode(core, v, Mode::PassThrough, cancel).await?;
+    v.serving.set(false);
+    loop {
+        let wait = v.requests_changed.wait();
+        if v.requests.get() == 0 {
+            break;
+        }
+        wait.await;
+    }
+    // A write that came by after the volume was clean went past the cache; nothing is dirty again.
+    clean(core, v, cancel).await?;
+    if v.disk_flusher.flush().await.is_err() {
+        v.serving.set(true);
+        return Err(CommandError::Disk);
+    }
+    loop {
+        if v.fills.borrow().is_empty() && v.pending.borrow().is_empty() && v.dirty_log.queued() + v.clean_log.queued() == 0 {
+            break;
+        }
+        core.exec.sleep(1_000_000).await;
+    }
+    drop_clean(core, v);
+    v.dirty_log.seal(core);
+    v.clean_log.seal(core);
+    core.segments.borrow_mut().settle();
+    core.volumes.borrow_mut().remove(&v.number);
+    if !core.write_superblock().await {
+        core.volumes.borrow_mut().insert(v.number, v.clone());
+        v.serving.set(true);
+        return Err(CommandError::NoMembers);
+    }
+    checkpoint_now(core).await
+}
+
+/// Ends cleanly: everything acknowledged is durable, and the whole cache is in the last checkpoint.
+async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
+    core.stopping.set(true);
+    for v in core.all_volumes() {
+        loop {
+            let busy = v.requests.get() > 0
+                || v.destaging.get()
+                || !v.fills.borrow().is_empty()
+                || v.dirty_log.queued() + v.clean_log.queued() > 0
+                || !v.disk.idle();
+            if !busy {
+                break;
+            }
+            v.work.notify();
+            core.exec.sleep(1_000_000).await;
+        }
+        v.dirty_log.seal(core);
+        v.clean_log.seal(core);
+        if v.disk_flusher.flush().await.is_err() && v.serving.get() {
+            return Err(CommandError::Disk);
+        }
+    }
+    if core.pool.borrow().in_sync().next().is_none() {
+        return Ok(());
+    }
+    checkpoint_now(core).await?;
+    for v in core.all_volumes() {
+        while !v.intent.settled() && !core.pool.borrow().stalled {
+            core.exec.sleep(1_000_000).await;
+        }
+    }
+    Ok(())
+}
+
+fn status<B: Buf>(core: &Core<B>) -> Status {
+    let pool = core.pool.borrow();
+    let segments = core.segments.borrow();
+    Status {
+        pool: pool.name.clone(),
+        id: pool.id,
+        epoch: pool.epoch,
+        copies: pool.copies,
+        degraded: pool.degraded(),
+        stalled: pool.stalled,
+        segment_bytes: pool.segment_bytes,
+        segments: segments.total(),
+        segments_free: segments.free_total(),
+        dirty_percent: core.dirty_percent_of(&segments, &pool),
+        members: pool
+            .members
+            .iter()
+            .enumerate()
+            .map(|(n, m)| MemberStatus {
+                number: n as u8,
+                id: m.id,
+                in_sync: m.state == MemberState::InSync,
+                bytes: m.layout.size,
+                segments: if m.state == MemberState::InSync { m.layout.slots() } else { 0 },
+                segments_free: segments.free_on(n as u8),
+            })
+            .collect(),
+        volumes: core
+            .all_volumes()
+            .iter()
+            .map(|v| {
+                let map = v.map.borrow();
+                VolumeStatus {
+                    number: v.number,
+                    id: v.id,
+                    name: v.name.clone(),
+                    backing: v.backing.clone(),
+                    sectors: v.sectors,
+                    phase: v.phase,
+                    mode: v.mode.get(),
+                    serving: v.serving.get(),
+                    refused: v.refused.get(),
+                    cached_blocks: map.blocks(),
+                    dirty_blocks: map.dirty_blocks(),
+                    fragments: map.extra_pieces(),
+                    map_bytes: map.memory(),
+                    destaging: v.destaging.get(),
+                    destage_failures: v.destage_stuck.get(),
+                    requests: v.requests.get(),
+                    stats: v.stats.borrow().clone(),
+                }
+            })
+            .collect(),
+        stats: core.stats.borrow().clone(),
+    }
+}
+
+/// The volumes' numbers by name, of a status.
+impl Status {
+    /// The volume with this name.
+    #[must_use]
+    pub fn volume(&self, name: &str) -> Option<&VolumeStatus> {
+        self.volumes.iter().find(|v| v.name == name)
+    }
+}

@@ -1,0 +1,361 @@
+//! A small deterministic executor: request paths are written as async functions and read top to bottom.
+//!
+//! Nothing here knows a thread or a waker. Whoever waits leaves the number of its task with what it waits for;
+//! what ends the wait puts that number into the ready queue. The order of everything follows from the order of inputs.
+
+use crate::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, Effect, IoId};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+enum IoState<B> {
+    Waiting { task: Option<usize>, device: Device, since: u64 },
+    Done(DeviceResult<B>),
+}
+
+/// Low bits of an operation's number that say its place in the table: more than these allow are never in flight.
+const PLACE_BITS: u32 = 20;
+
+/// Device operations in flight. The number of one is how many came before it, and its place: found without a search,
+/// and not given again in half a year of a million a second.
+struct Ios<B> {
+    places: Vec<Option<(u64, IoState<B>)>>,
+    free: Vec<usize>,
+    next: u64,
+}
+
+impl<B> Ios<B> {
+    fn insert(&mut self, state: IoState<B>) -> u64 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        let id = self.next << PLACE_BITS | place as u64;
+        self.next += 1;
+        self.places[place] = Some((id, state));
+        id
+    }
+
+    fn place(id: u64) -> usize {
+        (id & ((1 << PLACE_BITS) - 1)) as usize
+    }
+
+    fn get_mut(&mut self, id: u64) -> Option<&mut IoState<B>> {
+        self.places.get_mut(Self::place(id))?.as_mut().filter(|(known, _)| *known == id).map(|(_, state)| state)
+    }
+
+    fn remove(&mut self, id: u64) -> Option<IoState<B>> {
+        self.get_mut(id)?;
+        self.free.push(Self::place(id));
+        self.places[Self::place(id)].take().map(|(_, state)| state)
+    }
+}
+
+/// Tasks, device operations in flight, timers, and the effects that wait to be taken.
+pub(crate) struct Exec<B> {
+    tasks: RefCell<Vec<Option<Task>>>,
+    free: RefCell<Vec<usize>>,
+    ready: RefCell<VecDeque<usize>>,
+    current: Cell<usize>,
+    ios: RefCell<Ios<B>>,
+    effects: RefCell<VecDeque<Effect<B>>>,
+    now: Cell<u64>,
+    timers: RefCell<BTreeMap<(u64, u64), usize>>,
+    next_timer: Cell<u64>,
+}
+
+impl<B: Buf> Exec<B> {
+    pub fn new(now: u64) -> Self {
+        Self {
+            tasks: RefCell::default(),
+            free: RefCell::default(),
+            ready: RefCell::default(),
+            current: Cell::new(usize::MAX),
+            ios: RefCell::new(Ios { places: Vec::new(), free: Vec::new(), next: 0 }),
+            effects: RefCell::new(VecDeque::new()),
+            now: Cell::new(now),
+            timers: RefCell::default(),
+            next_timer: Cell::new(0),
+        }
+    }
+
+    /// Now, in nanoseconds since some beginning.
+    pub fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    pub fn advance(&self, now: u64) {
+        self.now.set(self.now.get().max(now));
+        loop {
+            let mut timers = self.timers.borrow_mut();
+            match timers.first_key_value() {
+                Some((&(at, n), &task)) if at <= self.now.get() => {
+                    timers.remove(&(at, n));
+                    self.wake(task);
+                }
+                _ => break,
+            }
+        }
+    }
+
+    pub fn next_timer(&self) -> Option<u64> {
+        self.timers.borrow().first_key_value().map(|((at, _), _)| *at)
+    }
+
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let task: Task = Box::pin(task);
+        let id = match self.free.borrow_mut().pop() {
+            Some(id) => {
+                self.tasks.borrow_mut()[id] = Some(task);
+                id
+            }
+            None => {
+                let mut tasks = self.tasks.borrow_mut();
+                tasks.push(Some(task));
+                tasks.len() - 1
+            }
+        };
+        self.wake(id);
+    }
+
+    fn wake(&self, task: usize) {
+        self.ready.borrow_mut().push_back(task);
+    }
+
+    /// Runs until nobody is ready.
+    pub fn run(&self) {
+        loop {
+            let Some(id) = self.ready.borrow_mut().pop_front() else { break };
+            // A task that has ended may have been woken twice; its number may be somebody else's by now, who is then
+            // polled once for nothing.
+            let Some(mut task) = self.tasks.borrow_mut()[id].take() else { continue };
+            let outer = self.current.replace(id);
+            let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+            self.current.set(outer);
+            if done {
+                self.free.borrow_mut().push(id);
+            } else {
+                self.tasks.borrow_mut()[id] = Some(task);
+            }
+        }
+    }
+
+    pub fn take_effect(&self) -> Option<Effect<B>> {
+        self.effects.borrow_mut().pop_front()
+    }
+
+    pub fn effect(&self, effect: Effect<B>) {
+        self.effects.borrow_mut().push_back(effect);
+    }
+
+    /// Submits a device operation; it runs whether or not its end is awaited.
+    pub fn io(self: &Rc<Self>, device: Device, op: DeviceOp<B>) -> IoWait<B> {
+        let id = self.ios.borrow_mut().insert(IoState::Waiting { task: None, device, since: self.now() });
+        self.effect(Effect::Submit { io: IoId(id), device, op });
+        IoWait { exec: self.clone(), id }
+    }
+
+    /// The end of a device operation. One that nobody waits for any more is forgotten.
+    pub fn complete(&self, io: IoId, result: DeviceResult<B>) {
+        let mut ios = self.ios.borrow_mut();
+        let Some(state) = ios.get_mut(io.0).filter(|s| matches!(s, IoState::Waiting { .. })) else { return };
+        if let IoState::Waiting { task: Some(task), .. } = core::mem::replace(state, IoState::Done(result)) {
+            self.wake(task);
+        }
+    }
+
+    /// Gives up on what has been in flight on cache devices and the witness since before `since`.
+    /// Returns the devices concerned. What is given up may still take effect.
+    pub fn give_up(&self, since: u64, only: Option<Device>) -> Vec<Device> {
+        let mut devices = Vec::new();
+        let mut ios = self.ios.borrow_mut();
+        // In the order in which they began.
+        let mut all: Vec<&mut (u64, IoState<B>)> = ios.places.iter_mut().flatten().collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        for (_, state) in all {
+            let IoState::Waiting { task, device, since: begun } = state else { continue };
+            let wanted = only.map_or(!matches!(device, Device::Backing(_)), |d| d == *device);
+            if wanted && *begun < since {
+                devices.push(*device);
+                let task = *task;
+                *state = IoState::Done(Err(DeviceError::TimedOut));
+                if let Some(task) = task {
+                    self.wake(task);
+                }
+            }
+        }
+        devices.dedup();
+        devices
+    }
+
+    pub fn sleep_until(self: &Rc<Self>, at: u64) -> Sleep<B> {
+        Sleep { exec: self.clone(), at, timer: None }
+    }
+
+    pub fn sleep(self: &Rc<Self>, nanoseconds: u64) -> Sleep<B> {
+        self.sleep_until(self.now().saturating_add(nanoseconds))
+    }
+
+    /// Forgets all tasks: the engine ends here.
+    pub fn clear(&self) {
+        let tasks = core::mem::take(&mut *self.tasks.borrow_mut());
+        drop(tasks);
+    }
+}
+
+/// Waits for the end of a device operation.
+pub(crate) struct IoWait<B: Buf> {
+    exec: Rc<Exec<B>>,
+    id: u64,
+}
+
+impl<B: Buf> Future for IoWait<B> {
+    type Output = DeviceResult<B>;
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut ios = self.exec.ios.borrow_mut();
+        match ios.get_mut(self.id) {
+            Some(IoState::Waiting { task, .. }) => {
+                *task = Some(self.exec.current.get());
+                Poll::Pending
+            }
+            Some(IoState::Done(_)) => match ios.remove(self.id) {
+                Some(IoState::Done(result)) => Poll::Ready(result),
+                _ => Poll::Ready(Err(DeviceError::Gone)),
+            },
+            None => Poll::Ready(Err(DeviceError::Gone)),
+        }
+    }
+}
+
+impl<B: Buf> Drop for IoWait<B> {
+    fn drop(&mut self) {
+        self.exec.ios.borrow_mut().remove(self.id);
+    }
+}
+
+/// Waits for a time.
+pub(crate) struct Sleep<B: Buf> {
+    exec: Rc<Exec<B>>,
+    at: u64,
+    timer: Option<u64>,
+}
+
+impl<B: Buf> Future for Sleep<B> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.exec.now() >= self.at {
+            return Poll::Ready(());
+        }
+        if self.timer.is_none() {
+            let n = self.exec.next_timer.get();
+            self.exec.next_timer.set(n + 1);
+            self.exec.timers.borrow_mut().insert((self.at, n), self.exec.current.get());
+            self.timer = Some(n);
+        }
+        Poll::Pending
+    }
+}
+
+impl<B: Buf> Drop for Sleep<B> {
+    fn drop(&mut self) {
+        // Whoever was woken by something else sleeps no more.
+        if let Some(n) = self.timer {
+            self.exec.timers.borrow_mut().remove(&(self.at, n));
+        }
+    }
+}
+
+/// Something that tasks wait for to change. A wait ends with the next [`Signal::notify`]; whoever waits looks at
+/// the condition again.
+pub(crate) struct Signal<B> {
+    exec: Rc<Exec<B>>,
+    round: Cell<u64>,
+    waiting: RefCell<Vec<usize>>,
+}
+
+impl<B: Buf> Signal<B> {
+    pub fn new(exec: &Rc<Exec<B>>) -> Self {
+        Self { exec: exec.clone(), round: Cell::new(0), waiting: RefCell::default() }
+    }
+
+    pub fn notify(&self) {
+        self.round.set(self.round.get() + 1);
+        for task in self.waiting.borrow_mut().drain(..) {
+            self.exec.wake(task);
+        }
+    }
+
+    pub fn wait(&self) -> SignalWait<'_, B> {
+        SignalWait { signal: self, round: self.round.get() }
+    }
+
+    /// Waits for the next notify or for a time, whichever is first.
+    pub async fn wait_until(&self, at: u64) {
+        let mut sleep = self.exec.sleep_until(at);
+        let mut wait = self.wait();
+        core::future::poll_fn(|cx| {
+            if Pin::new(&mut wait).poll(cx).is_ready() || Pin::new(&mut sleep).poll(cx).is_ready() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
+/// Waits for a [`Signal`].
+pub(crate) struct SignalWait<'a, B> {
+    signal: &'a Signal<B>,
+    round: u64,
+}
+
+impl<B: Buf> Future for SignalWait<'_, B> {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.signal.round.get() != self.round {
+            return Poll::Ready(());
+        }
+        let task = self.signal.exec.current.get();
+        let mut waiting = self.signal.waiting.borrow_mut();
+        if !waiting.contains(&task) {
+            waiting.push(task);
+        }
+        Poll::Pending
+    }
+}
+
+/// A value that one task leaves for others.
+pub(crate) struct Slot<T, B> {
+    value: RefCell<Option<T>>,
+    signal: Signal<B>,
+}
+
+impl<T: Clone, B: Buf> Slot<T, B> {
+    pub fn new(exec: &Rc<Exec<B>>) -> Rc<Self> {
+        Rc::new(Self { value: RefCell::new(None), signal: Signal::new(exec) })
+    }
+
+    pub fn set(&self, value: T) {
+        *self.value.borrow_mut() = Some(value);
+        self.signal.notify();
+    }
+
+    pub async fn get(&self) -> T {
+        loop {
+            let wait = self.signal.wait();
+            let value = self.value.borrow().clone();
+            match value {
+                Some(value) => return value,
+                None => wait.await,
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Reading cached pieces from the members: merged, spread over copies, verified, repaired from the twin.
+
+use crate::core::{Core, Volume};
+use crate::exec::IoWait;
+use crate::io::{Buf, Device, DeviceOp};
+use crate::map::Piece;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use headpond_format::Place;
+
+/// A piece whose data could not be had from any copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unreadable;
+
+/// A run of pieces that lie one after the other in a segment.
+struct Run {
+    segment: u32,
+    start: u32,
+    sectors: u32,
+    members: Vec<usize>,
+}
+
+/// Reads the whole span of each piece, verified. The pieces' segments are pinned from the call on, before anything else
+/// can run: what was planned is what is read, whatever is cleaned or evicted meanwhile.
+pub(crate) async fn fetch<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    pieces: &[(u64, Piece)],
+) -> Vec<Result<B, Unreadable>> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_unstable_by_key(|i| (pieces[*i].1.segment, pieces[*i].1.offset));
+    for i in order {
+        let p = pieces[i].1;
+        let (at, n) = (u32::from(p.offset), u32::from(p.sectors()));
+        match runs.last_mut() {
+            Some(r) if r.segment == p.segment && r.start + r.sectors == at && r.sectors + n <= 2048 => {
+                r.sectors += n;
+                r.members.push(i);
+            }
+            _ => runs.push(Run { segment: p.segment, start: at, sectors: n, members: vec![i] }),
+        }
+    }
+    let mut reads = Vec::with_capacity(runs.len());
+    for run in &runs {
+        let mut segments = core.segments.borrow_mut();
+        segments.pin(run.segment);
+        let place = segments.get_mut(run.segment).and_then(|s| {
+            s.referenced = true;
+            pick(core, s.places())
+        });
+        drop(segments);
+        reads.push(place.map(|p| (p, start_read(core, p, run.start, run.sectors))));
+    }
+    let mut out: Vec<Result<B, Unreadable>> = vec![Err(Unreadable); pieces.len()];
+    for (run, read) in runs.iter().zip(reads) {
+        let tried = read.as_ref().map(|(p, _)| *p);
+        let data = match read {
+            Some((place, wait)) => finish_read(core, place, run.start, run.sectors, wait).await,
+            None => None,
+        };
+        for i in &run.members {
+            let (block, piece) = &pieces[*i];
+            let from = (u32::from(piece.offset) - run.start) as usize * 512;
+            let part = data.as_ref().map(|d| d.slice(from..from + usize::from(piece.sectors()) * 512));
+            out[*i] = match part {
+                Some(part) if verify(core, volume, *block, piece, &part) => Ok(part),
+                _ => from_twin(core, volume, *block, piece, tried).await,
+            };
+        }
+        let mut segments = core.segments.borrow_mut();
+        segments.unpin(run.segment);
+        segments.settle();
+    }
+    out
+}
+
+/// As [`fetch`], for one piece: what most reads are.
+pub(crate) async fn fetch_one<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    block: u64,
+    piece: &Piece,
+) -> Result<B, Unreadable> {
+    let (at, n) = (u32::from(piece.offset), u32::from(piece.sectors()));
+    let place = {
+        let mut segments = core.segments.borrow_mut();
+        segments.pin(piece.segment);
+        segments.get_mut(piece.segment).and_then(|s| {
+            s.referenced = true;
+            pick(core, s.places())
+        })
+    };
+    let data = match place {
+        Some(place) => {
+            let wait = start_read(core, place, at, n);
+            finish_read(core, place, at, n, wait).await
+        }
+        None => None,
+    };
+    let result = match data {
+        Some(data) if verify(core, volume, block, piece, &data) => Ok(data),
+        _ => from_twin(core, volume, block, piece, place).await,
+    };
+    let mut segments = core.segments.borrow_mut();
+    segments.unpin(piece.segment);
+    segments.settle();
+    result
+}
+
+/// Whether the data is what the map says: the checksum is bound to volume, block and version.
+fn verify<B: Buf>(core: &Core<B>, volume: &Volume<B>, block: u64, piece: &Piece, data: &B) -> bool {
+    data.checksum(core.seed(volume.number, block, piece.first(), piece.version())) == piece.sum
+}
+
+/// The copy on the member with least to do.
+fn pick<B: Buf>(core: &Core<B>, places: impl Iterator<Item = Place>) -> Option<Place> {
+    let reading = core.reading.borrow();
+    let pool = core.pool.borrow();
+    places.filter(|p| pool.is_in_sync(p.member)).min_by_key(|p| reading.get(usize::from(p.member)).copied().unwrap_or(0))
+}
+
+/// Begins to read sectors of a segment's copy, widened to the device's unit.
+fn start_read<B: Buf>(core: &Rc<Core<B>>, place: Place, start: u32, sectors: u32) -> IoWait<B> {
+    let (from, to) = widened(core, start, sectors);
+    if let Some(n) = core.reading.borrow_mut().get_mut(usize::from(place.member)) {
+        *n += 1;
+    }
+    let op = DeviceOp::Read { offset: core.slot_offset(place) + u64::from(from) * 512, len: (to - from) * 512 };
+    core.exec.io(Device::Member(place.member), op)
+}
+
+fn widened<B: Buf>(core: &Core<B>, start: u32, sectors: u32) -> (u32, u32) {
+    let unit = core.pool.borrow().unit / 512;
+    (start / unit * unit, (start + sectors).next_multiple_of(unit))
+}
+
+async fn finish_read<B: Buf>(core: &Rc<Core<B>>, place: Place, start: u32, sectors: u32, wait: IoWait<B>) -> Option<B> {
+    let result = wait.await;
+    if let Some(n) = core.reading.borrow_mut().get_mut(usize::from(place.member)) {
+        *n -= 1;
+    }
+    let (from, to) = widened(core, start, sectors);
+    match result {
+        Ok(Some(data)) if data.len() == (to - from) as usize * 512 => {
+            let skip = (start - from) as usize * 512;
+            Some(data.slice(skip..skip + sectors as usize * 512))
+        }
+        _ => None,
+    }
+}
+
+/// A piece that could not be read, or failed its checksum, on the copy first tried: from the other copy, which then
+/// repairs the first.
+async fn from_twin<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    block: u64,
+    piece: &Piece,
+    tried: Option<Place>,
+) -> Result<B, Unreadable> {
+    let places: Vec<Place> = match core.segments.borrow().get(piece.segment) {
+        Some(s) => s.places().filter(|p| core.pool.borrow().is_in_sync(p.member)).collect(),
+        None => Vec::new(),
+    };
+    let (at, n) = (u32::from(piece.offset), u32::from(piece.sectors()));
+    // The other copy first; then the same one again, alone: of a merged read only a part may be bad.
+    let mut candidates: Vec<Place> = places.iter().copied().filter(|p| Some(*p) != tried).collect();
+    candidates.extend(tried.filter(|p| places.contains(p)));
+    for place in candidates {
+        let wait = start_read(core, place, at, n);
+        let Some(data) = finish_read(core, place, at, n, wait).await else { continue };
+        if !verify(core, volume, block, piece, &data) {
+            continue;
+        }
+        let unit_aligned = widened(core, at, n) == (at, at + n);
+        let repair = tried.filter(|t| *t != place && places.contains(t) && unit_aligned);
+        // One writer per range (R13): two reads may find the same damage.
+        let key = |p: Place| (p.member, p.slot, at);
+        if let Some(bad) = repair.filter(|p| core.repairing.borrow_mut().insert(key(*p))) {
+            let op = DeviceOp::Write { offset: core.slot_offset(bad) + u64::from(at) * 512, bufs: vec![data.clone()] };
+            match core.exec.io(Device::Member(bad.member), op).await {
+                Ok(_) => {
+                    core.member_flusher(bad.member).wrote();
+                    core.stats.borrow_mut().repaired += 1;
+                }
+                Err(_) => core.fail_member(bad.member).await,
+            }
+            core.repairing.borrow_mut().remove(&key(bad));
+        }
+        return Ok(data);
+    }
+    let mut stats = core.stats.borrow_mut();
+    if piece.dirty() {
+        stats.damaged_dirty += 1;
+    } else {
+        stats.damaged_clean += 1;
+    }
+    Err(Unreadable)
+}

@@ -1,0 +1,323 @@
+//! The seam between the engine and its world: buffers, device operations, client requests.
+
+use crate::recovery::StartError;
+use alloc::borrow::Cow;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+use headpond_format::Mode;
+
+/// Bytes in a sector, the unit in which clients address a volume.
+pub const SECTOR: u64 = 512;
+/// Sectors in a block, the unit of the map (4 KiB).
+pub const BLOCK_SECTORS: u64 = 8;
+/// Bytes in a block.
+pub const BLOCK: u64 = SECTOR * BLOCK_SECTORS;
+
+/// A handle to an immutable run of whole sectors.
+///
+/// The engine passes handles about and looks inside only to checksum, or to decode what it wrote itself.
+/// The simulator's buffers hold stamps in place of data; the host's hold aligned memory.
+/// Lengths and ranges are in bytes and multiples of [`SECTOR`].
+pub trait Buf: Clone + 'static {
+    /// A buffer with a copy of `bytes`, whose length is a multiple of [`SECTOR`].
+    fn from_bytes(bytes: &[u8]) -> Self;
+    /// A buffer of zeroes.
+    fn zeroes(len: usize) -> Self;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// Whether there is nothing in it.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// A handle to a part of the same memory; nothing is copied.
+    fn slice(&self, range: Range<usize>) -> Self;
+    /// A 64-bit checksum of the content (XXH3 where it is bytes), different for each `seed`.
+    fn checksum(&self, seed: u64) -> u64;
+    /// The bytes, for decoding metadata.
+    fn to_bytes(&self) -> Cow<'_, [u8]>;
+    /// One buffer with the content of several, in order.
+    fn join(parts: &[Self]) -> Self;
+}
+
+/// A device that the engine was given.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Device {
+    /// A cache device, by its number in the pool.
+    Member(u8),
+    /// The backing device of the volume with this number.
+    Backing(u16),
+    /// The third vote.
+    Witness,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Member(n) => write!(f, "cache device {n}"),
+            Device::Backing(n) => write!(f, "backing device of volume {n}"),
+            Device::Witness => write!(f, "witness"),
+        }
+    }
+}
+
+/// What a device is asked to do. Offsets and lengths are in bytes, multiples of [`SECTOR`].
+///
+/// Operations in flight on one device have no order among themselves. A flush covers the writes that
+/// completed before it was submitted, and no others.
+#[derive(Clone, Debug)]
+pub enum DeviceOp<B> {
+    /// Read `len` bytes at `offset`.
+    Read {
+        /// Where, in bytes.
+        offset: u64,
+        /// How much, in bytes.
+        len: u32,
+    },
+    /// Write the buffers one after the other at `offset`.
+    Write {
+        /// Where, in bytes.
+        offset: u64,
+        /// What, gathered in order.
+        bufs: Vec<B>,
+    },
+    /// Make all completed writes durable.
+    Flush,
+    /// Make a range read as zeroes and let the device forget it.
+    Discard {
+        /// Where, in bytes.
+        offset: u64,
+        /// How much, in bytes.
+        len: u64,
+    },
+    /// Make a range read as zeroes.
+    WriteZeroes {
+        /// Where, in bytes.
+        offset: u64,
+        /// How much, in bytes.
+        len: u64,
+    },
+}
+
+/// Why a device operation failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceError {
+    /// The device reported an error; of a write, each sector may hold old or new data.
+    Failed,
+    /// No answer within the time limit. The operation may still take effect.
+    TimedOut,
+    /// The device is not there (any more).
+    Gone,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeviceError::Failed => "I/O error",
+            DeviceError::TimedOut => "no answer within the time limit",
+            DeviceError::Gone => "device is gone",
+        })
+    }
+}
+
+/// The end of a device operation: a buffer of the length asked for if it was a read.
+pub type DeviceResult<B> = Result<Option<B>, DeviceError>;
+
+/// Names a device operation from its submission to its completion; never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct IoId(pub u64);
+
+/// Names a client's request; chosen by the front end, handed back with the reply.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// What a client asks of a volume. Sectors are of 512 bytes.
+#[derive(Clone, Debug)]
+pub enum Request<B> {
+    /// Read a run of sectors.
+    Read {
+        /// First sector.
+        sector: u64,
+        /// How many, at least one.
+        sectors: u32,
+    },
+    /// Write a run of sectors. The buffer does not change any more: the front end copied it once.
+    Write {
+        /// First sector.
+        sector: u64,
+        /// What to write.
+        data: B,
+        /// Durable before the reply (forced unit access).
+        fua: bool,
+    },
+    /// All that was acknowledged before it is durable after it.
+    Flush,
+    /// The content is no longer needed and reads as zeroes; rounded inwards to whole blocks.
+    Discard {
+        /// First sector.
+        sector: u64,
+        /// How many.
+        sectors: u64,
+    },
+    /// The range reads as zeroes afterwards.
+    WriteZeroes {
+        /// First sector.
+        sector: u64,
+        /// How many.
+        sectors: u64,
+        /// Durable before the reply.
+        fua: bool,
+    },
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestError {
+    /// Data could not be read or written, or what is dirty there is missing (EIO).
+    Io,
+    /// Outside the volume, or no sectors (EINVAL).
+    OutOfRange,
+    /// The volume is not served (ENXIO).
+    NotServed,
+}
+
+/// The reply to a request: for a read the data, in order.
+pub type Reply<B> = Result<Vec<B>, RequestError>;
+
+/// Names a command from its beginning to its end; chosen by the host.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CommandId(pub u64);
+
+/// A volume to be attached.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// The number it is to have, which is also its device's: [`Device::Backing`].
+    pub number: u16,
+    /// Its identity, random.
+    pub id: [u8; 16],
+    /// Its name.
+    pub name: String,
+    /// Its size in sectors of 512 bytes.
+    pub sectors: u64,
+    /// Sector, 0 to 7, at which the grid of blocks begins: where partitions begin modulo 8.
+    pub phase: u8,
+    /// Its mode.
+    pub mode: Mode,
+    /// What identifies the backing device, at most 256 bytes.
+    pub backing: String,
+}
+
+/// What is to be done to a pool or a volume.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Attach a volume; its backing device is there.
+    Attach(NewVolume),
+    /// Destage all of a volume and let go of it.
+    Detach {
+        /// The volume.
+        volume: u16,
+    },
+    /// Switch a volume's mode; leaving write-back destages it.
+    SetMode {
+        /// The volume.
+        volume: u16,
+        /// The new mode.
+        mode: Mode,
+    },
+    /// Destage all that is dirty now, and flush the disk.
+    Destage {
+        /// The volume.
+        volume: u16,
+    },
+    /// Take a checkpoint now.
+    Checkpoint,
+    /// End cleanly. No request is answered any more.
+    Stop,
+    /// End another command before its time. What it has done so far stays done, and is safe.
+    Cancel(CommandId),
+}
+
+/// Why a command failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CommandError {
+    /// The pool did not start.
+    Start(StartError),
+    /// There is no such volume.
+    NoSuchVolume,
+    /// Another volume has this name.
+    NameTaken,
+    /// Another volume has this backing device.
+    BackingTaken,
+    /// The number is taken, or too large.
+    TooManyVolumes,
+    /// The pool's intent map has no room for a volume of this size.
+    TooLarge,
+    /// The volume is not served.
+    NotServed,
+    /// Cancelled.
+    Cancelled,
+    /// The backing device failed.
+    Disk,
+    /// No cache device is left, or no majority.
+    NoMembers,
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CommandError::Start(e) => write!(f, "{e}"),
+            CommandError::NoSuchVolume => f.write_str("There is no such volume on the pool. `headpond status` lists the volumes."),
+            CommandError::NameTaken => f.write_str("Another volume of the pool has this name. Choose another with --name."),
+            CommandError::BackingTaken => {
+                f.write_str("This backing device already is a volume of the pool. `headpond status` shows which.")
+            }
+            CommandError::TooManyVolumes => f.write_str("The pool has no number free for another volume. Detach one first."),
+            CommandError::TooLarge => f.write_str(
+                "The pool's intent map has no room for a volume of this size. Make the pool with a larger --intent-pages.",
+            ),
+            CommandError::NotServed => {
+                f.write_str("The volume is not being served, so this cannot be done to it now. `headpond status` says why.")
+            }
+            CommandError::Cancelled => f.write_str("Cancelled. What was done so far is safe and stays; start it again to go on."),
+            CommandError::Disk => f.write_str(
+                "The backing device failed. What is dirty stays in the cache, safe. Look at the device's own log, then try again.",
+            ),
+            CommandError::NoMembers => f.write_str(
+                "Too few cache devices and votes are left for this. Data on the disk is as it was. Bring the missing devices back.",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for CommandError {}
+
+/// What the engine wants done.
+#[derive(Clone, Debug)]
+pub enum Effect<B> {
+    /// Submit an operation to a device; its end comes back through `Engine::complete`.
+    Submit {
+        /// Its name.
+        io: IoId,
+        /// The device.
+        device: Device,
+        /// What to do.
+        op: DeviceOp<B>,
+    },
+    /// Answer a client.
+    Reply {
+        /// The volume's number.
+        volume: u16,
+        /// The request.
+        id: RequestId,
+        /// The answer.
+        result: Reply<B>,
+    },
+    /// A command has ended.
+    Done {
+        /// The command.
+        id: CommandId,
+        /// How.
+        result: Result<(), CommandError>,
+    },
+}

@@ -1,0 +1,43 @@
+//! The cache engine of Headpond.
+//!
+//! Requests and device completions go in, device operations and replies come out.
+//! The engine knows no operating system, no clock, no threads and no randomness of its own:
+//! the same lines run over io_uring in production and under virtual time in the simulator.
+#![no_std]
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+mod checkpoint;
+mod core;
+mod destage;
+mod engine;
+mod exec;
+mod fetch;
+mod flush;
+mod intent;
+mod log;
+mod membership;
+mod ranges;
+mod read;
+mod recovery;
+mod space;
+mod write;
+
+pub mod create;
+pub mod election;
+pub mod io;
+pub mod map;
+pub mod policy;
+pub mod segments;
+pub mod settings;
+pub mod stats;
+pub mod status;
+
+pub use engine::Engine;
+pub use headpond_format as format;
+pub use io::*;
+pub use recovery::StartError;
+pub use settings::{Degraded, Settings};
+pub use status::Status;

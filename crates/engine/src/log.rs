@@ -1,0 +1,649 @@
+//! The log of a volume: what is appended to its open segments, and how appended data gets its name in the map.
+//!
+//! One record carries the map entries and the data (R1). Waiting writes share a record. A record goes to as many
+//! copies as its class asks for, at the same place in each, in one device write per copy. It is named when it is on
+//! all of them under the membership that then holds (R7), and what waits for it is told.
+
+use crate::core::{Core, Fill, MarksGuard, Volume};
+use crate::exec::Slot;
+use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
+use crate::map::{Mask, Piece, mask};
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use headpond_format::{Class, Entry, EntryKind, Place, Record, RecordPlace, SegmentHeader};
+
+/// Why something could not be appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AppendError {
+    /// No segment is free for it.
+    Full,
+    /// No member, or no majority of votes.
+    NoMembers,
+}
+
+pub(crate) type Appended = Result<(), AppendError>;
+
+/// One thing to append. Sectors are on the grid.
+#[derive(Clone)]
+pub(crate) enum Item<B> {
+    /// Data from a client, dirty.
+    Write { start: u64, data: B, version: u64 },
+    /// Zeroes from a client, dirty, inside one block.
+    Zeroes { block: u64, first: u8, sectors: u8, version: u64 },
+    /// Data that the disk has too.
+    Fill { start: u64, data: B, version: u64, fill: Rc<Fill> },
+    /// A live run of a dirty piece that moves, with its version (R16); no data where it stands for zeroes.
+    Move { block: u64, first: u8, sectors: u8, data: Option<B>, from: Piece },
+    /// Blocks that are clean up to a version.
+    MarkClean { block: u64, count: u32, version: u64 },
+    /// Sectors of one block where what is older than a version no longer counts.
+    Forget { block: u64, first: u8, sectors: u8, version: u64 },
+}
+
+impl<B: Buf> Item<B> {
+    fn data(&self) -> Option<&B> {
+        match self {
+            Item::Write { data, .. } | Item::Fill { data, .. } => Some(data),
+            Item::Move { data, .. } => data.as_ref(),
+            _ => None,
+        }
+    }
+    fn sectors(&self) -> u32 {
+        self.data().map_or(0, |d| (d.len() / 512) as u32)
+    }
+    /// Entries that it takes in a record.
+    fn entries(&self) -> usize {
+        match self {
+            Item::Write { start, data, .. } | Item::Fill { start, data, .. } => {
+                let end = start + data.len() as u64 / 512;
+                (end.div_ceil(BLOCK_SECTORS) - start / BLOCK_SECTORS) as usize
+            }
+            _ => 1,
+        }
+    }
+    /// Cuts off what goes beyond `sectors` of data or `entries` entries, at a border of a block; the rest.
+    /// `None` where not even the first block fits.
+    fn split(&self, sectors: u32, entries: usize) -> Option<(Self, Option<Self>)> {
+        if self.sectors() <= sectors && self.entries() <= entries {
+            return Some((self.clone(), None));
+        }
+        let (start, data) = match self {
+            Item::Write { start, data, .. } | Item::Fill { start, data, .. } => (*start, data),
+            _ => return None,
+        };
+        let most = (start + u64::from(sectors)).min((start / BLOCK_SECTORS + entries as u64) * BLOCK_SECTORS);
+        let cut = most / BLOCK_SECTORS * BLOCK_SECTORS;
+        if entries == 0 || cut <= start {
+            return None;
+        }
+        let at = ((cut - start) * 512) as usize;
+        let (head, tail) = (data.slice(0..at), data.slice(at..data.len()));
+        let mut rest = self.clone();
+        let mut first = self.clone();
+        for (item, s, d) in [(&mut first, start, head), (&mut rest, cut, tail)] {
+            if let Item::Write { start, data, .. } | Item::Fill { start, data, .. } = item {
+                *start = s;
+                *data = d;
+            }
+        }
+        Some((first, Some(rest)))
+    }
+}
+
+/// What one caller waits for.
+struct Batch<B: Buf> {
+    left: Cell<usize>,
+    result: Cell<Appended>,
+    done: Rc<Slot<Appended, B>>,
+}
+
+impl<B: Buf> Batch<B> {
+    fn finish(&self, items: usize, result: Appended) {
+        if result.is_err() {
+            self.result.set(result);
+        }
+        self.left.set(self.left.get() - items);
+        if self.left.get() == 0 {
+            self.done.set(self.result.get());
+        }
+    }
+}
+
+type Queued<B> = (Item<B>, Rc<Batch<B>>);
+type Placed<B> = Vec<(Item<B>, Rc<Batch<B>>, Vec<Entry>)>;
+
+struct Open<B: Buf> {
+    segment: u32,
+    /// The first write of the segment, which holds its header: nothing in it counts before that is on all copies.
+    header: Rc<Slot<bool, B>>,
+}
+
+/// The log of one class of one volume.
+pub(crate) struct Log<B: Buf> {
+    class: Class,
+    queue: RefCell<VecDeque<Queued<B>>>,
+    open: RefCell<Option<Open<B>>>,
+    in_flight: Cell<usize>,
+    scheduled: Cell<bool>,
+}
+
+impl<B: Buf> Log<B> {
+    pub fn new(class: Class) -> Rc<Self> {
+        Rc::new(Self {
+            class,
+            queue: RefCell::default(),
+            open: RefCell::new(None),
+            in_flight: Cell::new(0),
+            scheduled: Cell::new(false),
+        })
+    }
+
+    /// Appends items and names them; ends when all are on all their copies, or one could not be appended.
+    pub fn append(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, items: Vec<Item<B>>) -> Rc<Slot<Appended, B>> {
+        let done = Slot::new(&core.exec);
+        if items.is_empty() {
+            done.set(Ok(()));
+            return done;
+        }
+        let batch = Rc::new(Batch { left: Cell::new(items.len()), result: Cell::new(Ok(())), done: done.clone() });
+        self.queue.borrow_mut().extend(items.into_iter().map(|i| (i, batch.clone())));
+        self.schedule(core, volume);
+        done
+    }
+
+    /// Bytes that wait.
+    pub fn queued(&self) -> usize {
+        self.queue.borrow().len()
+    }
+
+    /// Closes the open segment.
+    pub fn seal(&self, core: &Core<B>) {
+        if let Some(open) = self.open.borrow_mut().take() {
+            core.segments.borrow_mut().seal(open.segment);
+        }
+    }
+
+    /// The open segment, and where its next record will begin.
+    pub fn position(&self, core: &Core<B>) -> Option<(u32, u32)> {
+        let open = self.open.borrow();
+        let n = open.as_ref()?.segment;
+        let next = core.segments.borrow().get(n)?.next;
+        Some((n, next))
+    }
+
+    fn schedule(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+        if !self.scheduled.replace(true) {
+            let (this, core2, volume) = (self.clone(), core.clone(), volume.clone());
+            // In a task of its own, so that all that is ready in this step shares a record.
+            core.exec.spawn(async move {
+                this.scheduled.set(false);
+                this.pump(&core2, &volume);
+            });
+        }
+    }
+
+    fn pump(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+        while self.in_flight.get() < core.settings.appends && !self.queue.borrow().is_empty() {
+            if core.pool.borrow().in_sync().next().is_none() || core.pool.borrow().stalled {
+                self.fail_all(AppendError::NoMembers);
+                return;
+            }
+            self.append_one(core, volume);
+        }
+    }
+
+    fn fail_all(&self, error: AppendError) {
+        let queue: Vec<_> = self.queue.borrow_mut().drain(..).collect();
+        for (_, batch) in queue {
+            batch.finish(1, Err(error));
+        }
+    }
+
+    /// Builds one record from what waits, and submits it.
+    fn append_one(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+        self.drop_stale(volume);
+        let Some((first, _)) = self.queue.borrow().front().map(|(i, b)| (i.clone(), b.clone())) else { return };
+        let unit = core.pool.borrow().unit as usize;
+        let round = |sectors: u32| sectors.next_multiple_of((unit / 512) as u32);
+        let capacity = core.pool.borrow().segment_sectors();
+        let least = first.sectors().min(BLOCK_SECTORS as u32) + Record::header_sectors(1, unit);
+        // Room in the open segment, else a new one.
+        let have = self.position(core).filter(|(_, next)| next + round(least) <= capacity);
+        let (segment, opening) = match have {
+            Some((segment, _)) => (segment, false),
+            None => {
+                self.seal(core);
+                match core.open_segment(self.class, volume.number, reserve_for(&first)) {
+                    Some(n) => (n, true),
+                    None => {
+                        let item = self.queue.borrow_mut().pop_front();
+                        if let Some((_, batch)) = item {
+                            batch.finish(1, Err(AppendError::Full));
+                        }
+                        core.space_is_short();
+                        self.schedule(core, volume);
+                        return;
+                    }
+                }
+            }
+        };
+        if opening {
+            *self.open.borrow_mut() = Some(Open { segment, header: Slot::new(&core.exec) });
+        }
+        let (generation, copies) = {
+            let mut segments = core.segments.borrow_mut();
+            let Some(s) = segments.get_mut(segment) else { return };
+            if opening {
+                s.next = (unit / 512) as u32;
+            }
+            (s.generation, s.copies)
+        };
+        let offset = core.segments.borrow().get(segment).map_or(0, |s| s.next);
+        // As many items as fit.
+        let mut taken: Vec<Queued<B>> = Vec::new();
+        let (mut entries, mut data) = (0usize, 0u32);
+        let most_data = (core.settings.record_bytes / 512) as u32;
+        while entries < Record::MAX_ENTRIES {
+            let Some((item, batch)) = self.queue.borrow_mut().pop_front() else { break };
+            // The header grows with each entry, also of items without data.
+            let header = Record::header_sectors(entries + item.entries().min(Record::MAX_ENTRIES - entries), unit);
+            let Some(room) = (capacity - offset).checked_sub(header + data) else {
+                self.queue.borrow_mut().push_front((item, batch));
+                break;
+            };
+            let sectors_of_unit = (unit / 512) as u32;
+            let room =
+                ((room + data) / sectors_of_unit * sectors_of_unit).min(most_data.max(BLOCK_SECTORS as u32)).saturating_sub(data);
+            let fits = item.split(room, Record::MAX_ENTRIES - entries);
+            match fits {
+                Some((head, rest)) => {
+                    entries += head.entries();
+                    data += head.sectors();
+                    let cut = rest.is_some();
+                    if let Some(rest) = rest {
+                        batch.left.set(batch.left.get() + 1);
+                        self.queue.borrow_mut().push_front((rest, batch.clone()));
+                    }
+                    taken.push((head, batch));
+                    if cut {
+                        break;
+                    }
+                }
+                None => {
+                    self.queue.borrow_mut().push_front((item, batch));
+                    break;
+                }
+            }
+        }
+        if taken.is_empty() {
+            // The segment's rest is too short for the first item: the next turn opens another.
+            self.seal(core);
+            self.schedule(core, volume);
+            return;
+        }
+        let header_sectors = Record::header_sectors(entries, unit);
+        let sectors = round(header_sectors + data);
+        // Beyond the segment lies another one.
+        assert!(offset + sectors <= capacity, "a record goes beyond its segment");
+        let place = RecordPlace { segment, generation, offset };
+        let (record, placed, mut bufs) = build(core, volume, place, sectors, header_sectors, taken);
+        let key = core.pool.borrow().key;
+        let mut start = offset;
+        bufs.insert(0, B::from_bytes(&record.encode_header(key, unit)));
+        if opening {
+            let header = SegmentHeader { segment, generation, class: self.class, volume: volume.number, copies };
+            bufs.insert(0, B::from_bytes(&header.encode(key, unit)));
+            start = 0;
+        }
+        let pad = (sectors - header_sectors - data) as usize * 512;
+        if pad > 0 {
+            bufs.push(B::zeroes(pad));
+        }
+        let marks = record.entries.iter().any(|e| matches!(e.kind, EntryKind::MarkClean | EntryKind::Forget));
+        {
+            let mut segments = core.segments.borrow_mut();
+            if let Some(s) = segments.get_mut(segment) {
+                s.next = offset + sectors;
+            }
+            if marks {
+                segments.marked(segment);
+            }
+            segments.pin(segment);
+        }
+        let bytes: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+        let writes: Vec<(Place, _)> = copies
+            .iter()
+            .filter(|p| core.pool.borrow().is_in_sync(p.member))
+            .map(|p| {
+                let at = core.slot_offset(*p) + u64::from(start) * 512;
+                (*p, core.exec.io(Device::Member(p.member), DeviceOp::Write { offset: at, bufs: bufs.clone() }))
+            })
+            .collect();
+        {
+            let mut stats = core.stats.borrow_mut();
+            stats.member_bytes += bytes * writes.len() as u64;
+            stats.records += 1;
+        }
+        core.appended_since_checkpoint.set(core.appended_since_checkpoint.get() + bytes);
+        if core.appended_since_checkpoint.get() >= core.settings.checkpoint_bytes {
+            core.want_checkpoint();
+        }
+        let flight = core.begin_flight();
+        self.in_flight.set(self.in_flight.get() + 1);
+        let header = self.open.borrow().as_ref().map(|o| o.header.clone());
+        let (this, core2, volume2) = (self.clone(), core.clone(), volume.clone());
+        core.exec.spawn(async move {
+            let mut on_copies = 0;
+            for (place, write) in writes {
+                match write.await {
+                    Ok(_) => {
+                        core2.member_flusher(place.member).wrote();
+                        on_copies += 1;
+                    }
+                    Err(_) => core2.fail_member(place.member).await,
+                }
+            }
+            let header_ok = match header {
+                Some(header) if opening => {
+                    header.set(on_copies > 0);
+                    on_copies > 0
+                }
+                Some(header) => header.get().await,
+                None => true,
+            };
+            this.end(core2.clone(), volume2, place, placed, header_ok).await;
+            drop(flight);
+        });
+    }
+
+    /// A record's writes have ended: names what is on enough copies, appends again what is not.
+    async fn end(
+        self: Rc<Self>,
+        core: Rc<Core<B>>,
+        volume: Rc<Volume<B>>,
+        place: RecordPlace,
+        placed: Placed<B>,
+        header_ok: bool,
+    ) {
+        core.wait_settled().await;
+        // Members that left since the record was made have no say; those that are in sync now and were to hold it do.
+        let enough = {
+            let pool = core.pool.borrow();
+            let segments = core.segments.borrow();
+            let want = match self.class {
+                Class::Mirrored => pool.copies_now(),
+                Class::Single => 1,
+            };
+            let have = segments.get(place.segment).map_or(0, |s| s.places().filter(|p| pool.is_in_sync(p.member)).count());
+            header_ok && have >= want && want > 0 && !pool.stalled
+        };
+        if enough {
+            for (item, _, entries) in &placed {
+                name(&core, &volume, place.segment, item, entries);
+            }
+            core.segments.borrow_mut().unpin(place.segment);
+            core.segments.borrow_mut().settle();
+            for (_, batch, _) in placed {
+                batch.finish(1, Ok(()));
+            }
+        } else {
+            self.seal(&core);
+            core.segments.borrow_mut().unpin(place.segment);
+            let mut queue = self.queue.borrow_mut();
+            for (item, batch, _) in placed.into_iter().rev() {
+                queue.push_front((item, batch));
+            }
+        }
+        self.in_flight.set(self.in_flight.get() - 1);
+        self.schedule(&core, &volume);
+    }
+
+    /// What need not be appended any more is not: a fill that a write overlapped (R5), a move of what has been
+    /// replaced or cleaned. Left in the queue it could reach the media after the mark that outdates it was dropped.
+    fn drop_stale(&self, volume: &Rc<Volume<B>>) {
+        let mut gone = Vec::new();
+        self.queue.borrow_mut().retain(|(item, batch)| {
+            let keep = match item {
+                Item::Fill { fill, .. } => !fill.spoiled.get(),
+                Item::Move { block, first, sectors, from, .. } => still_there(volume, *block, from, mask(*first, *sectors)),
+                _ => true,
+            };
+            if !keep {
+                gone.push(batch.clone());
+            }
+            keep
+        });
+        for batch in gone {
+            batch.finish(1, Ok(()));
+        }
+    }
+}
+
+/// Whether the piece is in the map, dirty, and all of `sectors` are still its own.
+fn still_there<B: Buf>(volume: &Volume<B>, block: u64, from: &Piece, sectors: Mask) -> bool {
+    let mut found = false;
+    volume.map.borrow().each(block, |p| found |= is_same(p, from) && p.dirty() && p.live & sectors == sectors);
+    found
+}
+
+/// The same data in the same place, whatever of it is still live.
+fn is_same(a: &Piece, b: &Piece) -> bool {
+    (a.version(), a.segment, a.offset) == (b.version(), b.segment, b.offset)
+}
+
+/// Which reserve an item may draw on.
+fn reserve_for<B>(item: &Item<B>) -> Draw {
+    match item {
+        Item::Write { .. } | Item::Zeroes { .. } => Draw::Demand,
+        Item::Fill { .. } => Draw::Spare,
+        Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => Draw::Reserve,
+    }
+}
+
+/// How badly a segment is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Draw {
+    /// For what frees space in the end: the last segment may go.
+    Reserve,
+    /// For clients' writes.
+    Demand,
+    /// For clean data: only while there is more free than is kept ahead of demand.
+    Spare,
+}
+
+/// The entries of the items with their places and checksums, and the buffers in order.
+fn build<B: Buf>(
+    core: &Core<B>,
+    volume: &Volume<B>,
+    place: RecordPlace,
+    sectors: u32,
+    header_sectors: u32,
+    items: Vec<Queued<B>>,
+) -> (Record, Placed<B>, Vec<B>) {
+    let mut at = place.offset + header_sectors;
+    let mut all = Vec::new();
+    let mut bufs = Vec::new();
+    let mut placed = Vec::with_capacity(items.len());
+    for (item, batch) in items {
+        let mut entries = Vec::new();
+        match &item {
+            Item::Write { start, data, version } | Item::Fill { start, data, version, .. } => {
+                let kind = if matches!(item, Item::Write { .. }) { EntryKind::Dirty } else { EntryKind::Clean };
+                let end = start + data.len() as u64 / 512;
+                let mut s = *start;
+                while s < end {
+                    let block = s / BLOCK_SECTORS;
+                    let to = end.min((block + 1) * BLOCK_SECTORS);
+                    let first = (s % BLOCK_SECTORS) as u8;
+                    let part = data.slice(((s - start) * 512) as usize..((to - start) * 512) as usize);
+                    let sum = part.checksum(core.seed(volume.number, block, first, *version));
+                    let count = (to - s) as u8;
+                    entries.push(Entry { kind, first, sectors: count, block, count: 1, version: *version, sum, offset: at });
+                    at += u32::from(count);
+                    s = to;
+                }
+                bufs.push(data.clone());
+            }
+            Item::Move { block, first, sectors, data, from } => {
+                let (kind, sum, offset) = match data {
+                    Some(d) => (EntryKind::Dirty, d.checksum(core.seed(volume.number, *block, *first, from.version())), at),
+                    None => (EntryKind::Zeroes, 0, place.offset),
+                };
+                entries.push(Entry {
+                    kind,
+                    first: *first,
+                    sectors: *sectors,
+                    block: *block,
+                    count: 1,
+                    version: from.version(),
+                    sum,
+                    offset,
+                });
+                if let Some(d) = data {
+                    at += u32::from(*sectors);
+                    bufs.push(d.clone());
+                }
+            }
+            Item::Zeroes { block, first, sectors, version } => entries.push(Entry {
+                kind: EntryKind::Zeroes,
+                first: *first,
+                sectors: *sectors,
+                block: *block,
+                count: 1,
+                version: *version,
+                sum: 0,
+                offset: place.offset,
+            }),
+            Item::MarkClean { block, count, version } => entries.push(Entry {
+                kind: EntryKind::MarkClean,
+                first: 0,
+                sectors: BLOCK_SECTORS as u8,
+                block: *block,
+                count: *count,
+                version: *version,
+                sum: 0,
+                offset: place.offset,
+            }),
+            Item::Forget { block, first, sectors, version } => entries.push(Entry {
+                kind: EntryKind::Forget,
+                first: *first,
+                sectors: *sectors,
+                block: *block,
+                count: 1,
+                version: *version,
+                sum: 0,
+                offset: place.offset,
+            }),
+        }
+        all.extend_from_slice(&entries);
+        placed.push((item, batch, entries));
+    }
+    (Record { place, sectors, entries: all }, placed, bufs)
+}
+
+/// Puts an appended item into the map.
+fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: &Item<B>, entries: &[Entry]) {
+    let mut map = volume.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    let piece = |e: &Entry, dirty| {
+        let zeroes = e.kind == EntryKind::Zeroes;
+        Piece::new(e.version, e.sum, segment, e.offset as u16, e.first, e.sectors, dirty, zeroes)
+    };
+    match item {
+        Item::Write { .. } | Item::Zeroes { .. } => {
+            for e in entries {
+                map.insert(&mut segments, e.block, piece(e, true));
+            }
+        }
+        Item::Fill { fill, .. } => {
+            if fill.spoiled.get() {
+                volume.stats.borrow_mut().fills_spoiled += 1;
+                return;
+            }
+            for e in entries {
+                map.insert(&mut segments, e.block, piece(e, false));
+            }
+        }
+        Item::Move { block, from, .. } => {
+            // Of what moved, the sectors that are still the old piece's.
+            let mut live = 0;
+            map.each(*block, |old| {
+                if is_same(old, from) && old.dirty() {
+                    live |= old.live;
+                }
+            });
+            for e in entries {
+                let mut p = piece(e, true);
+                p.live &= live & mask(e.first, e.sectors);
+                if p.live != 0 {
+                    map.insert(&mut segments, *block, p);
+                }
+            }
+        }
+        Item::MarkClean { .. } | Item::Forget { .. } => {}
+    }
+}
+
+impl<B: Buf> Core<B> {
+    /// Opens a segment for a volume if what is free allows it.
+    pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, draw: Draw) -> Option<u32> {
+        let copies = match class {
+            Class::Mirrored => self.pool.borrow().copies_now(),
+            Class::Single => 1,
+        };
+        let (free, total) = {
+            let s = self.segments.borrow();
+            (s.free_min(), s.total_min())
+        };
+        let ahead = (total * self.settings.free_percent / 100).max(1);
+        let needed = match draw {
+            Draw::Reserve => 0,
+            Draw::Demand => self.settings.reserve_segments,
+            Draw::Spare => self.settings.reserve_segments + ahead,
+        };
+        if free <= needed {
+            self.space_is_short();
+        }
+        // Clean data may use a larger member's rest, but never what pairs are made of.
+        if free <= needed && !(draw == Draw::Reserve && free > 0) {
+            return None;
+        }
+        let generation = self.generation.get() + 1;
+        let n = self.segments.borrow_mut().open(generation, class, volume, copies)?;
+        self.generation.set(generation);
+        Some(n)
+    }
+
+    /// Byte offset on its member of a segment's slot.
+    pub(crate) fn slot_offset(&self, place: Place) -> u64 {
+        self.pool.borrow().members[usize::from(place.member)].layout.slot(place.slot)
+    }
+}
+
+impl<B: Buf> Log<B> {
+    /// Appends marks, and waits for space where there is none. Until the guard is dropped no checkpoint begins: one that
+    /// began between a mark and its place in the map would replay what is moved meanwhile, and not the mark.
+    pub async fn append_marks(
+        self: &Rc<Self>,
+        core: &Rc<Core<B>>,
+        volume: &Rc<Volume<B>>,
+        items: Vec<Item<B>>,
+    ) -> Result<MarksGuard<B>, AppendError> {
+        loop {
+            let guard = core.begin_marks().await;
+            match self.append(core, volume, items.clone()).get().await {
+                Ok(()) => return Ok(guard),
+                Err(AppendError::Full) => {
+                    // Space comes from a checkpoint, which must not wait for us.
+                    drop(guard);
+                    core.space_is_short();
+                    // By time: two who are short would wake each other for ever, and no checkpoint would get a turn.
+                    core.exec.sleep(1_000_000).await;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Membership: who is in sync, decided by epochs durable on a majority of members and witness (R7), and the
+//! superblocks and witness records that say so.
+
+use crate::core::{Core, Volume};
+use crate::io::{Buf, Device, DeviceOp};
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use headpond_format::{Class, MemberEntry, MemberState, Superblock, VolumeEntry, WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord};
+
+impl<B: Buf> Core<B> {
+    /// Waits until no membership change is under way: what is decided before could be about copies that no longer count.
+    pub(crate) async fn wait_settled(&self) {
+        loop {
+            let wait = self.membership.wait();
+            if !self.pool.borrow().changing {
+                return;
+            }
+            wait.await;
+        }
+    }
+
+    /// Whether a member joined in an epoch after `epoch`.
+    pub(crate) fn joined_since(&self, epoch: u64) -> bool {
+        self.pool.borrow().last_join > epoch
+    }
+
+    /// A cache device failed: it leaves by an epoch that is durable on a majority before anything is acknowledged that
+    /// it lacks. Ends when membership has settled.
+    pub(crate) async fn fail_member(self: &Rc<Self>, member: u8) {
+        let begins = {
+            let mut pool = self.pool.borrow_mut();
+            let concerns = pool.is_in_sync(member);
+            if concerns {
+                pool.failing |= 1 << member;
+            }
+            let begins = concerns && !pool.changing;
+            pool.changing |= begins;
+            begins
+        };
+        if begins {
+            // A task of its own: whoever noticed may be forgotten, the change may not.
+            let before = self.pool.borrow().in_sync().collect();
+            self.exec.spawn(change(self.clone(), before));
+        }
+        self.wait_settled().await;
+    }
+
+    /// The superblock as it is now, for a member.
+    pub(crate) fn superblock_for(&self, member: u8) -> Superblock {
+        let pool = self.pool.borrow();
+        Superblock {
+            pool: pool.id,
+            name: pool.name.clone(),
+            key: pool.key,
+            member,
+            epoch: pool.epoch,
+            sequence: pool.sequence,
+            copies: pool.copies,
+            unit: pool.unit,
+            witness: pool.witness,
+            owner: pool.owner,
+            fence: pool.fence,
+            members: pool.members.iter().map(|m| MemberEntry { id: m.id, state: m.state, layout: m.layout }).collect(),
+            volumes: self
+                .volumes
+                .borrow()
+                .values()
+                .map(|v| VolumeEntry {
+                    number: v.number,
+                    id: v.id,
+                    name: v.name.clone(),
+                    sectors: v.sectors,
+                    phase: v.phase,
+                    mode: v.mode.get(),
+                    intent_first: v.intent.first_page(),
+                    intent_pages: v.intent.page_count(),
+                    backing: v.backing.clone(),
+                })
+                .collect(),
+            checkpoint: pool.checkpoint.clone(),
+        }
+    }
+
+    /// Writes the superblock to all members that are in sync, durably. A member that cannot take it leaves.
+    /// `false` if no member is left or no majority stands behind the pool.
+    pub(crate) async fn write_superblock(self: &Rc<Self>) -> bool {
+        loop {
+            // A membership that is not decided yet must not be written under the epoch before it.
+            self.wait_settled().await;
+            let wait = self.superblock_free.wait();
+            if !self.superblock_busy.get() {
+                break;
+            }
+            wait.await;
+        }
+        if self.pool.borrow().stalled {
+            return false;
+        }
+        self.superblock_busy.set(true);
+        let members: Vec<u8> = self.pool.borrow().in_sync().collect();
+        let failed = self.put_superblocks(&members).await;
+        self.superblock_busy.set(false);
+        self.superblock_free.notify();
+        for m in failed {
+            self.fail_member(m).await;
+        }
+        self.wait_settled().await;
+        let pool = self.pool.borrow();
+        !pool.stalled && pool.in_sync().next().is_some()
+    }
+
+    /// Writes and flushes a new superblock on `members`; those that failed.
+    async fn put_superblocks(&self, members: &[u8]) -> Vec<u8> {
+        self.pool.borrow_mut().sequence += 1;
+        let mut writes = Vec::new();
+        for m in members {
+            let superblock = self.superblock_for(*m);
+            let layout = self.pool.borrow().members[usize::from(*m)].layout;
+            let bytes = B::from_bytes(&superblock.encode());
+            let slot = (superblock.sequence % 2) as u8;
+            self.stats.borrow_mut().member_bytes += 2 * bytes.len() as u64;
+            for n in [slot, slot + 2] {
+                let op = DeviceOp::Write { offset: layout.superblock(n), bufs: vec![bytes.clone()] };
+                writes.push((*m, self.exec.io(Device::Member(*m), op)));
+            }
+        }
+        let mut failed = Vec::new();
+        for (m, write) in writes {
+            match write.await {
+                Ok(_) => self.member_flusher(m).wrote(),
+                Err(_) => failed.push(m),
+            }
+        }
+        let mut flushes = Vec::new();
+        for m in members {
+            flushes.push((*m, self.member_flusher(*m).request()));
+        }
+        for (m, flush) in flushes {
+            if flush.get().await.is_err() {
+                failed.push(m);
+            }
+        }
+        failed.sort_unstable();
+        failed.dedup();
+        failed
+    }
+
+    /// Writes the witness's record, durably.
+    async fn put_witness(&self) -> bool {
+        let (record, epoch) = {
+            let pool = self.pool.borrow();
+            let in_sync = pool.in_sync().fold(0, |bits, m| bits | 1 << m);
+            (WitnessRecord { pool: pool.id, epoch: pool.epoch, in_sync }, pool.epoch)
+        };
+        let offset = epoch % WITNESS_SLOTS * WITNESS_BYTES;
+        let op = DeviceOp::Write { offset, bufs: vec![B::from_bytes(&record.encode())] };
+        self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok()
+    }
+
+    /// Raises the epoch with the present members: after a member was taken out or put in. Whether a majority of the
+    /// votes of `before` (and the witness) has it durably.
+    async fn raise_epoch(self: &Rc<Self>, before: &[u8]) -> Raised {
+        loop {
+            let wait = self.superblock_free.wait();
+            if !self.superblock_busy.get() {
+                break;
+            }
+            wait.await;
+        }
+        self.superblock_busy.set(true);
+        self.pool.borrow_mut().epoch += 1;
+        let members: Vec<u8> = self.pool.borrow().in_sync().collect();
+        let witness = self.pool.borrow().witness;
+        let voted = witness && self.put_witness().await;
+        let voters = before.len() + usize::from(witness);
+        let votes_without =
+            |failed: &[u8]| members.iter().filter(|m| !failed.contains(m) && before.contains(m)).count() + usize::from(voted);
+        // Where no majority can come of it, no member writes down what only it believes.
+        let hopeless = !members.is_empty() && votes_without(&[]) * 2 <= voters;
+        let failed = if hopeless { Vec::new() } else { self.put_superblocks(&members).await };
+        self.superblock_busy.set(false);
+        self.superblock_free.notify();
+        let votes = votes_without(&failed);
+        Raised {
+            // The last member cannot vote itself out: there the witness alone remembers.
+            majority: votes * 2 > voters || (members.is_empty() && (voted || !witness)),
+            failed,
+        }
+    }
+}
+
+struct Raised {
+    majority: bool,
+    failed: Vec<u8>,
+}
+
+/// At a start without members that were in sync: they leave before anything is acknowledged.
+pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8]) {
+    core.wait_settled().await;
+    let mut before: Vec<u8> = core.pool.borrow().in_sync().collect();
+    before.extend_from_slice(missing);
+    core.pool.borrow_mut().changing = true;
+    change(core.clone(), before).await;
+}
+
+/// One membership change: takes out all members that failed, until the rest agrees.
+async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
+    let majority = loop {
+        {
+            let mut pool = core.pool.borrow_mut();
+            let failing = core::mem::take(&mut pool.failing);
+            for (n, m) in pool.members.iter_mut().enumerate() {
+                if failing >> n & 1 == 1 {
+                    m.state = MemberState::Out;
+                }
+            }
+        }
+        let raised = core.raise_epoch(&before).await;
+        for m in raised.failed {
+            core.pool.borrow_mut().failing |= 1 << m;
+        }
+        if core.pool.borrow().failing == 0 {
+            break raised.majority;
+        }
+    };
+    let gone: Vec<u8> = {
+        let mut pool = core.pool.borrow_mut();
+        pool.stalled |= !majority;
+        before.iter().copied().filter(|m| !pool.is_in_sync(*m)).collect()
+    };
+    for m in &gone {
+        core.segments.borrow_mut().drop_member(*m);
+        core.stats.borrow_mut().members_left += 1;
+    }
+    for volume in core.all_volumes() {
+        volume.dirty_log.seal(&core);
+        volume.clean_log.seal(&core);
+        volume.intent.wake();
+        volume.work.notify();
+    }
+    core.pool.borrow_mut().changing = false;
+    core.membership.notify();
+    core.space.notify();
+    core.exec.spawn(purge_lost(core.clone()));
+}
+
+/// Lets go of clean pieces whose only copy was on a member that left. Reads already take them for missing; this frees
+/// their numbers. Dirty pieces stay: their ranges fail rather than show older data (R8).
+async fn purge_lost<B: Buf>(core: Rc<Core<B>>) {
+    for volume in core.all_volumes() {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let mut lost = Vec::new();
+            from = volume.map.borrow().walk(at, 4096, |block, p| {
+                let gone = core.segments.borrow().get(p.segment).is_none_or(|s| s.places().next().is_none());
+                if gone && !p.dirty() {
+                    lost.push(block);
+                }
+            });
+            forget_lost(&core, &volume, &lost);
+            core.exec.sleep(100_000).await;
+        }
+    }
+    // Mirrored segments that lost one copy and hold nothing dirty are single ones now.
+    let mut segments = core.segments.borrow_mut();
+    let numbers: Vec<u32> = segments
+        .iter()
+        .filter(|(_, s)| s.class == Class::Mirrored && s.places().next().is_none() && s.dirty == 0 && !s.marks)
+        .map(|(n, _)| n)
+        .collect();
+    for n in numbers {
+        segments.seal(n);
+    }
+    segments.settle();
+}
+
+/// Lets go of the clean pieces of blocks whose segments have no copy left.
+fn forget_lost<B: Buf>(core: &Core<B>, volume: &Volume<B>, blocks: &[u64]) {
+    let mut map = volume.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for block in blocks {
+        let mut gone: Vec<u32> = Vec::new();
+        map.each(*block, |p| {
+            if segments.get(p.segment).is_none_or(|s| s.places().next().is_none()) {
+                gone.push(p.segment);
+            }
+        });
+        map.drop_clean(&mut segments, *block, |p| gone.contains(&p.segment));
+    }
+    segments.settle();
+}

@@ -1,0 +1,51 @@
+//! How hard to destage: all of the disk when clients leave it idle, little while they use it, as much as is needed
+//! before the space for dirty data runs out.
+
+/// What the decision rests on.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Percent of what may be dirty that is.
+    pub dirty_percent: u32,
+    /// Clients have not used the disk for the idle time.
+    pub disk_idle: bool,
+    /// Somebody waits for the volume to be clean: a mode change, a detach, a stop.
+    pub wanted_clean: bool,
+    /// A copy is missing: what is dirty is on one device.
+    pub degraded: bool,
+    /// The setting from which on clients' disk I/O no longer keeps destage away.
+    pub begin_percent: u32,
+}
+
+/// Writes to keep in flight out of `depth`; 0 to wait.
+///
+/// Between the beginning and the full set the depth grows linearly, so that a burst that passes is not felt and
+/// one that stays meets the disk's full sweep rate before writes have to wait.
+#[must_use]
+pub fn depth(load: &Load, depth: usize) -> usize {
+    if load.wanted_clean || load.degraded || load.disk_idle {
+        return depth;
+    }
+    let span = 100u32.saturating_sub(load.begin_percent).max(1);
+    let over = load.dirty_percent.saturating_sub(load.begin_percent);
+    if over == 0 {
+        return 0;
+    }
+    // Half way from the beginning to full, the whole depth.
+    ((depth as u64 * u64::from(over.min(span / 2 + 1))) / u64::from(span / 2 + 1)).max(1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn destage_stays_away_from_a_busy_disk_until_space_runs_short() {
+        let busy = |dirty_percent| {
+            depth(&Load { dirty_percent, disk_idle: false, wanted_clean: false, degraded: false, begin_percent: 50 }, 32)
+        };
+        assert_eq!([busy(0), busy(50), busy(76), busy(100)], [0, 0, 32, 32]);
+        assert!(busy(51) >= 1 && busy(60) < 32 && busy(60) > busy(52));
+        let load = Load { dirty_percent: 1, disk_idle: true, wanted_clean: false, degraded: false, begin_percent: 50 };
+        assert_eq!(depth(&load, 32), 32);
+    }
+}

@@ -1,0 +1,4 @@
+//! Decisions without I/O: each from a table of inputs to a table of outputs.
+
+pub mod destage;
+pub mod streams;

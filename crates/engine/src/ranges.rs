@@ -1,0 +1,64 @@
+//! One writer per range (R13): at most one write, discard or zeroing of overlapping sectors of a disk is in flight.
+
+use crate::exec::{Exec, Signal};
+use crate::io::Buf;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::ops::Range;
+
+struct Held {
+    ticket: u64,
+    range: Range<u64>,
+}
+
+/// Locks on ranges of a disk's sectors, granted in the order they were asked for where they overlap.
+pub(crate) struct RangeLocks<B: Buf> {
+    held: RefCell<Vec<Held>>,
+    next: Cell<u64>,
+    signal: Signal<B>,
+}
+
+/// A lock on a range; let go when dropped.
+pub(crate) struct RangeGuard<B: Buf> {
+    locks: Rc<RangeLocks<B>>,
+    ticket: u64,
+}
+
+impl<B: Buf> RangeLocks<B> {
+    pub fn new(exec: &Rc<Exec<B>>) -> Rc<Self> {
+        Rc::new(Self { held: RefCell::default(), next: Cell::new(0), signal: Signal::new(exec) })
+    }
+
+    /// Waits until nobody who asked before holds an overlapping range.
+    pub async fn lock(self: &Rc<Self>, range: Range<u64>) -> RangeGuard<B> {
+        let ticket = self.next.get();
+        self.next.set(ticket + 1);
+        self.held.borrow_mut().push(Held { ticket, range: range.clone() });
+        let guard = RangeGuard { locks: self.clone(), ticket };
+        loop {
+            let wait = self.signal.wait();
+            if self.may_have(ticket, &range) {
+                return guard;
+            }
+            wait.await;
+        }
+    }
+
+    /// Whether nobody who asked before has, or waits for, an overlapping range.
+    fn may_have(&self, ticket: u64, range: &Range<u64>) -> bool {
+        !self.held.borrow().iter().any(|h| h.ticket < ticket && h.range.start < range.end && range.start < h.range.end)
+    }
+
+    /// Whether nobody holds anything.
+    pub fn idle(&self) -> bool {
+        self.held.borrow().is_empty()
+    }
+}
+
+impl<B: Buf> Drop for RangeGuard<B> {
+    fn drop(&mut self) {
+        self.locks.held.borrow_mut().retain(|h| h.ticket != self.ticket);
+        self.locks.signal.notify();
+    }
+}

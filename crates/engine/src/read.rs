@@ -1,0 +1,350 @@
+//! The life of a read.
+
+use crate::core::{Core, DiskUse, Fill, Volume};
+use crate::fetch::{fetch, fetch_one};
+use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
+use crate::log::Item;
+use crate::map::{Piece, mask};
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::ops::Range;
+use headpond_format::Mode;
+
+/// Where a run of sectors of a read comes from.
+enum Source {
+    /// A cached piece, by its number in the plan.
+    Cached(usize),
+    /// Zeroes that the disk does not have yet.
+    Zeroes,
+    /// The disk, by number of the disk read in the plan.
+    Disk(usize),
+}
+
+struct Part {
+    range: Range<u64>,
+    source: Source,
+}
+
+/// A read taken apart: nothing in it changes any more, whatever happens to the map.
+struct Plan {
+    pieces: Vec<(u64, Piece)>,
+    disk: Vec<Range<u64>>,
+    missing: Vec<Range<u64>>,
+    parts: Vec<Part>,
+    lost: bool,
+}
+
+/// Misses this close together (in sectors) are one read of the disk.
+const NEAR: u64 = 128;
+
+/// Reads a range of grid sectors.
+pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: Range<u64>) -> Result<Vec<B>, RequestError> {
+    let sectors = range.end - range.start;
+    let run = volume.reads.borrow_mut().note(range.start, sectors, 0).run_sectors * 512;
+    let stream = run >= core.settings.stream_bytes;
+    // A damaged clean piece is let go and read from the disk instead: at most once for each, so this ends.
+    for _ in 0..4 {
+        if let Some((block, piece)) = sole(core, volume, &range) {
+            match fetch_one(core, volume, block, &piece).await {
+                Ok(data) => {
+                    volume.stats.borrow_mut().hit.add(sectors * 512);
+                    let from = (range.start - block * BLOCK_SECTORS - u64::from(piece.first())) as usize * 512;
+                    return Ok(vec![data.slice(from..from + sectors as usize * 512)]);
+                }
+                Err(_) => {
+                    let_go(core, volume, &[(block, piece)])?;
+                    continue;
+                }
+            }
+        }
+        let plan = plan(core, volume, &range);
+        if plan.lost {
+            return Err(RequestError::Io);
+        }
+        let fills = if admits(core, volume, sectors, stream) { register(volume, &plan.missing) } else { Vec::new() };
+        let version = if fills.is_empty() { 0 } else { core.next_version() };
+        let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume));
+        let disk: Vec<_> = plan
+            .disk
+            .iter()
+            .map(|r| {
+                let op = DeviceOp::Read { offset: volume.disk_offset(r.start), len: (r.end - r.start) as u32 * 512 };
+                core.exec.io(volume.device(), op)
+            })
+            .collect();
+        let cached = fetch(core, volume, &plan.pieces).await;
+        let mut from_disk: Vec<B> = Vec::with_capacity(disk.len());
+        let mut failed = false;
+        for (wait, r) in disk.into_iter().zip(&plan.disk) {
+            match wait.await {
+                Ok(Some(data)) if data.len() as u64 == (r.end - r.start) * 512 => from_disk.push(data),
+                _ => failed = true,
+            }
+        }
+        drop(using);
+        if failed {
+            unregister(volume, &fills);
+            return Err(RequestError::Io);
+        }
+        let bad: Vec<(u64, Piece)> = plan.pieces.iter().zip(&cached).filter(|(_, r)| r.is_err()).map(|(p, _)| *p).collect();
+        if !bad.is_empty() {
+            unregister(volume, &fills);
+            let_go(core, volume, &bad)?;
+            continue;
+        }
+        count(volume, &plan, sectors * 512, stream);
+        admit(core, volume, &plan, &from_disk, fills, version);
+        return Ok(assemble(&plan, &cached, &from_disk));
+    }
+    Err(RequestError::Io)
+}
+
+/// The one cached piece that holds all of a range: what most hits are, and nothing needs to be put together.
+fn sole<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Option<(u64, Piece)> {
+    let block = range.start / BLOCK_SECTORS;
+    if range.end > (block + 1) * BLOCK_SECTORS {
+        return None;
+    }
+    let wanted = mask((range.start % BLOCK_SECTORS) as u8, (range.end - range.start) as u8);
+    let mut found = None;
+    volume.map.borrow().each(block, |p| {
+        if p.live & wanted == wanted && !p.zeroes() {
+            found = Some(*p);
+        }
+    });
+    let segments = core.segments.borrow();
+    found.filter(|p| segments.get(p.segment).is_some_and(|s| s.places().next().is_some())).map(|p| (block, p))
+}
+
+/// Lets go of pieces that no copy could be read of: the disk has them. What is dirty stays, and its range fails.
+fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Piece)]) -> Result<(), RequestError> {
+    if bad.iter().any(|(_, p)| p.dirty()) {
+        return Err(RequestError::Io);
+    }
+    let mut map = volume.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for (block, piece) in bad {
+        map.drop_clean(&mut segments, *block, |p| (p.segment, p.offset) == (piece.segment, piece.offset));
+    }
+    segments.settle();
+    Ok(())
+}
+
+/// Takes the range apart by what is cached now. Dirty pieces are laid over whatever the disk returns.
+fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Plan {
+    let mut plan = Plan { pieces: Vec::new(), disk: Vec::new(), missing: Vec::new(), parts: Vec::new(), lost: false };
+    let mut cached: Vec<(Range<u64>, u64, Piece)> = Vec::new();
+    let segments = core.segments.borrow();
+    volume.map.borrow().each_in(Volume::<B>::blocks(range), |block, p| {
+        let there = p.zeroes() || segments.get(p.segment).is_some_and(|s| s.places().next().is_some());
+        for run in runs(p.live) {
+            let r = (block * BLOCK_SECTORS + run.start).max(range.start)..(block * BLOCK_SECTORS + run.end).min(range.end);
+            if r.start < r.end {
+                if there {
+                    cached.push((r, block, *p));
+                } else if p.dirty() {
+                    plan.lost = true;
+                }
+            }
+        }
+    });
+    cached.sort_unstable_by_key(|c| c.0.start);
+    let mut at = range.start;
+    for (r, ..) in &cached {
+        if at < r.start {
+            plan.missing.push(at..r.start);
+        }
+        at = r.end;
+    }
+    if at < range.end {
+        plan.missing.push(at..range.end);
+    }
+    for m in &plan.missing {
+        match plan.disk.last_mut() {
+            Some(last) if m.start - last.end <= NEAR => last.end = m.end,
+            _ => plan.disk.push(m.clone()),
+        }
+    }
+    for (n, d) in plan.disk.iter().enumerate() {
+        plan.parts.push(Part { range: d.clone(), source: Source::Disk(n) });
+    }
+    // Clean pieces inside what the disk reads anyway need not be read from the cache.
+    let from_disk = |r: &Range<u64>| plan.disk.iter().any(|d| d.start <= r.start && r.end <= d.end);
+    let mut index: Option<(u64, u32, u16, usize)> = None;
+    let mut over = Vec::new();
+    for (r, block, p) in cached {
+        if !p.dirty() && from_disk(&r) {
+            continue;
+        }
+        let source = if p.zeroes() {
+            Source::Zeroes
+        } else {
+            let n = match index {
+                Some((b, s, o, n)) if (b, s, o) == (block, p.segment, p.offset) => n,
+                _ => {
+                    plan.pieces.push((block, p));
+                    plan.pieces.len() - 1
+                }
+            };
+            index = Some((block, p.segment, p.offset, n));
+            Source::Cached(n)
+        };
+        over.push(Part { range: r, source });
+    }
+    plan.parts.extend(over);
+    plan
+}
+
+/// The runs of set bits.
+pub(crate) fn runs(mask: u8) -> impl Iterator<Item = Range<u64>> {
+    let mut at = 0u32;
+    core::iter::from_fn(move || {
+        let rest = u32::from(mask) >> at;
+        if rest == 0 {
+            return None;
+        }
+        let start = at + rest.trailing_zeros();
+        let len = (u32::from(mask) >> start).trailing_ones();
+        at = start + len;
+        Some(u64::from(start)..u64::from(at))
+    })
+}
+
+/// The data in order: the disk's, with the cached pieces laid over.
+fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>], disk: &[B]) -> Vec<B> {
+    // Later parts win: cut the earlier ones to what is left of them.
+    let mut whole: Vec<(Range<u64>, usize)> = Vec::new();
+    for (n, part) in plan.parts.iter().enumerate() {
+        if matches!(part.source, Source::Disk(_)) {
+            let mut at = part.range.start;
+            let mut covers: Vec<&Range<u64>> = plan
+                .parts
+                .iter()
+                .filter(|o| {
+                    !matches!(o.source, Source::Disk(_)) && o.range.start < part.range.end && part.range.start < o.range.end
+                })
+                .map(|o| &o.range)
+                .collect();
+            covers.sort_unstable_by_key(|r| r.start);
+            for c in covers {
+                if at < c.start {
+                    whole.push((at..c.start, n));
+                }
+                at = at.max(c.end);
+            }
+            if at < part.range.end {
+                whole.push((at..part.range.end, n));
+            }
+        } else {
+            whole.push((part.range.clone(), n));
+        }
+    }
+    whole.sort_unstable_by_key(|w| w.0.start);
+    let mut out = Vec::with_capacity(whole.len());
+    for (r, n) in whole {
+        let len = (r.end - r.start) as usize * 512;
+        match &plan.parts[n].source {
+            Source::Zeroes => out.push(B::zeroes(len)),
+            Source::Disk(d) => {
+                let from = (r.start - plan.disk[*d].start) as usize * 512;
+                out.push(disk[*d].slice(from..from + len));
+            }
+            Source::Cached(c) => {
+                let (block, piece) = &plan.pieces[*c];
+                let from = (r.start - block * BLOCK_SECTORS - u64::from(piece.first())) as usize * 512;
+                if let Ok(data) = &cached[*c] {
+                    out.push(data.slice(from..from + len));
+                }
+            }
+        }
+    }
+    out
+}
+
+fn count<B: Buf>(volume: &Volume<B>, plan: &Plan, bytes: u64, stream: bool) {
+    let mut stats = volume.stats.borrow_mut();
+    if plan.missing.is_empty() {
+        stats.hit.add(bytes);
+    } else if !plan.pieces.is_empty() {
+        stats.partial_hit.add(bytes);
+    } else if stream {
+        stats.read_bypass.add(bytes);
+    } else {
+        stats.miss.add(bytes);
+    }
+}
+
+/// Whether a miss of this size is to be admitted.
+fn admits<B: Buf>(core: &Core<B>, volume: &Volume<B>, sectors: u64, stream: bool) -> bool {
+    let mode = volume.mode.get();
+    mode != Mode::PassThrough
+        && !stream
+        && sectors * 512 <= core.settings.admit_bytes
+        && !core.stopping.get()
+        && core.room_for_clean(volume)
+}
+
+/// Registers the misses as fills, before the disk is read: a write that begins from now on spoils them, and one that
+/// is under way already keeps them out (R5).
+fn register<B: Buf>(volume: &Volume<B>, missing: &[Range<u64>]) -> Vec<Option<Rc<Fill>>> {
+    missing
+        .iter()
+        .map(|m| {
+            let blocks = Volume::<B>::blocks(m);
+            if volume.is_being_written(&blocks) {
+                return None;
+            }
+            let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });
+            volume.fills.borrow_mut().push(fill.clone());
+            Some(fill)
+        })
+        .collect()
+}
+
+pub(crate) fn unregister<B: Buf>(volume: &Volume<B>, fills: &[Option<Rc<Fill>>]) {
+    let mut list = volume.fills.borrow_mut();
+    list.retain(|f| !fills.iter().flatten().any(|g| Rc::ptr_eq(f, g)));
+}
+
+/// Puts what was missing into the cache, after the answer.
+fn admit<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    plan: &Plan,
+    disk: &[B],
+    fills: Vec<Option<Rc<Fill>>>,
+    version: u64,
+) {
+    for (m, fill) in plan.missing.iter().zip(fills) {
+        let Some(fill) = fill else { continue };
+        let Some((d, data)) = plan.disk.iter().zip(disk).find(|(d, _)| d.start <= m.start && m.end <= d.end) else {
+            unregister(volume, &[Some(fill)]);
+            continue;
+        };
+        let from = (m.start - d.start) as usize * 512;
+        let data = data.slice(from..from + (m.end - m.start) as usize * 512);
+        insert_clean(core, volume, m.start, data, version, fill);
+    }
+}
+
+/// Appends clean data and forgets the fill when it is named or dropped.
+pub(crate) fn insert_clean<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    start: u64,
+    data: B,
+    version: u64,
+    fill: Rc<Fill>,
+) {
+    let bytes = data.len() as u64;
+    let done = volume.clean_log.append(core, volume, vec![Item::Fill { start, data, version, fill: fill.clone() }]);
+    let volume = volume.clone();
+    core.exec.spawn(async move {
+        if done.get().await.is_ok() && !fill.spoiled.get() {
+            volume.stats.borrow_mut().admitted.add(bytes);
+        }
+        unregister(&volume, &[Some(fill)]);
+    });
+}

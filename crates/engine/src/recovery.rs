@@ -1,0 +1,523 @@
+//! A start: the map from the checkpoint's image and the log after it, on as many copies as there should be, before the
+//! first request is answered (R14).
+
+use crate::checkpoint::places;
+use crate::core::{Core, Volume};
+use crate::exec::IoWait;
+use crate::intent::Bit;
+use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
+use crate::map::{Piece, mask};
+use crate::segments::{Segment, SegmentState};
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use headpond_format::{
+    Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Page, PageBody, Place, REGION_SECTORS, Record, RecordPlace, SegmentEntry,
+    SegmentHeader,
+};
+
+/// Reads in flight at once.
+const DEPTH: usize = 64;
+/// Versions and generations jump by this at each start: what a dead instance may have used is never used again.
+const GAP: u64 = 1 << 20;
+
+/// The segment of dirty pieces whose segment is not there: no segment has this number.
+const LOST: u32 = u32::MAX;
+
+/// Why a pool could not be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StartError {
+    /// A page of the checkpoint can be read from no member.
+    CheckpointLost {
+        /// The page.
+        page: u32,
+    },
+    /// Members failed while starting, and no majority is left.
+    NoMajority,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::CheckpointLost { page } => write!(
+                f,
+                "Page {page} of the checkpoint is damaged on every cache device: where dirty data is cannot be known. Nothing was changed. Keep the devices, and bring back any cache device that is missing before you start again."
+            ),
+            StartError::NoMajority => f.write_str(
+                "Cache devices failed during the start, and too few votes are left to go on without them. Check the devices and the witness, then start again.",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+/// What the scan of a segment found.
+struct Found {
+    number: u32,
+    header: SegmentHeader,
+    /// Members on which the segment's header is missing.
+    lacking: Vec<Place>,
+    replay_from: u32,
+}
+
+/// Reads many ranges of members, a bounded number at once; `None` where a read failed.
+async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<Option<B>> {
+    let mut out = Vec::with_capacity(ranges.len());
+    let mut waits: alloc::collections::VecDeque<IoWait<B>> = alloc::collections::VecDeque::new();
+    let mut next = 0;
+    while out.len() < ranges.len() {
+        while next < ranges.len() && waits.len() < DEPTH {
+            let (m, offset, len) = ranges[next];
+            waits.push_back(core.exec.io(Device::Member(m), DeviceOp::Read { offset, len }));
+            next += 1;
+        }
+        if let Some(wait) = waits.pop_front() {
+            out.push(wait.await.ok().flatten().filter(|b| b.len() == ranges[out.len()].2 as usize));
+        }
+    }
+    out
+}
+
+/// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps.
+pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
+    // What a dead daemon left in the members' caches must not be taken for durable.
+    flush_members(core).await;
+    let (table, pieces) = load_image(core).await?;
+    let found = scan(core, &table).await;
+    let mut generation = core.pool.borrow().checkpoint.generation;
+    let mut version = core.pool.borrow().checkpoint.version;
+    {
+        let mut segments = core.segments.borrow_mut();
+        for f in &found {
+            generation = generation.max(f.header.generation);
+            segments.restore(
+                f.number,
+                Segment {
+                    generation: f.header.generation,
+                    class: f.header.class,
+                    volume: f.header.volume,
+                    copies: f.header.copies.map(|c| if core.pool.borrow().is_in_sync(c.member) { c } else { Place::NONE }),
+                    state: SegmentState::Sealed,
+                    next: u32::MAX,
+                    live: 0,
+                    dirty: 0,
+                    pins: 0,
+                    referenced: false,
+                    needed_by: 0,
+                    marks: false,
+                    blocks: Vec::new(),
+                },
+            );
+        }
+        segments.restored_all();
+    }
+    // The image: pieces in segments that are still as the table says.
+    for (volume, p) in pieces {
+        let same = table
+            .iter_entry(p.segment)
+            .is_some_and(|e| core.segments.borrow().get(p.segment).is_some_and(|s| s.generation == e.generation));
+        // A dirty piece whose segment is gone stays, as lost: its range fails rather than show older data (R8).
+        if let Some(v) = core.volume(volume).filter(|_| same || p.span >> 6 & 1 == 1) {
+            version = version.max(p.version);
+            let (first, count) = (p.span & 7, (p.span >> 3 & 7) + 1);
+            let segment = if same { p.segment } else { LOST };
+            let mut piece = Piece::new(p.version, p.sum, segment, p.offset, first, count, p.span >> 6 & 1 == 1, p.span >> 7 == 1);
+            piece.live = p.live;
+            v.map.borrow_mut().insert(&mut core.segments.borrow_mut(), p.block, piece);
+        }
+    }
+    // The log after it, oldest segment first, so that of two places of one version the newer counts.
+    let mut replay: Vec<&Found> = found.iter().filter(|f| f.replay_from != u32::MAX).collect();
+    replay.sort_unstable_by_key(|f| f.header.generation);
+    let mut marks: Vec<(u16, Entry)> = Vec::new();
+    for f in replay {
+        version = version.max(replay_segment(core, f, &mut marks).await);
+    }
+    for (volume, e) in marks {
+        let Some(v) = core.volume(volume) else { continue };
+        let mut map = v.map.borrow_mut();
+        let mut segments = core.segments.borrow_mut();
+        match e.kind {
+            EntryKind::MarkClean => {
+                let mut blocks = Vec::new();
+                map.each_in(e.block..e.block + u64::from(e.count), |b, _| blocks.push(b));
+                blocks.dedup();
+                for b in blocks {
+                    map.mark_clean(&mut segments, b, e.version);
+                }
+            }
+            _ => map.forget(&mut segments, e.block, mask(e.first, e.sectors), e.version),
+        }
+    }
+    drop_lost_clean(core);
+    core.generation.set(generation + GAP);
+    core.version.set(version + GAP);
+    drop_unproved(core);
+    // Completed copies, and what the last instance wrote, are durable before anybody is told of them.
+    flush_members(core).await;
+    core.wait_settled().await;
+    if core.pool.borrow().stalled {
+        return Err(StartError::NoMajority);
+    }
+    {
+        let mut segments = core.segments.borrow_mut();
+        let numbers: Vec<u32> = segments.iter().map(|(n, _)| n).collect();
+        for n in numbers {
+            segments.seal(n);
+        }
+        segments.settle();
+    }
+    Ok(())
+}
+
+async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {
+    let members: Vec<u8> = core.pool.borrow().in_sync().collect();
+    let flushes: Vec<_> = members.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
+    for (m, flush) in flushes {
+        if flush.get().await.is_err() {
+            core.fail_member(m).await;
+        }
+    }
+}
+
+/// The checkpoint's segment table, by number.
+struct Table(BTreeMap<u32, SegmentEntry>);
+
+impl Table {
+    fn iter_entry(&self, n: u32) -> Option<&SegmentEntry> {
+        self.0.get(&n)
+    }
+}
+
+async fn load_image<B: Buf>(core: &Rc<Core<B>>) -> Result<(Table, Vec<(u16, headpond_format::PieceEntry)>), StartError> {
+    let (pointer, key) = {
+        let pool = core.pool.borrow();
+        (pool.checkpoint.clone(), pool.key)
+    };
+    let mut table = BTreeMap::new();
+    let mut pieces = Vec::new();
+    let range = |m: u8, at: u32| {
+        let layout = core.pool.borrow().members[usize::from(m)].layout;
+        (m, layout.checkpoint(pointer.area) + u64::from(at) * PAGE_BYTES as u64, PAGE_BYTES as u32)
+    };
+    let mut index = 0;
+    while index < pointer.pages {
+        let end = (index + DEPTH as u32).min(pointer.pages);
+        let mut ranges = Vec::new();
+        for i in index..end {
+            // From either copy in turn, so that both members are read at once.
+            let on: Vec<(u8, u32)> =
+                places(i, &pointer.members).into_iter().filter(|(m, _)| core.pool.borrow().is_in_sync(*m)).collect();
+            ranges.push(on.get(i as usize % on.len().max(1)).map_or((0, 0, 0), |(m, at)| range(*m, *at)));
+        }
+        let read = read_all(core, &ranges).await;
+        for (i, bytes) in (index..end).zip(read) {
+            let mut page = bytes.and_then(|b| Page::decode(key, &b.to_bytes(), pointer.sequence, i).ok());
+            if page.is_none() {
+                for (m, at) in places(i, &pointer.members) {
+                    if page.is_none() && core.pool.borrow().is_in_sync(m) {
+                        let again = read_all(core, &[range(m, at)]).await.pop().flatten();
+                        page = again.and_then(|b| Page::decode(key, &b.to_bytes(), pointer.sequence, i).ok());
+                    }
+                }
+            }
+            match page.ok_or(StartError::CheckpointLost { page: i })?.body {
+                PageBody::Segments(list) => table.extend(list.into_iter().map(|s| (s.segment, s))),
+                PageBody::Pieces(volume, list) => pieces.extend(list.into_iter().map(|p| (volume, p))),
+            }
+        }
+        index = end;
+    }
+    Ok((Table(table), pieces))
+}
+
+/// Reads the header of every slot, and puts together which segments there are.
+async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
+    let (key, unit, checkpoint) = {
+        let pool = core.pool.borrow();
+        (pool.key, pool.unit, pool.checkpoint.clone())
+    };
+    let mut slots: Vec<Place> = Vec::new();
+    for m in core.pool.borrow().in_sync() {
+        let layout = core.pool.borrow().members[usize::from(m)].layout;
+        slots.extend((0..layout.slots()).map(|slot| Place { member: m, slot }));
+    }
+    let ranges: Vec<_> = slots.iter().map(|p| (p.member, core.slot_offset(*p), unit)).collect();
+    let read = read_all(core, &ranges).await;
+    let mut headers: BTreeMap<(u8, u32), SegmentHeader> = BTreeMap::new();
+    for (place, bytes) in slots.iter().zip(read) {
+        if let Some(h) = bytes.and_then(|b| SegmentHeader::decode(key, &b.to_bytes()).ok())
+            && h.copies.contains(place)
+        {
+            headers.insert((place.member, place.slot), h);
+        }
+    }
+    // Whose each slot is: the newest segment's that claims it, on whatever copy its header survived. An older one that
+    // is still written in the slot itself was let go before.
+    let mut claims: BTreeMap<(u8, u32), u64> = BTreeMap::new();
+    let in_table = table.0.values().map(|e| (e.copies, e.generation));
+    for (copies, generation) in headers.values().map(|h| (h.copies, h.generation)).chain(in_table) {
+        for c in copies.iter().filter(|c| c.member != NO_MEMBER) {
+            let newest = claims.entry((c.member, c.slot)).or_default();
+            *newest = generation.max(*newest);
+        }
+    }
+    let claimed_by_later = |c: &Place, generation: u64| claims.get(&(c.member, c.slot)).is_some_and(|g| *g > generation);
+    let mut found: BTreeMap<u32, Found> = BTreeMap::new();
+    // Segments of the table, where no later use of the number or the slot has been found.
+    for e in table.0.values() {
+        let mut copies = e.copies;
+        for c in copies.iter_mut().filter(|c| c.member != NO_MEMBER) {
+            if claimed_by_later(c, e.generation) || !core.pool.borrow().is_in_sync(c.member) {
+                *c = Place::NONE;
+            }
+        }
+        let header = SegmentHeader { segment: e.segment, generation: e.generation, class: e.class, volume: e.volume, copies };
+        if copies.iter().any(|c| c.member != NO_MEMBER) {
+            found.insert(e.segment, Found { number: e.segment, header, lacking: Vec::new(), replay_from: e.replay_from });
+        }
+    }
+    // Segments opened since.
+    for h in headers.values().filter(|h| h.generation > checkpoint.generation) {
+        if found.get(&h.segment).is_some_and(|f| f.header.generation >= h.generation) {
+            continue;
+        }
+        let mut lacking = Vec::new();
+        let mut copies = h.copies;
+        for c in copies.iter_mut().filter(|c| c.member != NO_MEMBER) {
+            let own = |o: &SegmentHeader| o.segment == h.segment && o.generation == h.generation;
+            if claimed_by_later(c, h.generation) || !core.pool.borrow().is_in_sync(c.member) {
+                *c = Place::NONE;
+            } else if !headers.get(&(c.member, c.slot)).is_some_and(own) {
+                lacking.push(*c);
+            }
+        }
+        if copies.iter().any(|c| c.member != NO_MEMBER) {
+            let header = SegmentHeader { copies, ..*h };
+            found.insert(h.segment, Found { number: h.segment, header, lacking, replay_from: unit / 512 });
+        }
+    }
+    found.into_values().collect()
+}
+
+/// One copy of a segment in memory: what was read from `from` on.
+struct Copy<B> {
+    place: Place,
+    data: Option<B>,
+}
+
+/// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold.
+/// Returns the largest version seen.
+async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(u16, Entry)>) -> u64 {
+    let (key, unit, capacity) = {
+        let pool = core.pool.borrow();
+        (pool.key, pool.unit, pool.segment_sectors())
+    };
+    let places: Vec<Place> = f.header.copies.iter().copied().filter(|c| core.pool.borrow().is_in_sync(c.member)).collect();
+    let from = f.replay_from.min(capacity);
+    let ranges: Vec<_> =
+        places.iter().map(|p| (p.member, core.slot_offset(*p) + u64::from(from) * 512, (capacity - from) * 512)).collect();
+    if from == capacity {
+        return 0;
+    }
+    let copies: Vec<Copy<B>> =
+        read_all(core, &ranges).await.into_iter().zip(&places).map(|(data, place)| Copy { place: *place, data }).collect();
+    let copies = reread_around_errors(core, copies, from, capacity).await;
+    let mut version = 0;
+    let mut repairs: Vec<(Place, u32, Vec<B>)> = Vec::new();
+    if !f.lacking.is_empty() {
+        let header = B::from_bytes(&f.header.encode(key, unit as usize));
+        repairs.extend(f.lacking.iter().map(|p| (*p, 0, vec![header.clone()])));
+    }
+    let volume = core.volume(f.header.volume);
+    let mut at = from;
+    while at < capacity {
+        let place = RecordPlace { segment: f.number, generation: f.header.generation, offset: at };
+        let records: Vec<Option<Record>> = copies.iter().map(|c| decode_at(key, c, from, at, place)).collect();
+        let Some(record) = records.iter().flatten().next().cloned() else {
+            at += unit / 512;
+            continue;
+        };
+        // For each piece, which copies hold it.
+        let header_sectors = Record::header_sectors(record.entries.len(), unit as usize);
+        let mut whole = vec![true; copies.len()];
+        let mut good: Vec<Option<B>> = Vec::new();
+        for (n, r) in records.iter().enumerate() {
+            whole[n] &= r.is_some();
+        }
+        for e in record.entries.iter().filter(|e| e.kind.has_data()) {
+            let mut best = None;
+            for (n, c) in copies.iter().enumerate() {
+                let part = cut(c, from, e.offset, u32::from(e.sectors));
+                let seed = core.seed(f.header.volume, e.block, e.first, e.version);
+                match part {
+                    Some(part) if part.checksum(seed) == e.sum => best = Some(part),
+                    _ => whole[n] = false,
+                }
+            }
+            good.push(best);
+        }
+        if whole.iter().any(|w| !w) && places.len() > 1 {
+            let composed = compose::<B>(&record, key, unit, header_sectors, &good);
+            for (c, _) in copies.iter().zip(&whole).filter(|(_, whole)| !**whole) {
+                repairs.push((c.place, at, composed.clone()));
+            }
+        }
+        let mut data = good.into_iter();
+        for e in &record.entries {
+            version = version.max(e.version);
+            let there = !e.kind.has_data() || data.next().flatten().is_some();
+            match e.kind {
+                EntryKind::MarkClean | EntryKind::Forget => {
+                    core.segments.borrow_mut().marked(f.number);
+                    marks.push((f.header.volume, *e));
+                }
+                _ if !there => {}
+                _ => {
+                    let Some(v) = &volume else { continue };
+                    let dirty = e.kind != EntryKind::Clean;
+                    let zeroes = e.kind == EntryKind::Zeroes;
+                    let piece = Piece::new(e.version, e.sum, f.number, e.offset as u16, e.first, e.sectors, dirty, zeroes);
+                    v.map.borrow_mut().insert(&mut core.segments.borrow_mut(), e.block, piece);
+                }
+            }
+        }
+        at += record.sectors.max(unit / 512);
+    }
+    core.stats.borrow_mut().completed_at_start += repairs.len() as u64;
+    let mut writes = Vec::new();
+    for (place, at, bufs) in repairs {
+        let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs };
+        writes.push((place.member, core.exec.io(Device::Member(place.member), op)));
+    }
+    for (m, write) in writes {
+        match write.await {
+            Ok(_) => core.member_flusher(m).wrote(),
+            Err(_) => core.fail_member(m).await,
+        }
+    }
+    version
+}
+
+/// A copy that could not be read in one piece is read unit by unit: what is readable counts, the rest reads as zeroes.
+async fn reread_around_errors<B: Buf>(core: &Rc<Core<B>>, copies: Vec<Copy<B>>, from: u32, capacity: u32) -> Vec<Copy<B>> {
+    let mut out = Vec::with_capacity(copies.len());
+    for c in copies {
+        if c.data.is_some() {
+            out.push(c);
+            continue;
+        }
+        let base = core.slot_offset(c.place);
+        let ranges: Vec<_> = (from..capacity)
+            .step_by(8)
+            .map(|s| (c.place.member, base + u64::from(s) * 512, (capacity - s).min(8) * 512))
+            .collect();
+        let parts = read_all(core, &ranges).await;
+        let bufs: Vec<B> =
+            parts.into_iter().zip(&ranges).map(|(part, (_, _, len))| part.unwrap_or_else(|| B::zeroes(*len as usize))).collect();
+        out.push(Copy { place: c.place, data: Some(B::join(&bufs)) });
+    }
+    out
+}
+
+fn decode_at<B: Buf>(key: u64, copy: &Copy<B>, from: u32, at: u32, place: RecordPlace) -> Option<Record> {
+    let data = copy.data.as_ref()?;
+    let start = (at - from) as usize * 512;
+    let head = data.slice(start..(start + 512).min(data.len()));
+    let len = Record::peek_len(&head.to_bytes())?;
+    if start + len > data.len() {
+        return None;
+    }
+    let record = Record::decode(key, &data.slice(start..start + len).to_bytes(), place).ok()?;
+    (start + record.sectors as usize * 512 <= data.len()).then_some(record)
+}
+
+fn cut<B: Buf>(copy: &Copy<B>, from: u32, offset: u32, sectors: u32) -> Option<B> {
+    let data = copy.data.as_ref()?;
+    let start = offset.checked_sub(from)? as usize * 512;
+    let end = start + sectors as usize * 512;
+    (end <= data.len()).then(|| data.slice(start..end))
+}
+
+/// The record as it should be on every copy; pieces that no copy holds are zeroes, and stay invalid.
+fn compose<B: Buf>(record: &Record, key: u64, unit: u32, header_sectors: u32, good: &[Option<B>]) -> Vec<B> {
+    let mut bufs = vec![B::from_bytes(&record.encode_header(key, unit as usize))];
+    let mut sectors = header_sectors;
+    for (e, data) in record.entries.iter().filter(|e| e.kind.has_data()).zip(good) {
+        sectors += u32::from(e.sectors);
+        bufs.push(data.clone().unwrap_or_else(|| B::zeroes(usize::from(e.sectors) * 512)));
+    }
+    if sectors < record.sectors {
+        bufs.push(B::zeroes((record.sectors - sectors) as usize * 512));
+    }
+    bufs
+}
+
+/// Lets go of pieces whose segment is gone and that turned out to be clean.
+fn drop_lost_clean<B: Buf>(core: &Rc<Core<B>>) {
+    for v in core.all_volumes() {
+        let mut blocks = Vec::new();
+        v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
+            if p.segment == LOST && !p.dirty() {
+                blocks.push(b);
+            }
+        });
+        let mut map = v.map.borrow_mut();
+        let mut segments = core.segments.borrow_mut();
+        for b in blocks {
+            map.drop_clean(&mut segments, b, |p| p.segment == LOST);
+        }
+    }
+}
+
+/// Lets go of clean pieces that are not provably current: those in regions where the disk may be newer.
+fn drop_unproved<B: Buf>(core: &Rc<Core<B>>) {
+    for v in core.all_volumes() {
+        let mut blocks = Vec::new();
+        v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
+            if !p.dirty() && v.intent.is_set(b * BLOCK_SECTORS / REGION_SECTORS, Bit::Intent) {
+                blocks.push(b);
+            }
+        });
+        let mut map = v.map.borrow_mut();
+        let mut segments = core.segments.borrow_mut();
+        for b in blocks {
+            map.drop_clean(&mut segments, b, |_| true);
+        }
+    }
+}
+
+/// Whether the disk is the one that the cache belongs to: clean data, where nothing but destage wrote, is equal on both.
+/// Reads up to `samples` blocks of each. `None` if there is nothing to judge by.
+pub(crate) async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, samples: usize) -> Option<bool> {
+    let mut candidates: Vec<(u64, Piece)> = Vec::new();
+    let mut seen = 0u64;
+    let extent = volume.extent();
+    volume.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
+        let from = b * BLOCK_SECTORS + u64::from(p.first());
+        let whole = p.live == mask(p.first(), p.sectors());
+        if p.dirty() || p.zeroes() || !whole || from < extent.start || from + u64::from(p.sectors()) > extent.end {
+            return;
+        }
+        // An even spread over all there are, without counting them first.
+        seen += 1;
+        if candidates.len() < samples {
+            candidates.push((b, *p));
+        } else if seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < u64::from(u32::MAX) / seen * samples as u64 {
+            let at = (seen.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) >> 33) as usize % samples;
+            candidates[at] = (b, *p);
+        }
+    });
+    let mut verdict = None;
+    for (b, p) in candidates {
+        let from = b * BLOCK_SECTORS + u64::from(p.first());
+        let op = DeviceOp::Read { offset: volume.disk_offset(from), len: u32::from(p.sectors()) * 512 };
+        let Ok(Some(data)) = core.exec.io(volume.device(), op).await else { continue };
+        let same = data.checksum(core.seed(volume.number, b, p.first(), p.version())) == p.sum;
+        verdict = Some(verdict.unwrap_or(true) && same);
+    }
+    verdict
+}

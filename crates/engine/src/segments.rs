@@ -1,0 +1,408 @@
+//! The segment table: which slots of which members hold what, what is free, and what still needs each segment.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use headpond_format::{Class, NO_MEMBER, Place};
+
+/// Where a segment stands in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SegmentState {
+    /// The number is not in use.
+    Free,
+    /// Being written.
+    Open,
+    /// Full, or closed: never appended to again.
+    Sealed,
+    /// Nothing in it is needed by the map any more; a checkpoint that began after that frees it (R12).
+    Limbo,
+}
+
+/// A segment.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// Tells this use of the number from earlier ones.
+    pub generation: u64,
+    /// What it is for.
+    pub class: Class,
+    /// Whose data it holds.
+    pub volume: u16,
+    /// Where it is; [`Place::NONE`] where a copy is missing.
+    pub copies: [Place; 2],
+    /// Where it stands.
+    pub state: SegmentState,
+    /// Next sector to append to.
+    pub next: u32,
+    /// Pieces in the map that are here.
+    pub live: u32,
+    /// Of those, the dirty ones.
+    pub dirty: u32,
+    /// Reads and appends in flight on it.
+    pub pins: u32,
+    /// Has been read since the clock hand last passed.
+    pub referenced: bool,
+    /// The number of checkpoints begun when it last got a mark or became limbo: only a later one frees it.
+    pub needed_by: u64,
+    /// Whether it holds marks, which the map does not count.
+    pub marks: bool,
+    /// Blocks of the volume that were named in it, in order of naming; some may since be elsewhere.
+    pub blocks: Vec<u64>,
+}
+
+impl Segment {
+    /// The members that hold a copy.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.copies.iter().copied().filter(|p| p.member != NO_MEMBER)
+    }
+
+    /// Mirrored, and holds anything dirty, or marks.
+    fn takes_dirty_space(&self) -> bool {
+        self.class == Class::Mirrored && (self.dirty > 0 || self.marks) && self.state != SegmentState::Free
+    }
+}
+
+/// All segments of a pool, and the free slots of each member.
+#[derive(Debug, Default)]
+pub struct Segments {
+    table: Vec<Segment>,
+    free_numbers: Vec<u32>,
+    free_slots: Vec<VecDeque<u32>>,
+    total_slots: Vec<u32>,
+    /// Number of checkpoints begun so far.
+    pub checkpoints_begun: u64,
+    /// Pieces in all maps, and the dirty ones.
+    pub live: u64,
+    /// Dirty pieces in all maps.
+    pub dirty: u64,
+    /// Segments for which [`Segment::takes_dirty_space`].
+    taken: u64,
+    emptied: Vec<u32>,
+    /// Slots taken by segments found at recovery, until all are.
+    restored: BTreeSet<(u8, u32)>,
+}
+
+impl Segments {
+    /// Makes room for member `member` with `slots` slots, all free.
+    pub fn add_member(&mut self, member: u8, slots: u32) {
+        let m = usize::from(member);
+        while self.free_slots.len() <= m {
+            self.free_slots.push(VecDeque::new());
+            self.total_slots.push(0);
+        }
+        self.free_slots[m] = (0..slots).collect();
+        self.total_slots[m] = slots;
+    }
+
+    /// Forgets the slots of a member that left. Copies on it are gone; returns the segments that had one.
+    pub fn drop_member(&mut self, member: u8) -> Vec<u32> {
+        let m = usize::from(member);
+        if m < self.free_slots.len() {
+            self.free_slots[m].clear();
+            self.total_slots[m] = 0;
+        }
+        let mut hit = Vec::new();
+        for (n, s) in self.table.iter_mut().enumerate() {
+            if s.state == SegmentState::Free {
+                continue;
+            }
+            for c in &mut s.copies {
+                if c.member == member {
+                    *c = Place::NONE;
+                    hit.push(n as u32);
+                }
+            }
+        }
+        hit
+    }
+
+    /// The segment with number `n`.
+    pub fn get(&self, n: u32) -> Option<&Segment> {
+        self.table.get(n as usize).filter(|s| s.state != SegmentState::Free)
+    }
+
+    /// The segment with number `n`.
+    pub fn get_mut(&mut self, n: u32) -> Option<&mut Segment> {
+        self.table.get_mut(n as usize).filter(|s| s.state != SegmentState::Free)
+    }
+
+    /// Changes what decides whether a segment takes dirty space, and keeps the count of those.
+    fn change<R>(&mut self, n: u32, f: impl FnOnce(&mut Segment) -> R) -> Option<R> {
+        let s = self.table.get_mut(n as usize).filter(|s| s.state != SegmentState::Free)?;
+        let before = s.takes_dirty_space();
+        let result = f(s);
+        self.taken = self.taken + u64::from(s.takes_dirty_space()) - u64::from(before);
+        Some(result)
+    }
+
+    /// All segments in use.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        self.table.iter().enumerate().filter(|(_, s)| s.state != SegmentState::Free).map(|(n, s)| (n as u32, s))
+    }
+
+    /// Free slots on a member.
+    pub fn free_on(&self, member: u8) -> u32 {
+        self.free_slots.get(usize::from(member)).map_or(0, |s| s.len() as u32)
+    }
+
+    /// Free slots on the member that has the fewest, of those that have any slots: what mirrored segments can count on.
+    pub fn free_min(&self) -> u32 {
+        (0..self.total_slots.len())
+            .filter(|m| self.total_slots[*m] > 0)
+            .map(|m| self.free_slots[m].len() as u32)
+            .min()
+            .unwrap_or(0)
+    }
+
+    /// Slots on the member that has the fewest, of those that have any.
+    pub fn total_min(&self) -> u32 {
+        self.total_slots.iter().copied().filter(|n| *n > 0).min().unwrap_or(0)
+    }
+
+    /// Slots in all.
+    pub fn total(&self) -> u64 {
+        self.total_slots.iter().map(|n| u64::from(*n)).sum()
+    }
+
+    /// Free slots in all.
+    pub fn free_total(&self) -> u64 {
+        self.free_slots.iter().map(|s| s.len() as u64).sum()
+    }
+
+    /// Opens a segment with `copies` copies on the members with most room; `None` where there is no room.
+    pub fn open(&mut self, generation: u64, class: Class, volume: u16, copies: usize) -> Option<u32> {
+        let mut members: Vec<u8> = (0..self.free_slots.len() as u8).filter(|m| self.free_on(*m) > 0).collect();
+        // Most room first; equal ones turn about, so that clean segments spread evenly.
+        let turn = generation as u8;
+        members.sort_by_key(|m| {
+            (core::cmp::Reverse(self.free_on(*m)), m.wrapping_add(turn) % members_modulus(self.free_slots.len()))
+        });
+        if members.len() < copies || copies == 0 {
+            return None;
+        }
+        let mut places = [Place::NONE; 2];
+        for (place, m) in places.iter_mut().zip(members.iter().take(copies)) {
+            // First in, first out: erase blocks wear evenly.
+            let slot = self.free_slots[usize::from(*m)].pop_front()?;
+            *place = Place { member: *m, slot };
+        }
+        let segment = Segment {
+            generation,
+            class,
+            volume,
+            copies: places,
+            state: SegmentState::Open,
+            next: 0,
+            live: 0,
+            dirty: 0,
+            pins: 0,
+            referenced: false,
+            needed_by: 0,
+            marks: false,
+            blocks: Vec::new(),
+        };
+        Some(self.insert(segment))
+    }
+
+    fn insert(&mut self, segment: Segment) -> u32 {
+        match self.free_numbers.pop() {
+            Some(n) => {
+                self.table[n as usize] = segment;
+                n
+            }
+            None => {
+                self.table.push(segment);
+                (self.table.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Puts a segment found at recovery under the number it had. `false` if the number or a slot is taken.
+    pub fn restore(&mut self, n: u32, segment: Segment) -> bool {
+        if n > 1 << 28 || self.get(n).is_some() {
+            return false;
+        }
+        if segment.places().any(|p| self.restored.contains(&(p.member, p.slot))) {
+            return false;
+        }
+        self.restored.extend(segment.places().map(|p| (p.member, p.slot)));
+        while self.table.len() <= n as usize {
+            self.table.push(Segment {
+                generation: 0,
+                class: Class::Single,
+                volume: 0,
+                copies: [Place::NONE; 2],
+                state: SegmentState::Free,
+                next: 0,
+                live: 0,
+                dirty: 0,
+                pins: 0,
+                referenced: false,
+                needed_by: 0,
+                marks: false,
+                blocks: Vec::new(),
+            });
+        }
+        self.taken += u64::from(segment.takes_dirty_space());
+        self.table[n as usize] = segment;
+        true
+    }
+
+    /// All segments are restored: what they do not take is free.
+    pub fn restored_all(&mut self) {
+        let taken = core::mem::take(&mut self.restored);
+        for (m, free) in self.free_slots.iter_mut().enumerate() {
+            free.retain(|slot| !taken.contains(&(m as u8, *slot)));
+        }
+        let table = &self.table;
+        self.free_numbers = (0..table.len() as u32).filter(|n| table[*n as usize].state == SegmentState::Free).collect();
+    }
+
+    /// A piece of `block` is about to be named in segment `n`.
+    pub fn named(&mut self, n: u32, block: u64) {
+        if let Some(s) = self.get_mut(n)
+            && s.blocks.last() != Some(&block)
+        {
+            s.blocks.push(block);
+        }
+    }
+
+    /// A piece in the map came to be in segment `n`.
+    pub fn gain(&mut self, n: u32, dirty: bool) {
+        self.live += 1;
+        self.dirty += u64::from(dirty);
+        self.change(n, |s| {
+            s.live += 1;
+            s.dirty += u32::from(dirty);
+        });
+    }
+
+    /// A piece in the map is no longer in segment `n`.
+    pub fn lose(&mut self, n: u32, dirty: bool) {
+        self.live -= 1;
+        self.dirty -= u64::from(dirty);
+        let emptied = self.change(n, |s| {
+            s.live -= 1;
+            s.dirty -= u32::from(dirty);
+            s.live == 0 && s.state == SegmentState::Sealed
+        });
+        if emptied == Some(true) {
+            self.emptied.push(n);
+        }
+    }
+
+    /// Segment `n` was given marks.
+    pub fn marked(&mut self, n: u32) {
+        self.change(n, |s| s.marks = true);
+    }
+
+    /// Closes a segment to appends.
+    pub fn seal(&mut self, n: u32) {
+        if let Some(s) = self.get_mut(n) {
+            if s.state == SegmentState::Open {
+                s.state = SegmentState::Sealed;
+            }
+            if s.live == 0 {
+                self.emptied.push(n);
+            }
+        }
+    }
+
+    /// Counts a read or append in flight.
+    pub fn pin(&mut self, n: u32) {
+        if let Some(s) = self.get_mut(n) {
+            s.pins += 1;
+        }
+    }
+
+    /// The read or append has ended.
+    pub fn unpin(&mut self, n: u32) {
+        if let Some(s) = self.get_mut(n) {
+            s.pins -= 1;
+            if s.pins == 0 && s.live == 0 && s.state == SegmentState::Sealed {
+                self.emptied.push(n);
+            }
+        }
+    }
+
+    /// Deals with sealed segments that nothing in the map names any more. A single one is free at once: what it held is
+    /// on the disk. A mirrored one waits for a checkpoint that begins from now on, since older records that its marks
+    /// and versions supersede, and images that name it, count until then (R12).
+    pub fn settle(&mut self) {
+        let begun = self.checkpoints_begun;
+        for n in core::mem::take(&mut self.emptied) {
+            let Some(s) = self.get_mut(n) else { continue };
+            if s.live != 0 || s.pins != 0 || s.state != SegmentState::Sealed {
+                continue;
+            }
+            match s.class {
+                Class::Single => self.release(n),
+                Class::Mirrored => {
+                    s.state = SegmentState::Limbo;
+                    s.needed_by = begun;
+                }
+            }
+        }
+    }
+
+    /// A checkpoint that was the `begun`th to begin is durable: what only older ones needed is free.
+    pub fn checkpoint_done(&mut self, begun: u64) {
+        for n in 0..self.table.len() as u32 {
+            if self.get(n).is_some_and(|s| s.state == SegmentState::Limbo && s.needed_by < begun && s.pins == 0) {
+                self.release(n);
+            }
+        }
+    }
+
+    /// Mirrored segments that hold anything dirty, or marks.
+    pub fn dirty_segments(&self) -> u64 {
+        self.taken
+    }
+
+    /// Slots that the next checkpoint will free.
+    pub fn limbo(&self) -> u32 {
+        self.iter().filter(|(_, s)| s.state == SegmentState::Limbo).count() as u32
+    }
+
+    /// A segment has become a single one: its copy at `twin` is free. If it has died since, or lost a copy with its
+    /// member, only what is left of that is done.
+    pub fn release_twin(&mut self, n: u32, twin: Place) {
+        // A read may be in flight on the twin: then it stays until a later checkpoint.
+        if self.get(n).is_none_or(|s| !s.copies.contains(&twin) || s.pins > 0) {
+            return;
+        }
+        self.change(n, |s| {
+            s.copies = s.copies.map(|c| if c == twin { Place::NONE } else { c });
+            if s.state == SegmentState::Sealed {
+                s.class = Class::Single;
+            }
+        });
+        self.free_slot(twin);
+        if self.get(n).is_some_and(|s| s.live == 0) {
+            self.emptied.push(n);
+        }
+    }
+
+    /// Makes a slot free.
+    pub fn free_slot(&mut self, place: Place) {
+        let m = usize::from(place.member);
+        if self.total_slots.get(m).is_some_and(|n| *n > 0) {
+            self.free_slots[m].push_back(place.slot);
+        }
+    }
+
+    fn release(&mut self, n: u32) {
+        let freed = self.change(n, |s| {
+            s.state = SegmentState::Free;
+            s.blocks = Vec::new();
+            s.copies
+        });
+        let Some(copies) = freed else { return };
+        for place in copies.into_iter().filter(|p| p.member != NO_MEMBER) {
+            self.free_slot(place);
+        }
+        self.free_numbers.push(n);
+    }
+}
+
+fn members_modulus(n: usize) -> u8 {
+    n.clamp(1, 255) as u8
+}

@@ -1,0 +1,81 @@
+//! What can be set, with defaults that need no tuning.
+
+/// What a write-back volume does with new writes while its pool has one copy less than it should.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Degraded {
+    /// New writes go to the disk before they are acknowledged.
+    WriteThrough,
+    /// New writes are absorbed, on one copy.
+    Continue,
+    /// New writes fail.
+    ReadOnly,
+}
+
+/// Settings of an engine. Sizes in bytes, times in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A run of requests that continue each other is a stream from this length on, and goes past the cache.
+    pub stream_bytes: u64,
+    /// A single write of at least this goes past the cache.
+    pub large_bytes: u64,
+    /// Longest read, in one request, whose data is admitted.
+    pub admit_bytes: u64,
+    /// Longest write-zeroes or discard that is absorbed.
+    pub zeroes_bytes: u64,
+    /// The most of the cache's segments, in percent, that may hold dirty data before writes go to the disk.
+    pub dirty_percent: u32,
+    /// Destage begins, beside clients' disk I/O, when this many percent of what may be dirty is.
+    pub destage_percent: u32,
+    /// The disk is idle when clients have not used it for this long.
+    pub idle_ns: u64,
+    /// Blocks in one chunk of a destage sweep; each chunk ends with one disk flush.
+    pub chunk_blocks: usize,
+    /// Writes to the disk that a sweep keeps in flight.
+    pub destage_depth: usize,
+    /// Largest write of a sweep.
+    pub destage_run_bytes: u64,
+    /// A checkpoint is taken when this much was appended since the last one began.
+    pub checkpoint_bytes: u64,
+    /// Segments that only marks, moves and invalidations may take.
+    pub reserve_segments: u32,
+    /// Percent of the segments kept free ahead of demand.
+    pub free_percent: u32,
+    /// Records in flight at once on a volume's log.
+    pub appends: usize,
+    /// Longest data of one record.
+    pub record_bytes: u64,
+    /// A cache device that does not answer for this long has left.
+    pub member_timeout_ns: u64,
+    /// What happens to new writes while a copy is missing.
+    pub degraded: Degraded,
+    /// The most pieces that the map may hold: the hard cap of memory. Zero: as many as the checkpoint areas can describe.
+    pub max_pieces: u64,
+    /// The most pieces beyond the first of their block.
+    pub max_fragments: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            stream_bytes: 512 << 10,
+            large_bytes: 1 << 20,
+            admit_bytes: 256 << 10,
+            zeroes_bytes: 1 << 20,
+            dirty_percent: 80,
+            destage_percent: 50,
+            idle_ns: 200_000_000,
+            chunk_blocks: 2048,
+            destage_depth: 32,
+            destage_run_bytes: 1 << 20,
+            checkpoint_bytes: 1 << 30,
+            reserve_segments: 2,
+            free_percent: 5,
+            appends: 4,
+            record_bytes: 512 << 10,
+            member_timeout_ns: 10_000_000_000,
+            degraded: Degraded::WriteThrough,
+            max_pieces: 0,
+            max_fragments: 1 << 20,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Room in the log: who may have it, and how it is won back ahead of demand.
+
+use crate::core::{Core, Volume};
+use crate::fetch::fetch;
+use crate::io::Buf;
+use crate::log::Item;
+use crate::map::Piece;
+use crate::read::runs;
+use crate::segments::SegmentState;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use headpond_format::{Class, Page};
+
+impl<B: Buf> Core<B> {
+    /// Pieces that the maps may hold.
+    fn most_pieces(&self) -> u64 {
+        if self.settings.max_pieces > 0 {
+            return self.settings.max_pieces;
+        }
+        let pool = self.pool.borrow();
+        let members = pool.in_sync().count().max(1) as u64;
+        let area = pool.in_sync().map(|m| pool.members[usize::from(m)].layout.checkpoint_bytes).min().unwrap_or(0);
+        // Half of what the areas can hold is kept for the segment table and for pages that are not full.
+        let pages = area / headpond_format::PAGE_BYTES as u64 * members / members.min(2);
+        (pages.saturating_sub(1) * Page::PIECES as u64 / 2).max(1024)
+    }
+
+    fn map_has_room(&self, volume: &Volume<B>) -> bool {
+        self.segments.borrow().live < self.most_pieces() && volume.map.borrow().extra_pieces() < self.settings.max_fragments
+    }
+
+    /// Whether a write may be absorbed.
+    pub(crate) fn room_for_dirty(self: &Rc<Self>, volume: &Volume<B>) -> bool {
+        let free = self.segments.borrow().free_min();
+        let open = volume.dirty_log.position(self).is_some();
+        let room = (free > self.settings.reserve_segments || open && free == self.settings.reserve_segments)
+            && self.dirty_percent() < 100
+            && self.map_has_room(volume)
+            && !self.pool.borrow().stalled
+            && self.pool.borrow().in_sync().next().is_some();
+        if !room {
+            self.space_is_short();
+        }
+        room
+    }
+
+    /// Whether clean data may be admitted: it is the first to go without.
+    pub(crate) fn room_for_clean(&self, volume: &Volume<B>) -> bool {
+        let pool = self.pool.borrow();
+        self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
+    }
+
+    /// Free segments to keep ahead of demand.
+    fn free_target(&self) -> u32 {
+        let total = self.segments.borrow().total_min();
+        self.settings.reserve_segments + 2 * (total * self.settings.free_percent / 100).max(1)
+    }
+
+    /// Somebody found less room than he should.
+    pub(crate) fn space_is_short(&self) {
+        self.space.notify();
+        for v in self.all_volumes() {
+            v.work.notify();
+        }
+    }
+}
+
+/// Keeps segments free ahead of demand, for as long as the engine lives.
+pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
+    loop {
+        let wait = core.space.wait_until(core.now() + 100_000_000);
+        wait.await;
+        if core.pool.borrow().changing || core.stopping.get() {
+            continue;
+        }
+        mend_copies(&core).await;
+        while core.segments.borrow().free_min() < core.free_target() {
+            if !win_one(&core).await {
+                break;
+            }
+        }
+    }
+}
+
+/// One step towards more room; `false` if there is nothing to be won now.
+async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
+    // What only awaits a checkpoint: emptied mirrored segments, and the twins of clean ones.
+    let (limbo, twins) = {
+        let s = core.segments.borrow();
+        (
+            s.limbo(),
+            s.iter().filter(|(_, s)| s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0).count(),
+        )
+    };
+    if evict_one(core) {
+        return true;
+    }
+    if limbo > 0 || twins > 0 {
+        let done = core.checkpoints_done.get();
+        core.want_checkpoint();
+        while core.checkpoints_done.get() == done && core.checkpoint_wanted.get() {
+            core.checkpoint_signal.wait().await;
+            if core.pool.borrow().stalled {
+                return false;
+            }
+        }
+        return core.checkpoints_done.get() > done;
+    }
+    compact_one(core).await
+}
+
+/// Evicts the oldest clean segment that was not read since the hand last came by.
+fn evict_one<B: Buf>(core: &Core<B>) -> bool {
+    let mut order: Vec<(u64, u32)> = Vec::new();
+    for (n, s) in core.segments.borrow().iter() {
+        if s.class == Class::Single && s.state == SegmentState::Sealed && s.pins == 0 && s.dirty == 0 {
+            order.push((s.generation, n));
+        }
+    }
+    order.sort_unstable();
+    let victim = {
+        let mut segments = core.segments.borrow_mut();
+        let unread = order.iter().find(|(_, n)| {
+            let Some(s) = segments.get_mut(*n) else { return false };
+            !core::mem::take(&mut s.referenced)
+        });
+        unread.or(order.first()).copied()
+    };
+    let Some((_, victim)) = victim else { return false };
+    let (volume, blocks) = {
+        let mut segments = core.segments.borrow_mut();
+        let Some(s) = segments.get_mut(victim) else { return false };
+        (s.volume, core::mem::take(&mut s.blocks))
+    };
+    if let Some(volume) = core.volume(volume) {
+        let mut map = volume.map.borrow_mut();
+        let mut segments = core.segments.borrow_mut();
+        for b in blocks {
+            map.drop_clean(&mut segments, b, |p| p.segment == victim);
+        }
+    }
+    let mut segments = core.segments.borrow_mut();
+    segments.seal(victim);
+    segments.settle();
+    core.stats.borrow_mut().evicted += 1;
+    true
+}
+
+/// Moves what is dirty out of a mirrored segment that holds little of it.
+async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
+    let capacity = core.pool.borrow().segment_sectors() / 8;
+    if core.segments.borrow().free_min() < 2 {
+        return false;
+    }
+    let found = core
+        .segments
+        .borrow()
+        .iter()
+        .filter(|(_, s)| s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty > 0 && s.dirty * 4 < capacity)
+        .min_by_key(|(n, s)| (s.dirty, *n))
+        .map(|(n, _)| n);
+    match found {
+        Some(n) => relocate(core, n).await,
+        None => false,
+    }
+}
+
+/// Dirty data that is on fewer copies than it could be is copied (H20).
+async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
+    loop {
+        let want = core.pool.borrow().copies_now();
+        let found = {
+            let pool = core.pool.borrow();
+            core.segments
+                .borrow()
+                .iter()
+                .find(|(_, s)| {
+                    let have = s.places().filter(|p| pool.is_in_sync(p.member)).count();
+                    s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty > 0 && have > 0 && have < want
+                })
+                .map(|(n, _)| n)
+        };
+        let Some(n) = found else { return };
+        if !relocate(core, n).await {
+            return;
+        }
+    }
+}
+
+/// Moves the dirty pieces of a segment to the open one, in their versions (R16). Whether any moved.
+pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
+    let (volume, blocks) = match core.segments.borrow().get(segment) {
+        Some(s) => (s.volume, s.blocks.clone()),
+        None => return false,
+    };
+    let Some(volume) = core.volume(volume) else { return false };
+    let mut moved = false;
+    for some in blocks.chunks(64) {
+        let mut pieces: Vec<(u64, Piece)> = Vec::new();
+        for b in some {
+            volume.map.borrow().each(*b, |p| {
+                if p.segment == segment && p.dirty() && !pieces.contains(&(*b, *p)) {
+                    pieces.push((*b, *p));
+                }
+            });
+        }
+        // What is being appended counts as existing (R4): writes past the log to these blocks wait for the move.
+        let _pending: Vec<_> = pieces.iter().map(|(b, _)| core.begin_pending(&volume, *b..b + 1)).collect();
+        let read = fetch(core, &volume, &pieces.iter().copied().filter(|(_, p)| !p.zeroes()).collect::<Vec<_>>()).await;
+        let mut read = read.into_iter();
+        let mut items = Vec::new();
+        for (block, p) in &pieces {
+            if p.zeroes() {
+                for r in runs(p.live) {
+                    let (first, sectors) = (r.start as u8, (r.end - r.start) as u8);
+                    items.push(Item::Move { block: *block, first, sectors, data: None, from: *p });
+                }
+                continue;
+            }
+            let Some(Ok(data)) = read.next() else { continue };
+            for r in runs(p.live) {
+                let from = (r.start - u64::from(p.first())) as usize * 512;
+                let data = data.slice(from..from + (r.end - r.start) as usize * 512);
+                let (first, sectors) = (r.start as u8, (r.end - r.start) as u8);
+                items.push(Item::Move { block: *block, first, sectors, data: Some(data), from: *p });
+            }
+        }
+        moved |= !items.is_empty();
+        if volume.dirty_log.append(core, &volume, items).get().await.is_err() {
+            return false;
+        }
+    }
+    core.stats.borrow_mut().relocated += 1;
+    moved
+}

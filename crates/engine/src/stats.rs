@@ -1,0 +1,111 @@
+//! The fate of every request, counted.
+
+use alloc::vec::Vec;
+
+/// Why a request was served by the backing device alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Bypass {
+    /// Part of a stream.
+    Stream,
+    /// Large in itself.
+    Large,
+    /// The volume's mode.
+    Mode,
+    /// A copy is missing in the pool.
+    Degraded,
+    /// The space for dirty data is full.
+    Full,
+    /// The disk is to be written anyway: a discard or zeroing too long to absorb.
+    Zeroes,
+}
+
+impl Bypass {
+    /// All reasons, with the names they are shown under.
+    pub const ALL: [(Bypass, &'static str); 6] = [
+        (Bypass::Stream, "stream"),
+        (Bypass::Large, "large"),
+        (Bypass::Mode, "mode"),
+        (Bypass::Degraded, "degraded"),
+        (Bypass::Full, "full"),
+        (Bypass::Zeroes, "zeroes"),
+    ];
+}
+
+/// Requests and bytes.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// How many.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Count {
+    /// One more, of `bytes`.
+    pub fn add(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// What became of the requests of a volume.
+#[derive(Clone, Default, Debug)]
+pub struct VolumeStats {
+    /// Reads answered by the cache alone.
+    pub hit: Count,
+    /// Reads of which a part came from the cache.
+    pub partial_hit: Count,
+    /// Reads answered by the disk.
+    pub miss: Count,
+    /// Reads of streams that were answered by the disk and not admitted.
+    pub read_bypass: Count,
+    /// Writes taken into the log.
+    pub absorbed: Count,
+    /// Writes that went to the disk, by reason, in the order of [`Bypass::ALL`].
+    pub write_bypass: [Count; 6],
+    /// Of these, the ones that had to overwrite dirty data in order.
+    pub ordered_overwrites: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and zeroings.
+    pub zeroed: Count,
+    /// Data admitted after a miss.
+    pub admitted: Count,
+    /// Fills dropped since a write overlapped.
+    pub fills_spoiled: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Data destaged.
+    pub destaged: Count,
+    /// Disk reads caused by requests other than reads: none, ever.
+    pub reads_for_writes: u64,
+}
+
+/// What the pool did.
+#[derive(Clone, Default, Debug)]
+pub struct PoolStats {
+    /// Bytes written to cache devices, all copies, headers and marks included.
+    pub member_bytes: u64,
+    /// Records appended.
+    pub records: u64,
+    /// Checkpoints taken.
+    pub checkpoints: u64,
+    /// Bytes of checkpoints, both copies.
+    pub checkpoint_bytes: u64,
+    /// Pieces that failed their checksum or could not be read on one copy, and were repaired from the other.
+    pub repaired: u64,
+    /// Clean pieces that were damaged, and were read from the disk instead.
+    pub damaged_clean: u64,
+    /// Dirty pieces damaged on all copies: reading them fails.
+    pub damaged_dirty: u64,
+    /// Segments moved.
+    pub relocated: u64,
+    /// Clean segments evicted.
+    pub evicted: u64,
+    /// Members that left.
+    pub members_left: u64,
+    /// Records completed on a second copy at the start.
+    pub completed_at_start: u64,
+    /// Named points that were reached (for the simulator's coverage).
+    pub marks: Vec<&'static str>,
+}

@@ -1,0 +1,93 @@
+//! How a pool and its volumes stand, for whoever shows it.
+
+use crate::stats::{PoolStats, VolumeStats};
+use alloc::string::String;
+use alloc::vec::Vec;
+use headpond_format::Mode;
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Its name.
+    pub pool: String,
+    /// Its identity.
+    pub id: [u8; 16],
+    /// Its epoch.
+    pub epoch: u64,
+    /// Copies of dirty data that it promises.
+    pub copies: u8,
+    /// A copy is missing.
+    pub degraded: bool,
+    /// No majority stands behind it: nothing that needs the cache is acknowledged.
+    pub stalled: bool,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segment slots on all members.
+    pub segments: u64,
+    /// Free ones.
+    pub segments_free: u64,
+    /// How full the space for dirty data is, in percent.
+    pub dirty_percent: u32,
+    /// The cache devices.
+    pub members: Vec<MemberStatus>,
+    /// The volumes.
+    pub volumes: Vec<VolumeStatus>,
+    /// What it did.
+    pub stats: PoolStats,
+}
+
+/// A cache device.
+#[derive(Clone, Debug)]
+pub struct MemberStatus {
+    /// Its number in the pool.
+    pub number: u8,
+    /// Its identity.
+    pub id: [u8; 16],
+    /// Whether it holds all that it should.
+    pub in_sync: bool,
+    /// Its size.
+    pub bytes: u64,
+    /// Its segment slots.
+    pub segments: u32,
+    /// Free ones.
+    pub segments_free: u32,
+}
+
+/// A volume.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// Its number in the pool.
+    pub number: u16,
+    /// Its identity.
+    pub id: [u8; 16],
+    /// Its name.
+    pub name: String,
+    /// What identifies its disk.
+    pub backing: String,
+    /// Its size in sectors of 512 bytes.
+    pub sectors: u64,
+    /// Where its grid of blocks begins, in sectors.
+    pub phase: u8,
+    /// Its mode.
+    pub mode: Mode,
+    /// Whether requests are answered.
+    pub serving: bool,
+    /// Whether it may not be served: cache and disk do not belong together, or dirty data is missing.
+    pub refused: bool,
+    /// Blocks cached.
+    pub cached_blocks: u64,
+    /// Blocks that the disk does not have yet.
+    pub dirty_blocks: u64,
+    /// Fragments beyond the first of their block.
+    pub fragments: u64,
+    /// Bytes of memory of its map.
+    pub map_bytes: u64,
+    /// A sweep is under way.
+    pub destaging: bool,
+    /// How often in a row the disk did not take, or keep, what was destaged.
+    pub destage_failures: u32,
+    /// Requests being served.
+    pub requests: u32,
+    /// What became of its requests.
+    pub stats: VolumeStats,
+}

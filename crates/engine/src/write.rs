@@ -1,0 +1,410 @@
+//! The life of a write, of a discard and of a zeroing.
+
+use crate::core::{Core, Fill, Volume};
+use crate::intent::{Bit, Intent, ensure};
+use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
+use crate::log::{AppendError, Appended, Item};
+use crate::map::mask;
+use crate::read::{insert_clean, unregister};
+use crate::settings::Degraded;
+use crate::stats::Bypass;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::ops::Range;
+use headpond_format::Mode;
+
+/// What a range is to become.
+#[derive(Clone)]
+pub(crate) enum Content<B> {
+    /// This data.
+    Data(B),
+    /// Zeroes.
+    Zeroes,
+    /// Zeroes, and the disk may forget the space.
+    Discarded,
+}
+
+/// What becomes of a write.
+enum Fate {
+    Absorb,
+    Bypass(Bypass),
+    Refuse,
+}
+
+/// Regions ahead of a stream whose intent bits are set with its own.
+const AHEAD: u64 = 4;
+
+/// Changes a range of grid sectors.
+pub(crate) async fn write<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: Range<u64>,
+    content: Content<B>,
+    fua: bool,
+) -> Result<(), RequestError> {
+    let blocks = Volume::<B>::blocks(&range);
+    let _writing = core.begin_writing(volume, blocks);
+    let bytes = (range.end - range.start) * 512;
+    let reason = match decide(core, volume, &range, &content) {
+        Fate::Refuse => return Err(RequestError::Io),
+        Fate::Absorb => match absorb(core, volume, &range, &content).await {
+            Ok(()) => {
+                volume.stats.borrow_mut().absorbed.add(bytes);
+                return if fua { durable(core, volume, true, false).await } else { Ok(()) };
+            }
+            Err(AppendError::Full) => Bypass::Full,
+            Err(AppendError::NoMembers) => Bypass::Degraded,
+        },
+        Fate::Bypass(reason) => reason,
+    };
+    to_disk(core, volume, &range, &content, reason).await?;
+    volume.stats.borrow_mut().write_bypass[reason as usize].add(bytes);
+    if fua { durable(core, volume, true, true).await } else { Ok(()) }
+}
+
+/// Makes what was acknowledged on the members, and on the disk, durable (R6). A member that cannot flush leaves; what
+/// it held is then elsewhere, or the request fails.
+pub(crate) async fn durable<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    members: bool,
+    disk: bool,
+) -> Result<(), RequestError> {
+    let on_disk = disk.then(|| volume.disk_flusher.request());
+    if members {
+        let in_sync: Vec<u8> = core.pool.borrow().in_sync().collect();
+        let flushes: Vec<_> = in_sync.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
+        for (m, flush) in flushes {
+            if flush.get().await.is_err() {
+                core.fail_member(m).await;
+            }
+        }
+        core.wait_settled().await;
+        if core.pool.borrow().stalled {
+            return Err(RequestError::Io);
+        }
+    }
+    match on_disk {
+        Some(flush) => flush.get().await.map_err(|_| RequestError::Io),
+        None => Ok(()),
+    }
+}
+
+/// All that was acknowledged before is durable after it.
+pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
+    volume.flushes_seen.set(volume.flushes_seen.get() + 1);
+    volume.stats.borrow_mut().flushes += 1;
+    durable(core, volume, true, true).await
+}
+
+fn decide<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, content: &Content<B>) -> Fate {
+    let sectors = range.end - range.start;
+    let belongs = volume.writes.borrow_mut().note(range.start, sectors, volume.flushes_seen.get());
+    if volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
+        return Fate::Bypass(Bypass::Mode);
+    }
+    if core.pool.borrow().degraded() {
+        match core.settings.degraded {
+            Degraded::ReadOnly => return Fate::Refuse,
+            Degraded::WriteThrough => return Fate::Bypass(Bypass::Degraded),
+            Degraded::Continue => {}
+        }
+    }
+    match content {
+        Content::Data(_) => {
+            if sectors * 512 >= core.settings.large_bytes {
+                return Fate::Bypass(Bypass::Large);
+            }
+            if belongs.run_sectors * 512 >= core.settings.stream_bytes && !belongs.synchronous {
+                return Fate::Bypass(Bypass::Stream);
+            }
+        }
+        Content::Zeroes | Content::Discarded => {
+            if sectors * 512 > core.settings.zeroes_bytes {
+                return Fate::Bypass(Bypass::Zeroes);
+            }
+        }
+    }
+    if core.room_for_dirty(volume) { Fate::Absorb } else { Fate::Bypass(Bypass::Full) }
+}
+
+/// The items that put `content` into the log.
+fn items<B: Buf>(range: &Range<u64>, whole: &Range<u64>, content: &Content<B>, version: u64) -> Vec<Item<B>> {
+    match content {
+        Content::Data(data) => {
+            let from = (range.start - whole.start) as usize * 512;
+            let data = data.slice(from..from + (range.end - range.start) as usize * 512);
+            vec![Item::Write { start: range.start, data, version }]
+        }
+        Content::Zeroes | Content::Discarded => {
+            by_block(range).map(|(block, first, sectors)| Item::Zeroes { block, first, sectors, version }).collect()
+        }
+    }
+}
+
+/// A range of grid sectors as runs inside blocks: block, first sector, sectors.
+pub(crate) fn by_block(range: &Range<u64>) -> impl Iterator<Item = (u64, u8, u8)> + use<> {
+    let (start, end) = (range.start, range.end);
+    (start / BLOCK_SECTORS..end.div_ceil(BLOCK_SECTORS)).map(move |b| {
+        let from = start.max(b * BLOCK_SECTORS);
+        let to = end.min((b + 1) * BLOCK_SECTORS);
+        (b, (from % BLOCK_SECTORS) as u8, (to - from) as u8)
+    })
+}
+
+/// Takes a write into the log.
+async fn absorb<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, content: &Content<B>) -> Appended {
+    let version = core.next_version();
+    let _pending = core.begin_pending(volume, Volume::<B>::blocks(range));
+    absorb_parts(core, volume, range, content, core::slice::from_ref(range), version).await
+}
+
+/// Appends parts of a write, and marks their regions as possibly dirty before that is acknowledged (R8).
+/// The caller has registered them as pending.
+async fn absorb_parts<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    whole: &Range<u64>,
+    content: &Content<B>,
+    parts: &[Range<u64>],
+    version: u64,
+) -> Appended {
+    let begun = core.segments.borrow().checkpoints_begun;
+    let mut appends = Vec::with_capacity(parts.len());
+    for part in parts {
+        volume.intent.dirtied(&Intent::<B>::regions(part), begun);
+        appends.push(volume.dirty_log.append(core, volume, items(part, whole, content, version)));
+    }
+    let mut result = Ok(());
+    for part in parts {
+        if !ensure(core, volume, part, Bit::Dirty, 0).await {
+            result = Err(AppendError::NoMembers);
+        }
+    }
+    for append in appends {
+        if let Err(e) = append.get().await {
+            result = Err(e);
+        }
+    }
+    volume.work.notify();
+    result
+}
+
+/// Writes to the disk. What is dirty there is absorbed over, or overwritten in order, so that it cannot come back (R4).
+async fn to_disk<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+    reason: Bypass,
+) -> Result<(), RequestError> {
+    let blocks = Volume::<B>::blocks(range);
+    let regions = Intent::<B>::regions(range);
+    volume.intent.disk_write_begins(&regions);
+    let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
+    let _using = core.use_disk(volume);
+    let ahead = if matches!(reason, Bypass::Stream | Bypass::Large) { AHEAD } else { 0 };
+    if !ensure(core, volume, range, Bit::Intent, ahead).await {
+        return Err(RequestError::Io);
+    }
+    let lock = volume.disk.lock(range.clone()).await;
+    // Records being appended count as existing.
+    loop {
+        let wait = volume.pending_changed.wait();
+        if !volume.is_pending(&blocks) {
+            break;
+        }
+        wait.await;
+    }
+    // Only now: a version that was taken before a wait could lie under the mark of a sweep that knows nothing of it.
+    let version = core.next_version();
+    let dirty = older_dirty(volume, range, version);
+    let may_absorb = !dirty.is_empty()
+        && volume.mode.get() == Mode::WriteBack
+        && volume.wanted_clean.get() == 0
+        && !core.pool.borrow().degraded()
+        && reason != Bypass::Full
+        && core.room_for_dirty(volume);
+    let fill = (volume.mode.get() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content)).flatten();
+    let result = if dirty.is_empty() {
+        overwrite(core, volume, range, content, core::slice::from_ref(range), version).await
+    } else if may_absorb {
+        // The pieces that overlap go into the log, in the same version; the rest goes to the disk beside them.
+        let _pending = core.begin_pending(volume, blocks.clone());
+        let rest = subtract(range, &dirty);
+        let (core2, volume2, content2, range2, dirty2) =
+            (core.clone(), volume.clone(), content.clone(), range.clone(), dirty.clone());
+        let absorbed = crate::exec::Slot::new(&core.exec);
+        let done = absorbed.clone();
+        core.exec.spawn(async move {
+            done.set(absorb_parts(&core2, &volume2, &range2, &content2, &dirty2, version).await);
+        });
+        let written = overwrite(core, volume, range, content, &rest, version).await;
+        match (written, absorbed.get().await) {
+            (Ok(()), Ok(())) => Ok(()),
+            (Ok(()), Err(_)) => ordered(core, volume, range, content, version).await,
+            (Err(e), _) => Err(e),
+        }
+    } else {
+        ordered(core, volume, range, content, version).await
+    };
+    drop(lock);
+    match (fill, content) {
+        (Some(fill), Content::Data(data)) if result.is_ok() => {
+            insert_clean(core, volume, range.start, data.clone(), version, fill)
+        }
+        (Some(fill), _) => unregister(volume, &[Some(fill)]),
+        (None, _) => {}
+    }
+    result
+}
+
+/// Lets the regions' intent bits be cleared again, by a checkpoint that begins after this.
+struct IntentGuard<B: Buf> {
+    core: Rc<Core<B>>,
+    volume: Rc<Volume<B>>,
+    regions: Range<u64>,
+}
+
+impl<B: Buf> Drop for IntentGuard<B> {
+    fn drop(&mut self) {
+        let begun = self.core.segments.borrow().checkpoints_begun;
+        self.volume.intent.disk_write_ends(&self.regions, begun);
+    }
+}
+
+/// The parts of a range, in whole blocks cut to the range, where something older than `version` is dirty.
+fn older_dirty<B: Buf>(volume: &Volume<B>, range: &Range<u64>, version: u64) -> Vec<Range<u64>> {
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    let blocks = Volume::<B>::blocks(range);
+    let map = volume.map.borrow();
+    if !map.any_dirty(blocks.clone()) {
+        return parts;
+    }
+    map.each_in(blocks, |block, p| {
+        if !p.dirty() || p.version() >= version {
+            return;
+        }
+        let r = (block * BLOCK_SECTORS).max(range.start)..((block + 1) * BLOCK_SECTORS).min(range.end);
+        match parts.last_mut() {
+            Some(last) if last.end >= r.start => last.end = last.end.max(r.end),
+            _ => parts.push(r),
+        }
+    });
+    parts
+}
+
+fn subtract(range: &Range<u64>, parts: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut at = range.start;
+    let mut rest = Vec::new();
+    for p in parts {
+        if at < p.start {
+            rest.push(at..p.start);
+        }
+        at = p.end;
+    }
+    if at < range.end {
+        rest.push(at..range.end);
+    }
+    rest
+}
+
+/// Writes parts of a range to the disk, where nothing older is dirty. Clean copies of them are let go first.
+async fn overwrite<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    whole: &Range<u64>,
+    content: &Content<B>,
+    parts: &[Range<u64>],
+    version: u64,
+) -> Result<(), RequestError> {
+    for part in parts {
+        forget(core, volume, part, version);
+    }
+    let writes: Vec<_> = parts.iter().map(|p| core.exec.io(volume.device(), disk_op(volume, whole, content, p))).collect();
+    let mut result = Ok(());
+    for write in writes {
+        match write.await {
+            Ok(_) => volume.disk_flusher.wrote(),
+            Err(_) => {
+                volume.disk_flusher.wrote();
+                result = Err(RequestError::Io);
+            }
+        }
+    }
+    result
+}
+
+/// The ordered overwrite: the disk, its flush, the old record's invalidation, each durable before the next and all
+/// before the acknowledgement. Reads get the old value until then.
+async fn ordered<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+    version: u64,
+) -> Result<(), RequestError> {
+    volume.stats.borrow_mut().ordered_overwrites += 1;
+    let write = core.exec.io(volume.device(), disk_op(volume, range, content, range)).await;
+    volume.disk_flusher.wrote();
+    write.map_err(|_| RequestError::Io)?;
+    volume.disk_flusher.flush().await.map_err(|_| RequestError::Io)?;
+    let items = by_block(range).map(|(block, first, sectors)| Item::Forget { block, first, sectors, version }).collect();
+    let marked = volume.dirty_log.append_marks(core, volume, items).await;
+    match &marked {
+        Ok(_) => durable(core, volume, true, false).await?,
+        // With all members voted out there is nothing that could come back.
+        Err(_) if core.pool.borrow().in_sync().next().is_none() && !core.pool.borrow().stalled => {}
+        Err(_) => return Err(RequestError::Io),
+    }
+    forget(core, volume, range, version);
+    drop(marked);
+    Ok(())
+}
+
+/// Takes a range out of the map, as far as it is older than `version`.
+fn forget<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, version: u64) {
+    let mut map = volume.map.borrow_mut();
+    if !map.any(Volume::<B>::blocks(range)) {
+        return;
+    }
+    let mut segments = core.segments.borrow_mut();
+    for (block, first, sectors) in by_block(range) {
+        if map.any(block..block + 1) {
+            map.forget(&mut segments, block, mask(first, sectors), version);
+        }
+    }
+    segments.settle();
+}
+
+fn disk_op<B: Buf>(volume: &Volume<B>, whole: &Range<u64>, content: &Content<B>, part: &Range<u64>) -> DeviceOp<B> {
+    let offset = volume.disk_offset(part.start);
+    let len = (part.end - part.start) * 512;
+    match content {
+        Content::Data(data) => {
+            let from = ((part.start - whole.start) * 512) as usize;
+            DeviceOp::Write { offset, bufs: vec![data.slice(from..from + len as usize)] }
+        }
+        Content::Zeroes => DeviceOp::WriteZeroes { offset, len },
+        Content::Discarded => DeviceOp::Discard { offset, len },
+    }
+}
+
+/// In write-through what goes to the disk is admitted too, as a fill that any later write spoils.
+fn through_fill<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, content: &Content<B>) -> Option<Rc<Fill>> {
+    let bytes = (range.end - range.start) * 512;
+    if !matches!(content, Content::Data(_)) || bytes > core.settings.admit_bytes || !core.room_for_clean(volume) {
+        return None;
+    }
+    let blocks = Volume::<B>::blocks(range);
+    // Another write there is under way: which of the two the disk ends up with is not ours to guess.
+    let others = volume.writing.borrow().iter().filter(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end).count();
+    if others > 1 {
+        return None;
+    }
+    let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });
+    volume.fills.borrow_mut().push(fill.clone());
+    Some(fill)
+}
