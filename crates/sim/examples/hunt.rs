@@ -1,0 +1,33 @@
+//! Runs seeds until one fails: `hunt FROM COUNT SECONDS THREADS [all | WITHOUT..]`; with `all` until all have run.
+//!
+//! For whoever plants mistakes (`cargo xtask planted`) and wants to know whether the simulator sees them: what was done
+//! is printed as lines of a word and its values.
+
+use headpond_sim::Swarm;
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let all = args.last().is_some_and(|a| a == "all");
+    let numbers: Option<Vec<u64>> = args.iter().filter(|a| *a != "all").map(|a| a.parse().ok()).collect();
+    let Some([from, count, seconds, threads, without @ ..]) = numbers.as_deref() else {
+        eprintln!("hunt FROM COUNT SECONDS THREADS [all | WITHOUT..]");
+        return ExitCode::from(2);
+    };
+    let swarm = Swarm {
+        from: *from,
+        count: *count,
+        without: without.to_vec(),
+        threads: *threads as usize,
+        twice: false,
+        stop_at_failure: !all,
+        limit: Some(Duration::from_secs(*seconds)),
+    };
+    let sum = swarm.run(|_| ());
+    println!("seeds {}", sum.seeds);
+    for (seed, what) in &sum.failures {
+        println!("failed {seed} {}", what.chars().take(300).collect::<String>());
+    }
+    ExitCode::from(u8::from(!sum.failures.is_empty()))
+}

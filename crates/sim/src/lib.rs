@@ -1,0 +1,18 @@
+//! A deterministic world in which the engine is proved: virtual time, devices with volatile caches that lose their own
+//! random part of what was not flushed, clients, faults, and checkers that know what may be read.
+//!
+//! Everything follows from a seed: the same seed gives the same run, to the bit.
+
+pub mod buf;
+pub mod device;
+pub mod models;
+pub mod oracle;
+pub mod replay;
+pub mod rng;
+pub mod swarm;
+pub mod torture;
+pub mod world;
+
+pub use buf::SimBuf;
+pub use swarm::Swarm;
+pub use torture::{Outcome, Plan, Summary, run_seed};

@@ -1,0 +1,301 @@
+//! What each sector of a volume may read as.
+//!
+//! A sector has candidates: writes that may be the last to have taken effect. A write that was acknowledged hides those
+//! that had ended before it was submitted; once it is flushed, they are gone even for power cuts. After a crash each
+//! sector chooses once: the value first read is the only one from then on. Times are ticks: whatever is noted later is
+//! later.
+
+use crate::device::NumberMap;
+
+/// Not yet, or never.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Clone, Debug)]
+struct Candidate {
+    stamp: u64,
+    write: u64,
+    submitted: u64,
+    /// When it ended, one way or another.
+    ended: u64,
+    /// It was acknowledged: it took effect, and hides what had ended before it was submitted.
+    acknowledged: bool,
+    /// A flush has covered it.
+    durable: bool,
+    /// Reads submitted after this may not return it.
+    hidden: u64,
+    /// Not even a power cut brings it back; kept for reads that were submitted before it was hidden.
+    gone: bool,
+    /// It was there at the last crash, and the sector has not chosen since.
+    choosing: bool,
+}
+
+/// What one write changes.
+#[derive(Clone, Debug)]
+pub struct WriteRecord {
+    /// First sector.
+    pub sector: u64,
+    /// Sectors.
+    pub sectors: u64,
+    /// Stamp of the first sector; the next ones follow. 0 where it writes zeroes.
+    pub base: u64,
+    submitted: u64,
+}
+
+/// The oracle of one volume.
+pub struct Oracle {
+    sectors: NumberMap<Vec<Candidate>>,
+    writes: NumberMap<WriteRecord>,
+    base: u64,
+    clock: u64,
+    crashed: u64,
+    /// When the oldest read that is under way was submitted: it may still return what was hidden since.
+    pub oldest_read: u64,
+    /// Ranges that acknowledged writes changed and no flush has covered yet: first sector, sectors, when.
+    unflushed: Vec<(u64, u64, u64)>,
+}
+
+impl Oracle {
+    /// Sector n holds the stamp `base + n` at first.
+    #[must_use]
+    pub fn new(base: u64) -> Self {
+        Self {
+            sectors: NumberMap::default(),
+            writes: NumberMap::default(),
+            base,
+            clock: 1,
+            crashed: 0,
+            oldest_read: 0,
+            unflushed: Vec::new(),
+        }
+    }
+
+    fn candidates(&mut self, sector: u64) -> &mut Vec<Candidate> {
+        let stamp = self.base + sector;
+        self.sectors.entry(sector).or_insert_with(|| {
+            vec![Candidate {
+                stamp,
+                write: 0,
+                submitted: 0,
+                ended: 0,
+                acknowledged: true,
+                durable: true,
+                hidden: NEVER,
+                gone: false,
+                choosing: false,
+            }]
+        })
+    }
+
+    /// A tick.
+    pub fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A write is submitted; `base` 0 for zeroes.
+    pub fn submit(&mut self, write: u64, sector: u64, sectors: u64, base: u64) {
+        let now = self.tick();
+        for n in 0..sectors {
+            let candidate = Candidate {
+                stamp: if base == 0 { 0 } else { base + n },
+                write,
+                submitted: now,
+                ended: NEVER,
+                acknowledged: false,
+                durable: false,
+                hidden: NEVER,
+                gone: false,
+                choosing: false,
+            };
+            let oldest = self.oldest_read;
+            let list = self.candidates(sector + n);
+            while list.len() > 16
+                && let Some(n) = list.iter().position(|c| c.gone && c.hidden <= oldest)
+            {
+                list.remove(n);
+            }
+            list.push(candidate);
+        }
+        self.writes.insert(write, WriteRecord { sector, sectors, base, submitted: now });
+    }
+
+    /// A write ended: acknowledged (and durable, if it was to be), or failed, which leaves each sector old or new.
+    pub fn end(&mut self, write: u64, acknowledged: bool, durable: bool) {
+        let now = self.tick();
+        let Some(record) = self.writes.remove(&write) else { return };
+        for s in record.sector..record.sector + record.sectors {
+            let list = self.candidates(s);
+            for c in list.iter_mut() {
+                if c.write == write {
+                    c.ended = now;
+                    c.acknowledged = acknowledged;
+                } else if acknowledged && c.ended < record.submitted {
+                    c.hidden = c.hidden.min(now);
+                }
+            }
+        }
+        if acknowledged {
+            self.unflushed.push((record.sector, record.sectors, now));
+        }
+        if durable {
+            // Forced unit access makes this write durable, and no other.
+            self.make_durable(record.sector, record.sectors, |c| c.write == write);
+        }
+    }
+
+    /// A write under way.
+    #[must_use]
+    pub fn record(&self, write: u64) -> Option<&WriteRecord> {
+        self.writes.get(&write)
+    }
+
+    /// A flush that was submitted at `submitted` has ended well. The ranges that it made durable.
+    pub fn flushed(&mut self, submitted: u64) -> Vec<(u64, u64)> {
+        let (covered, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.unflushed).into_iter().partition(|u| u.2 < submitted);
+        self.unflushed = rest;
+        for (sector, sectors, _) in &covered {
+            self.make_durable(*sector, *sectors, |c| c.ended <= submitted);
+        }
+        covered.into_iter().map(|(sector, sectors, _)| (sector, sectors)).collect()
+    }
+
+    fn make_durable(&mut self, sector: u64, sectors: u64, covered: impl Fn(&Candidate) -> bool) {
+        for s in sector..sector + sectors {
+            let list = self.candidates(s);
+            for c in list.iter_mut().filter(|c| c.acknowledged && covered(c)) {
+                c.durable = true;
+            }
+            let newest = list.iter().filter(|c| c.durable && c.acknowledged).map(|c| c.submitted).max().unwrap_or(0);
+            for c in list.iter_mut() {
+                c.gone |= c.ended < newest;
+            }
+        }
+    }
+
+    /// A read that was submitted at `submitted` returned `stamp` for a sector. If it may, the sector chooses it.
+    ///
+    /// # Errors
+    /// What would have been allowed.
+    pub fn check(&mut self, sector: u64, stamp: u64, submitted: u64) -> Result<(), Vec<u64>> {
+        let crashed = self.crashed;
+        let list = self.candidates(sector);
+        if !list.iter().any(|c| c.stamp == stamp && c.hidden > submitted) {
+            return Err(list.iter().filter(|c| c.hidden > submitted).map(|c| c.stamp).collect());
+        }
+        // Zeroes of a newer write look like zeroes of an older one: then nothing is chosen yet.
+        let newer = list.iter().any(|c| !c.choosing && c.stamp == stamp && c.hidden > submitted);
+        if !newer && list.iter().any(|c| c.choosing && c.stamp == stamp && c.hidden > submitted) {
+            for c in list.iter_mut().filter(|c| c.choosing) {
+                c.choosing = false;
+                if c.stamp == stamp {
+                    // It was there before anything that began after the crash.
+                    c.acknowledged = true;
+                    (c.submitted, c.ended) = (crashed, crashed);
+                } else {
+                    c.hidden = 0;
+                    c.gone |= c.durable;
+                }
+            }
+            self.unflushed.push((sector, 1, crashed));
+        }
+        Ok(())
+    }
+
+    /// The daemon died: what was under way happened or not; all else stands.
+    pub fn killed(&mut self) {
+        self.crash(false);
+    }
+
+    /// The power went: everything back to what was flushed last may be there, and whatever is there is durable.
+    pub fn power_cut(&mut self) {
+        self.crash(true);
+        self.unflushed.clear();
+    }
+
+    fn crash(&mut self, power: bool) {
+        let now = self.tick();
+        self.crashed = self.tick();
+        self.writes.clear();
+        for list in self.sectors.values_mut() {
+            list.retain(|c| !c.gone);
+            for c in list.iter_mut() {
+                if power {
+                    // Which of them is on the media is open; it is there to stay, and none hides another.
+                    (c.hidden, c.durable, c.acknowledged) = (NEVER, true, true);
+                    (c.submitted, c.ended) = (now, now);
+                }
+                if c.ended == NEVER {
+                    c.ended = now;
+                }
+                c.choosing = c.hidden == NEVER;
+            }
+        }
+    }
+
+    /// Sectors that were ever written, in order.
+    #[must_use]
+    pub fn touched(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.sectors.keys().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// If exactly one value may be read in a sector, and it was acknowledged (and flushed, if that is asked), it.
+    #[must_use]
+    pub fn only(&self, sector: u64, flushed: bool) -> Option<u64> {
+        let mut visible = self.sectors.get(&sector)?.iter().filter(|c| c.hidden == NEVER);
+        let first = visible.next()?;
+        (visible.next().is_none() && first.acknowledged && (first.durable || !flushed)).then_some(first.stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledged_write_hides_what_ended_before_it() {
+        let mut o = Oracle::new(1 << 50);
+        o.submit(1, 0, 1, 100);
+        let early = o.tick();
+        o.end(1, true, false);
+        let late = o.tick();
+        assert!(o.check(0, 1 << 50, early).is_ok());
+        assert!(o.check(0, 1 << 50, late).is_err());
+        assert!(o.check(0, 100, late).is_ok());
+        o.power_cut();
+        let t = o.tick();
+        assert!(o.check(0, 1 << 50, t).is_ok());
+        // It has chosen.
+        assert!(o.check(0, 100, t).is_err());
+    }
+
+    #[test]
+    fn a_flushed_write_survives_a_power_cut_and_an_acknowledged_one_a_daemons_death() {
+        let mut o = Oracle::new(1 << 50);
+        o.submit(1, 0, 1, 100);
+        o.end(1, true, false);
+        o.killed();
+        let t = o.tick();
+        assert!(o.check(0, 1 << 50, t).is_err());
+        let t = o.tick();
+        o.flushed(t);
+        o.power_cut();
+        let t = o.tick();
+        assert!(o.check(0, 1 << 50, t).is_err() && o.check(0, 100, t).is_ok());
+    }
+
+    #[test]
+    fn what_was_read_after_a_death_stays_through_a_flush_and_a_power_cut() {
+        let mut o = Oracle::new(1 << 50);
+        o.submit(1, 0, 1, 100);
+        o.killed();
+        let t = o.tick();
+        assert!(o.check(0, 100, t).is_ok());
+        let t = o.tick();
+        o.flushed(t);
+        o.power_cut();
+        let t = o.tick();
+        assert!(o.check(0, 1 << 50, t).is_err());
+    }
+}

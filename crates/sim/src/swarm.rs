@@ -1,0 +1,158 @@
+//! Many seeds over several threads: each seed is a world of its own, so threads share nothing but the next number.
+
+use crate::torture::{Outcome, Plan, Summary, run_plan};
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant};
+
+/// A seed takes a fraction of a second. One that takes this long does not end.
+const ENDLESS: Duration = Duration::from_secs(120);
+
+/// Which seeds to run, and until when.
+#[derive(Clone, Debug)]
+pub struct Swarm {
+    /// The first seed.
+    pub from: u64,
+    /// How many.
+    pub count: u64,
+    /// Seeds among them that are left out.
+    pub without: Vec<u64>,
+    /// Threads.
+    pub threads: usize,
+    /// Runs each seed twice, and calls it a failure if the two differ.
+    pub twice: bool,
+    /// Begins no further seed after one has failed.
+    pub stop_at_failure: bool,
+    /// Begins no further seed after this time.
+    pub limit: Option<Duration>,
+}
+
+impl Swarm {
+    /// Runs the seeds. `progress` is called after each one with all that was done so far. A seed that does not end, for
+    /// an engine that runs in a circle, ends the process: nothing else can end it.
+    pub fn run(&self, progress: impl Fn(&Summary) + Sync) -> Summary {
+        let begun = Instant::now();
+        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let sum = Mutex::new(Summary::default());
+        let threads = self.threads.max(1);
+        // For each thread when its seed began, in milliseconds, and which it is; zero once the thread has ended.
+        let running: Vec<_> = (0..threads).map(|_| (AtomicU64::new(1), AtomicU64::new(0))).collect();
+        let now = || begun.elapsed().as_millis() as u64 + 1;
+        std::thread::scope(|scope| {
+            for (since, current) in &running {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) && self.limit.is_none_or(|l| begun.elapsed() < l) {
+                        let n = next.fetch_add(1, Ordering::Relaxed);
+                        if n >= self.count {
+                            break;
+                        }
+                        let seed = self.from.wrapping_add(n);
+                        if self.without.contains(&seed) {
+                            continue;
+                        }
+                        current.store(seed, Ordering::Relaxed);
+                        since.store(now(), Ordering::Relaxed);
+                        let outcome = if self.twice { run_twice(seed) } else { run_caught(seed) };
+                        if outcome.violation.is_some() && self.stop_at_failure {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                        let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        sum.add(seed, &outcome);
+                        progress(&sum);
+                    }
+                    since.store(0, Ordering::Relaxed);
+                });
+            }
+            scope.spawn(|| {
+                while running.iter().any(|(since, _)| since.load(Ordering::Relaxed) > 0) {
+                    std::thread::sleep(Duration::from_millis(50));
+                    for (since, seed) in &running {
+                        let began = since.load(Ordering::Relaxed);
+                        if began > 0 && now().saturating_sub(began) > ENDLESS.as_millis() as u64 {
+                            eprintln!("seed {} does not end", seed.load(Ordering::Relaxed));
+                            std::process::exit(3);
+                        }
+                    }
+                }
+            });
+        });
+        let mut sum = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        sum.failures.sort();
+        sum
+    }
+}
+
+/// Runs a seed; a panic of the engine is what went wrong.
+#[must_use]
+pub fn run_caught(seed: u64) -> Outcome {
+    catch_panics(|| run_plan(&Plan::of(seed)))
+}
+
+/// Calls `f`, and turns a panic in it into a violation that says where it was.
+pub fn catch_panics(f: impl FnOnce() -> Outcome) -> Outcome {
+    remember_panics();
+    match panic::catch_unwind(AssertUnwindSafe(f)) {
+        Ok(outcome) => outcome,
+        Err(cause) => Outcome { violation: Some(words_of(&*cause)), ..Outcome::default() },
+    }
+}
+
+/// Runs a seed twice; that the two runs differ is a failure too.
+fn run_twice(seed: u64) -> Outcome {
+    let (mut a, b) = (run_caught(seed), run_caught(seed));
+    let same = a.hash == b.hash && a.violation == b.violation;
+    if a.violation.is_none() && !same {
+        a.violation = Some(format!("two runs differ: {:016x} and {:016x}", a.hash, b.hash));
+    }
+    a
+}
+
+thread_local! {
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    static QUIET: RefCell<bool> = const { RefCell::new(false) };
+}
+
+/// Has the panics of threads that run seeds kept rather than printed: they come with the seed's failure.
+fn remember_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if QUIET.with_borrow(|q| *q) {
+                PANIC.set(Some(info.to_string().replace('\n', " ")));
+            } else {
+                before(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+}
+
+fn words_of(cause: &(dyn Any + Send)) -> String {
+    let known = PANIC.take();
+    let text = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+    known.or_else(|| text.map(Into::into)).unwrap_or_else(|| "a panic without words".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_run_twice_is_the_same_to_the_bit() {
+        let swarm =
+            Swarm { from: 1, count: 6, without: Vec::new(), threads: 2, twice: true, stop_at_failure: false, limit: None };
+        let differ: Vec<_> = swarm.run(|_| ()).failures.into_iter().filter(|(_, w)| w.starts_with("two runs differ")).collect();
+        assert_eq!(differ, []);
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_that_says_where_it_was() {
+        let outcome = catch_panics(|| panic!("a counter went below zero"));
+        let words = outcome.violation.unwrap_or_default();
+        assert!(words.contains("a counter went below zero") && words.contains("swarm.rs"), "{words}");
+    }
+}

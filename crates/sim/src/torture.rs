@@ -1,0 +1,711 @@
+//! Swarm runs: each seed draws its own geometry, load, settings and faults, runs clients against them through crash
+//! after crash, and ends by healing everything: all I/O ends, all dirty data reaches the disk, and the disk alone is
+//! what the clients wrote.
+
+use crate::device::SimDevice;
+use crate::models::MILLISECOND;
+use crate::rng::Rng;
+use crate::world::{Timing, Violation, World};
+use headpond_engine::create::{PoolPlan, plan};
+use headpond_engine::format::Mode;
+use headpond_engine::{Command, Degraded, Device, NewVolume, Settings, Status};
+use std::fmt;
+
+/// What a seed draws.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Cache devices, and their size in bytes.
+    pub members: usize,
+    /// Bytes of each.
+    pub member_bytes: u64,
+    /// Copies of dirty data.
+    pub copies: u8,
+    /// Unit of records.
+    pub unit: u32,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Sectors of the volume.
+    pub sectors: u64,
+    /// Sectors that clients use: few, so that they meet.
+    pub hot_sectors: u64,
+    /// The grid's phase.
+    pub phase: u8,
+    /// The volume's mode at first.
+    pub mode: Mode,
+    /// Clients, each with one request under way.
+    pub clients: usize,
+    /// Crashes.
+    pub crashes: u64,
+    /// Power cuts among them, in percent; the rest are daemon deaths.
+    pub power_percent: u64,
+    /// Device operations between crashes, on average.
+    pub operations: u64,
+    /// One start in so many is cut by a crash itself; 0 none.
+    pub crash_in_recovery: u64,
+    /// Cache devices have power-loss protection.
+    pub protected: bool,
+    /// A member is lost at some point.
+    pub lose_member: bool,
+    /// It is lost together with a crash: the start has to find out.
+    pub lose_with_crash: bool,
+    /// Of two members the lost one is back at starts, alone: it may only be taken if nothing was acknowledged that it lacks.
+    pub swap_members: bool,
+    /// The witness is away while the member is lost, until the crash: no majority, no acknowledgement.
+    pub witness_away: bool,
+    /// Sectors of cache devices go bad or flip on one copy, one in so many operations; 0 never.
+    pub rot: u64,
+    /// Mode switches happen.
+    pub switch_modes: bool,
+    /// The disk fails writes, one in so many; 0 never.
+    pub disk_errors: u64,
+    /// Longest request in sectors.
+    pub longest: u64,
+    /// Engine settings.
+    pub settings: Settings,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut r = Rng::new(seed);
+        let members = *r.pick(&[1, 2, 2, 2, 2, 3, 4]);
+        let copies = if members == 1 { 1 } else { 2 };
+        let segment_bytes = *r.pick(&[64 << 10, 64 << 10, 128 << 10]);
+        let slots = r.within(12, 60);
+        let hot_sectors = *r.pick(&[256, 1024, 4096, 16384]);
+        let settings = Settings {
+            stream_bytes: *r.pick(&[32 << 10, 64 << 10, 512 << 10]),
+            large_bytes: *r.pick(&[32 << 10, 64 << 10, 128 << 10]),
+            admit_bytes: *r.pick(&[16 << 10, 64 << 10]),
+            zeroes_bytes: *r.pick(&[16 << 10, 64 << 10]),
+            dirty_percent: *r.pick(&[50, 80]),
+            destage_percent: *r.pick(&[10, 30, 50]),
+            idle_ns: *r.pick(&[MILLISECOND, 20 * MILLISECOND]),
+            chunk_blocks: *r.pick(&[4, 32, 256]),
+            destage_depth: *r.pick(&[1, 4, 16]),
+            destage_run_bytes: *r.pick(&[8 << 10, 64 << 10]),
+            checkpoint_bytes: *r.pick(&[128 << 10, 512 << 10, 8 << 20]),
+            reserve_segments: 2,
+            free_percent: *r.pick(&[5, 10]),
+            appends: *r.pick(&[1, 2, 4, 8]),
+            record_bytes: *r.pick(&[8 << 10, 32 << 10]),
+            max_fragments: *r.pick(&[64, 4096]),
+            ..Settings::default()
+        };
+        Self {
+            seed,
+            members,
+            member_bytes: (2 << 20) + slots * segment_bytes,
+            copies,
+            unit: *r.pick(&[512, 512, 4096]),
+            segment_bytes,
+            sectors: ((3 * 64) << 20) / 512 + r.below(64),
+            hot_sectors,
+            phase: *r.pick(&[0, 0, 7, 3]),
+            mode: *r.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround]),
+            clients: *r.pick(&[1, 4, 12]),
+            crashes: r.within(1, 6),
+            power_percent: *r.pick(&[0, 50, 100, 60]),
+            operations: *r.pick(&[100, 400, 1500]),
+            crash_in_recovery: *r.pick(&[0, 8, 8, 2]),
+            protected: r.one_in(4),
+            lose_member: members > 1 && r.one_in(4),
+            rot: 0,
+            switch_modes: r.one_in(4),
+            disk_errors: 0,
+            longest: *r.pick(&[8, 32, 256]),
+            lose_with_crash: false,
+            swap_members: false,
+            witness_away: false,
+            settings,
+        }
+        .with_rot(&mut r)
+        .with_loss(&mut r)
+    }
+
+    /// How the member is lost, and whether dirty data is taken on one copy then.
+    fn with_loss(self, r: &mut Rng) -> Self {
+        let settings = Settings { degraded: *r.pick(&[Degraded::WriteThrough, Degraded::Continue]), ..self.settings };
+        let swap_members = self.lose_member && self.members == 2 && r.one_in(2);
+        let lose_with_crash = self.lose_member && r.one_in(3);
+        Self { lose_with_crash, swap_members, witness_away: false, settings, ..self }
+    }
+
+    /// Rot on one device, in runs that lose none: two damages at once are more than the pool promises to bear.
+    fn with_rot(self, r: &mut Rng) -> Self {
+        let rots = r.one_in(3) && self.members > 1 && !self.lose_member;
+        Self { rot: if rots { 200 } else { 0 }, ..self }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}",
+            self.seed,
+            self.members,
+            self.member_bytes >> 10,
+            self.copies,
+            self.unit,
+            self.segment_bytes >> 10,
+            self.mode.name(),
+            self.phase,
+            self.clients,
+            self.hot_sectors,
+            self.crashes,
+            self.power_percent,
+            self.operations,
+            self.crash_in_recovery,
+            if self.protected { ", power-loss protection" } else { "" },
+            if self.lose_member { ", a member is lost" } else { "" },
+            if self.lose_with_crash { " with a crash" } else { "" },
+            if self.swap_members { " and comes back alone" } else { "" },
+            if self.witness_away { ", the witness was away meanwhile" } else { "" },
+            if self.rot > 0 { ", cache devices rot" } else { "" },
+            if self.switch_modes { ", modes switch" } else { "" },
+        )
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Requests that ended.
+    pub requests: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Daemon deaths.
+    pub deaths: u64,
+    /// Of both, those that cut a recovery.
+    pub in_recovery: u64,
+    /// Members lost.
+    pub members_lost: u64,
+    /// Times that a lost member was there alone at a start, and was taken: nothing had been acknowledged that it lacked.
+    pub back_taken: u64,
+    /// Times that it was refused.
+    pub back_refused: u64,
+    /// Sums up all that happened.
+    pub hash: u64,
+    /// Device operations.
+    pub operations: u64,
+    /// What went wrong, if anything did.
+    pub violation: Option<String>,
+    /// What the engine counted, summed over its lives.
+    pub counts: Counts,
+}
+
+/// What the engine counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Writes absorbed.
+    pub absorbed: u64,
+    /// Writes bypassed.
+    pub bypassed: u64,
+    /// Ordered overwrites.
+    pub ordered: u64,
+    /// Read hits, partial ones included.
+    pub hits: u64,
+    /// Blocks destaged.
+    pub destaged: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Segments relocated.
+    pub relocated: u64,
+    /// Segments evicted.
+    pub evicted: u64,
+    /// Fills spoiled.
+    pub spoiled: u64,
+    /// Records completed at starts.
+    pub completed: u64,
+    /// Pieces repaired.
+    pub repaired: u64,
+}
+
+impl Counts {
+    fn add(&mut self, s: &Status) {
+        for v in &s.volumes {
+            self.absorbed += v.stats.absorbed.requests;
+            self.bypassed += v.stats.write_bypass.iter().map(|c| c.requests).sum::<u64>();
+            self.ordered += v.stats.ordered_overwrites;
+            self.hits += v.stats.hit.requests + v.stats.partial_hit.requests;
+            self.destaged += v.stats.destaged.bytes / 4096;
+            self.spoiled += v.stats.fills_spoiled;
+        }
+        self.checkpoints += s.stats.checkpoints;
+        self.relocated += s.stats.relocated;
+        self.evicted += s.stats.evicted;
+        self.completed += s.stats.completed_at_start;
+        self.repaired += s.stats.repaired;
+    }
+
+    fn merge(&mut self, o: &Counts) {
+        self.absorbed += o.absorbed;
+        self.bypassed += o.bypassed;
+        self.ordered += o.ordered;
+        self.hits += o.hits;
+        self.destaged += o.destaged;
+        self.checkpoints += o.checkpoints;
+        self.relocated += o.relocated;
+        self.evicted += o.evicted;
+        self.spoiled += o.spoiled;
+        self.completed += o.completed;
+        self.repaired += o.repaired;
+    }
+}
+
+/// Many runs.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Runs.
+    pub seeds: u64,
+    /// Sums of the outcomes.
+    pub requests: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Daemon deaths.
+    pub deaths: u64,
+    /// Of both, those that cut a recovery.
+    pub in_recovery: u64,
+    /// Members lost.
+    pub members_lost: u64,
+    /// Times that a lost member was there alone at a start, and was taken: nothing had been acknowledged that it lacked.
+    pub back_taken: u64,
+    /// Times that it was refused.
+    pub back_refused: u64,
+    /// Device operations.
+    pub operations: u64,
+    /// The engine's counts.
+    pub counts: Counts,
+    /// Seeds that failed, with what went wrong.
+    pub failures: Vec<(u64, String)>,
+}
+
+impl Summary {
+    /// Adds a run.
+    pub fn add(&mut self, seed: u64, o: &Outcome) {
+        self.seeds += 1;
+        self.requests += o.requests;
+        self.power_cuts += o.power_cuts;
+        self.deaths += o.deaths;
+        self.in_recovery += o.in_recovery;
+        self.members_lost += o.members_lost;
+        self.back_taken += o.back_taken;
+        self.back_refused += o.back_refused;
+        self.operations += o.operations;
+        self.counts.merge(&o.counts);
+        if let Some(v) = &o.violation {
+            self.failures.push((seed, v.clone()));
+        }
+    }
+
+    /// Adds what another thread summed up.
+    pub fn merge(&mut self, o: Summary) {
+        self.seeds += o.seeds;
+        self.requests += o.requests;
+        self.power_cuts += o.power_cuts;
+        self.deaths += o.deaths;
+        self.in_recovery += o.in_recovery;
+        self.members_lost += o.members_lost;
+        self.back_taken += o.back_taken;
+        self.back_refused += o.back_refused;
+        self.operations += o.operations;
+        self.counts.merge(&o.counts);
+        self.failures.extend(o.failures);
+        self.failures.sort();
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.counts;
+        writeln!(
+            f,
+            "{} seeds, {} crashes: {} power cuts and {} daemon deaths, {} of them in recovery; {} members lost, which came back alone {} times and were refused {} times",
+            self.seeds,
+            self.power_cuts + self.deaths,
+            self.power_cuts,
+            self.deaths,
+            self.in_recovery,
+            self.members_lost,
+            self.back_taken + self.back_refused,
+            self.back_refused
+        )?;
+        writeln!(f, "{} requests, {} device operations", self.requests, self.operations)?;
+        writeln!(
+            f,
+            "writes: {} absorbed, {} bypassed, {} of them ordered overwrites; {} read hits; {} fills spoiled",
+            c.absorbed, c.bypassed, c.ordered, c.hits, c.spoiled
+        )?;
+        write!(
+            f,
+            "{} blocks destaged, {} checkpoints, {} segments relocated, {} evicted, {} records completed at starts, {} pieces repaired",
+            c.destaged, c.checkpoints, c.relocated, c.evicted, c.completed, c.repaired
+        )
+    }
+}
+
+/// The stamp that sector 0 of a disk has at first.
+const BASE: u64 = 1 << 50;
+
+struct Run {
+    plan: Plan,
+    world: World,
+    rng: Rng,
+    outcome: Outcome,
+    busy: Vec<Option<u64>>,
+    /// Where each client's stream goes on.
+    cursors: Vec<u64>,
+    lost: Option<u8>,
+}
+
+/// Runs a seed. Two runs of one seed are equal to the bit.
+#[must_use]
+pub fn run_seed(seed: u64) -> Outcome {
+    run_plan(&Plan::of(seed))
+}
+
+/// Runs a plan.
+#[must_use]
+pub fn run_plan(plan_of: &Plan) -> Outcome {
+    tell_plan(plan_of, None)
+}
+
+/// Runs a plan and tells `narrator` all that happens.
+pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Outcome {
+    let mut rng = Rng::new(plan_of.seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let world = World::new(rng.fork(), Timing::Random(10_000, 400_000));
+    let clients = plan_of.clients;
+    let mut run = Run {
+        plan: plan_of.clone(),
+        world,
+        rng,
+        outcome: Outcome::default(),
+        busy: vec![None; clients],
+        cursors: vec![0; clients],
+        lost: None,
+    };
+    run.world.narrator = narrator;
+    // A sector that rotted is a copy that is not one.
+    run.world.count_copies = plan_of.rot == 0;
+    let result = run.all();
+    let mut outcome = run.outcome;
+    outcome.hash = run.world.trace_hash();
+    outcome.operations = run.world.operations;
+    if let Err(Violation(what)) = result {
+        outcome.violation = Some(what);
+    }
+    outcome
+}
+
+impl Run {
+    fn all(&mut self) -> Result<(), Violation> {
+        self.make()?;
+        for n in 0..self.plan.crashes {
+            let loses = self.plan.lose_member && n == self.plan.crashes / 2;
+            if loses && !self.plan.lose_with_crash {
+                self.lose_member();
+                self.set_dead(Device::Witness, self.plan.witness_away);
+                self.world.errors_allowed = self.plan.witness_away;
+            }
+            // Where the lost member is to come back alone, the moments after the loss are what counts.
+            let most = if loses && self.plan.swap_members { 60 } else { self.plan.operations * 2 };
+            let budget = self.rng.within(1, most);
+            self.load(budget)?;
+            self.crash();
+            if loses && self.plan.lose_with_crash {
+                self.lose_member();
+            }
+            self.set_dead(Device::Witness, false);
+            self.world.errors_allowed = false;
+            self.swap_members();
+            self.recover()?;
+        }
+        let budget = self.plan.operations;
+        self.load(budget)?;
+        self.heal()
+    }
+
+    fn make(&mut self) -> Result<(), Violation> {
+        let p = &self.plan;
+        for m in 0..p.members {
+            let mut d = SimDevice::new(p.member_bytes, None);
+            d.protected = p.protected;
+            self.world.devices.insert(Device::Member(m as u8), d);
+        }
+        self.world.devices.insert(Device::Witness, SimDevice::new(64 << 10, None));
+        self.world.devices.insert(Device::Backing(0), SimDevice::new(p.sectors * 512, Some(BASE)));
+        let pool = PoolPlan {
+            name: "sim".into(),
+            id: [7; 16],
+            key: self.rng.next(),
+            copies: p.copies,
+            unit: p.unit,
+            segment_bytes: p.segment_bytes,
+            intent_pages: 4,
+            witness: true,
+            members: (0..p.members).map(|m| ([m as u8 + 1; 16], p.member_bytes)).collect(),
+        };
+        let (_, writes) = plan(&pool).map_err(|e| Violation(e.to_string()))?;
+        self.world.put_initial(&writes);
+        self.start_whole()?;
+        self.world.oracles.insert(0, crate::oracle::Oracle::new(BASE));
+        let (sectors, phase, mode) = (self.plan.sectors, self.plan.phase, self.plan.mode);
+        let attach =
+            Command::Attach(NewVolume { number: 0, id: [9; 16], name: "v".into(), sectors, phase, mode, backing: "disk".into() });
+        let id = self.world.command(attach);
+        self.finish(id, "attach")
+    }
+
+    /// Steps until a command has ended.
+    fn finish(&mut self, id: u64, what: &str) -> Result<(), Violation> {
+        let limit = self.world.now + 600_000 * MILLISECOND;
+        loop {
+            if let Some(v) = self.world.violation.take() {
+                return Err(v);
+            }
+            match self.world.command_result(id) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(e)) => return Err(Violation(format!("{what} failed: {e}"))),
+                None if !self.world.step() || self.world.now > limit => {
+                    return Err(Violation(format!("{what} does not end: {}", self.describe())));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self.world.engine.as_ref().map(headpond_engine::Engine::status) {
+            Some(s) => format!("{} requests outstanding, {s:?}", self.world.outstanding()),
+            None => "no engine".into(),
+        }
+    }
+
+    fn start_whole(&mut self) -> Result<(), Violation> {
+        let election = self.world.elect(true).map_err(|e| Violation(format!("the pool does not start: {e}")))?;
+        let id = self.world.start(self.plan.settings.clone(), election);
+        self.finish(id, "start")?;
+        self.world.check_segments(0);
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Starts again, perhaps several times: recovery is cut too.
+    fn recover(&mut self) -> Result<(), Violation> {
+        for _ in 0..5 {
+            let cut = self.plan.crash_in_recovery > 0 && self.rng.one_in(self.plan.crash_in_recovery);
+            if !cut {
+                break;
+            }
+            let election = self.world.elect(true).map_err(|e| Violation(format!("the pool does not start: {e}")))?;
+            let id = self.world.start(self.plan.settings.clone(), election);
+            let last = self.world.operations + self.rng.within(1, 200);
+            while self.world.operations < last && self.world.command_result(id).is_none() && self.world.step() {
+                if let Some(v) = self.world.violation.take() {
+                    return Err(v);
+                }
+            }
+            self.outcome.in_recovery += 1;
+            self.crash();
+        }
+        self.start_whole()
+    }
+
+    fn crash(&mut self) {
+        if let Some(e) = &self.world.engine {
+            self.outcome.counts.add(&e.status());
+        }
+        for b in &mut self.busy {
+            *b = None;
+        }
+        if self.rng.below(100) < self.plan.power_percent {
+            self.world.cut_power();
+            self.outcome.power_cuts += 1;
+        } else {
+            self.world.kill();
+            self.outcome.deaths += 1;
+        }
+    }
+
+    /// The member that was lost is back at this start and the other one is away. If the votes let it start, it has all
+    /// that was acknowledged, and the other is the lost one from now on; else the other comes back, and must do.
+    fn swap_members(&mut self) {
+        let Some(back) = self.lost.filter(|_| self.plan.swap_members) else { return };
+        let away = 1 - back;
+        self.set_dead(Device::Member(back), false);
+        self.set_dead(Device::Member(away), true);
+        if self.world.elect(true).is_ok() {
+            self.world.note("THE LOST MEMBER IS BACK, ALONE");
+            self.lost = Some(away);
+            self.outcome.back_taken += 1;
+        } else {
+            self.outcome.back_refused += 1;
+            self.set_dead(Device::Member(away), false);
+            // Beside the other it is known to be stale; or it is away again.
+            let again = self.rng.one_in(2);
+            self.set_dead(Device::Member(back), again);
+        }
+    }
+
+    fn set_dead(&mut self, device: Device, dead: bool) {
+        if let Some(d) = self.world.devices.get_mut(&device) {
+            d.dead = dead;
+        }
+    }
+
+    fn lose_member(&mut self) {
+        let m = self.rng.below(self.plan.members as u64) as u8;
+        if let Some(d) = self.world.devices.get_mut(&Device::Member(m)) {
+            d.dead = true;
+            self.lost = Some(m);
+            self.outcome.members_lost += 1;
+        }
+    }
+
+    /// Clients at work for a number of device operations.
+    fn load(&mut self, operations: u64) -> Result<(), Violation> {
+        let last = self.world.operations + operations;
+        let mut idle_steps = 0;
+        while self.world.operations < last {
+            for c in 0..self.busy.len() {
+                if self.busy[c].is_none() && (self.rng.one_in(3) || idle_steps > 50) {
+                    self.busy[c] = Some(self.request(c));
+                    idle_steps = 0;
+                }
+            }
+            if self.plan.rot > 0 && self.rng.one_in(self.plan.rot) {
+                self.rot();
+            }
+            if self.plan.switch_modes && self.rng.one_in(300) {
+                let mode =
+                    *self.rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough]);
+                self.world.command(Command::SetMode { volume: 0, mode });
+            }
+            idle_steps += 1;
+            if self.world.operations.is_multiple_of(64) {
+                self.world.check_segments(0);
+            }
+            if !self.world.step() {
+                return Err(Violation(format!("nothing can happen any more: {}", self.describe())));
+            }
+            if let Some(v) = self.world.violation.take() {
+                return Err(v);
+            }
+            for e in self.world.take_ended() {
+                self.outcome.requests += 1;
+                for b in self.busy.iter_mut().filter(|b| **b == Some(e.id)) {
+                    *b = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One client's next request.
+    fn request(&mut self, client: usize) -> u64 {
+        // Hot places at the start, around the borders of regions, and at the end.
+        let region = (64 << 20) / 512;
+        let place =
+            *self.rng.pick(&[0, region - self.plan.hot_sectors / 2, 2 * region, self.plan.sectors - self.plan.hot_sectors]);
+        let longest = self.plan.longest.min(self.plan.hot_sectors / 2);
+        let sectors = if self.rng.one_in(2) { *self.rng.pick(&[1, 2, 8, 8, 8, 16]) } else { self.rng.within(1, longest) };
+        let mut sector = place + self.rng.below(self.plan.hot_sectors - sectors);
+        if self.rng.one_in(2) {
+            sector = (sector + 8 - u64::from(self.plan.phase)) / 8 * 8 + u64::from(self.plan.phase);
+            if sector + sectors > self.plan.sectors {
+                sector = self.plan.sectors - sectors;
+            }
+        }
+        if self.rng.one_in(4) {
+            // A stream goes on.
+            let at = self.cursors[client];
+            sector = if at + sectors <= self.plan.sectors { at } else { 0 };
+            self.cursors[client] = sector + sectors;
+        } else if self.rng.one_in(64) {
+            self.cursors[client] = sector;
+        }
+        let fua = self.rng.one_in(8);
+        match self.rng.below(20) {
+            0..=7 => self.world.write(0, sector, sectors, fua),
+            8..=15 => self.world.read(0, sector, sectors as u32),
+            16 | 17 => self.world.flush(0),
+            18 => self.world.discard(0, sector, sectors, u64::from(self.plan.phase)),
+            _ => self.world.write_zeroes(0, sector, sectors, fua),
+        }
+    }
+
+    /// A sector of one cache device goes bad, or flips. Always the same device of a run: its twin stays good.
+    fn rot(&mut self) {
+        let member = (self.plan.seed % self.plan.members as u64) as u8;
+        if self.lost.is_some() {
+            return;
+        }
+        let Some(engine) = &self.world.engine else { return };
+        // Where something is, on a mirrored segment: of clean data there is one copy, and the disk.
+        let mut places = Vec::new();
+        engine.each_piece(0, |b, _| places.push(b));
+        if places.is_empty() {
+            return;
+        }
+        let block = *self.rng.pick(&places);
+        let shift = (8 - u64::from(self.plan.phase)) % 8;
+        let Some(sector) = (block * 8).checked_sub(shift) else { return };
+        let Some(copies) = engine.locate(0, sector) else { return };
+        let Some((_, at)) = copies.iter().find(|(m, _)| *m == member) else { return };
+        let bad = self.rng.one_in(2);
+        let flipped = self.rng.next() >> 1;
+        if let Some(d) = self.world.devices.get_mut(&Device::Member(member)) {
+            if bad {
+                d.bad.insert(at / 512, ());
+            } else {
+                let cell = crate::buf::Cell::Stamp(flipped);
+                d.visible.set(at / 512, cell.clone());
+                d.durable.set(at / 512, cell);
+            }
+        }
+    }
+
+    /// Everything ends: requests, dirty data, the volume itself; then the disk alone holds what was written.
+    fn heal(&mut self) -> Result<(), Violation> {
+        let limit = self.world.now + 600_000 * MILLISECOND;
+        while self.world.outstanding() > 0 {
+            if let Some(v) = self.world.violation.take() {
+                return Err(v);
+            }
+            if !self.world.step() || self.world.now > limit {
+                return Err(Violation(format!("requests do not end: {}", self.describe())));
+            }
+        }
+        // Read everything once, so that each sector has chosen.
+        let touched = self.world.oracles[&0].touched();
+        let mut at = 0;
+        while at < touched.len() {
+            let start = touched[at];
+            let mut end = at + 1;
+            while end < touched.len() && touched[end] == touched[end - 1] + 1 && end - at < 128 {
+                end += 1;
+            }
+            self.world.read(0, start, (end - at) as u32);
+            at = end;
+            while self.world.outstanding() > 16 {
+                if let Some(v) = self.world.violation.take() {
+                    return Err(v);
+                }
+                if !self.world.step() {
+                    return Err(Violation("reads do not end".into()));
+                }
+            }
+        }
+        self.world.check_segments(0);
+        let id = self.world.command(Command::Detach { volume: 0 });
+        self.finish(id, "detach")?;
+        if let Some(e) = &self.world.engine {
+            self.outcome.counts.add(&e.status());
+        }
+        self.world.check_disk(0);
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+}

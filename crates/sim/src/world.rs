@@ -1,0 +1,805 @@
+//! The world: an engine, its devices, virtual time, and clients' requests checked against the oracle.
+
+use crate::buf::SimBuf;
+use crate::device::{Cut, NumberMap, SimDevice};
+use crate::models::{Access, Kind, TimingModel};
+use crate::oracle::Oracle;
+use crate::rng::Rng;
+use headpond_engine::create::{InitialWrite, newest_superblock, newest_witness};
+use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
+use headpond_engine::format::{Layout, SUPERBLOCK_BYTES, WITNESS_BYTES};
+use headpond_engine::{
+    Buf, Command, CommandError, CommandId, Device, DeviceError, DeviceOp, DeviceResult, Effect, Engine, IoId, Request,
+    RequestError, RequestId, Settings,
+};
+use std::collections::BTreeMap;
+
+/// A device operation under way.
+struct Flight {
+    io: IoId,
+    device: Device,
+    op: DeviceOp<SimBuf>,
+    mark: u64,
+}
+
+enum Event {
+    Device(u64),
+    Model(Device),
+}
+
+/// How long device operations take.
+pub enum Timing {
+    /// A random time between two bounds, in nanoseconds; once in 64 times twenty times as
+    /// long, and once in 1024 times four hundred times.
+    Random(u64, u64),
+    /// A model for each device.
+    Models(BTreeMap<Device, Box<dyn TimingModel>>),
+}
+
+/// A client's request under way.
+struct Asked {
+    volume: u16,
+    kind: AskedKind,
+    submitted: u64,
+    at: u64,
+}
+
+enum AskedKind {
+    Read { sector: u64, sectors: u32 },
+    Write { write: u64, durable: bool },
+    Flush,
+}
+
+/// The end of a request.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The request.
+    pub id: u64,
+    /// How long it took, in nanoseconds.
+    pub took: u64,
+    /// Whether it failed.
+    pub error: Option<RequestError>,
+}
+
+/// Something that must never happen did.
+#[derive(Clone, Debug)]
+pub struct Violation(pub String);
+
+/// The world.
+pub struct World {
+    /// Virtual time in nanoseconds.
+    pub now: u64,
+    /// The engine, while a daemon lives.
+    pub engine: Option<Engine<SimBuf>>,
+    /// The devices.
+    pub devices: BTreeMap<Device, SimDevice>,
+    /// What each volume may read as.
+    pub oracles: BTreeMap<u16, Oracle>,
+    /// Chance.
+    pub rng: Rng,
+    timing: Timing,
+    flights: NumberMap<Flight>,
+    next_flight: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    next_event: u64,
+    asked: NumberMap<Asked>,
+    next_request: u64,
+    next_write: u64,
+    commands: BTreeMap<u64, Option<Result<(), CommandError>>>,
+    next_command: u64,
+    ended: Vec<Ended>,
+    /// Device operations submitted so far: crashes are planned by it.
+    pub operations: u64,
+    /// Reads of backing devices so far.
+    pub disk_reads: u64,
+    /// Of these, the ones that lie in no read that a client was waiting for.
+    pub unasked_disk_reads: u64,
+    /// What must never happen and did; the run ends there.
+    pub violation: Option<Violation>,
+    /// Copies of what is acknowledged are counted on the media.
+    pub count_copies: bool,
+    /// Reads may fail: more was broken than the pool promises to bear.
+    pub errors_allowed: bool,
+    model_wakes: BTreeMap<Device, u64>,
+    hash: u64,
+    /// Called with each thing that happens, in words.
+    pub narrator: Option<Box<dyn FnMut(String)>>,
+}
+
+impl World {
+    /// A world without devices.
+    #[must_use]
+    pub fn new(rng: Rng, timing: Timing) -> Self {
+        Self {
+            now: 0,
+            engine: None,
+            devices: BTreeMap::new(),
+            oracles: BTreeMap::new(),
+            rng,
+            timing,
+            flights: NumberMap::default(),
+            next_flight: 0,
+            events: BTreeMap::new(),
+            next_event: 0,
+            asked: NumberMap::default(),
+            next_request: 0,
+            next_write: 1,
+            commands: BTreeMap::new(),
+            next_command: 0,
+            ended: Vec::new(),
+            operations: 0,
+            disk_reads: 0,
+            unasked_disk_reads: 0,
+            violation: None,
+            count_copies: true,
+            errors_allowed: false,
+            model_wakes: BTreeMap::new(),
+            hash: 0,
+            narrator: None,
+        }
+    }
+
+    fn say(&mut self, what: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(n) = &mut self.narrator {
+            n(format!("{:>12.3} ms  {}", now as f64 / 1e6, what()));
+        }
+    }
+
+    /// A number that sums up all that happened: equal runs have equal ones.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn trace(&mut self, n: u64) {
+        self.hash = (self.hash.rotate_left(7) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn fail(&mut self, what: String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation(what));
+        }
+    }
+
+    /// Writes what a new pool begins with, durably.
+    pub fn put_initial(&mut self, writes: &[InitialWrite]) {
+        for w in writes {
+            let device = w.member.map_or(Device::Witness, Device::Member);
+            let d = self.devices.get_mut(&device).expect("the plan names devices of this world");
+            d.write(w.offset / 512, SimBuf::from_bytes(&w.bytes));
+            let mark = d.flush_mark();
+            d.flushed(mark);
+        }
+    }
+
+    /// Reads the superblocks of the devices that are there and holds the election.
+    pub fn elect(&self, witness: bool) -> Result<Election, Refusal> {
+        let mut found = Vec::new();
+        for (device, d) in &self.devices {
+            let Device::Member(_) = device else { continue };
+            if d.dead {
+                continue;
+            }
+            let tail = Layout::tail_of(d.size);
+            let slots: Vec<Vec<u8>> = [0, SUPERBLOCK_BYTES, tail, tail + SUPERBLOCK_BYTES]
+                .iter()
+                .map(|at| d.visible.read(at / 512, SUPERBLOCK_BYTES as usize / 512).to_bytes().into_owned())
+                .collect();
+            let slots: Vec<&[u8]> = slots.iter().map(Vec::as_slice).collect();
+            if let Ok(s) = newest_superblock(&slots) {
+                found.push(s);
+            }
+        }
+        let vote = match (witness, self.devices.get(&Device::Witness), found.first()) {
+            (true, Some(w), Some(s)) if !w.dead => {
+                let slots: Vec<Vec<u8>> =
+                    (0..2).map(|n| w.visible.read(n * WITNESS_BYTES / 512, 8).to_bytes().into_owned()).collect();
+                let slots: Vec<&[u8]> = slots.iter().map(Vec::as_slice).collect();
+                newest_witness(&slots, s.pool).map_or(WitnessVote::Missing, WitnessVote::Found)
+            }
+            (true, ..) => WitnessVote::Missing,
+            (false, ..) => WitnessVote::None,
+        };
+        elect(&found, vote)
+    }
+
+    /// Starts a daemon; the command to wait for.
+    pub fn start(&mut self, settings: Settings, election: Election) -> u64 {
+        let backings: Vec<u16> = self
+            .devices
+            .iter()
+            .filter_map(|(d, s)| if let Device::Backing(n) = d { (!s.dead).then_some(*n) } else { None })
+            .collect();
+        let id = self.next_command;
+        self.next_command += 1;
+        self.commands.insert(id, None);
+        self.engine = Some(Engine::start(self.now, settings, election, &backings, CommandId(id)));
+        id
+    }
+
+    /// Gives the engine a command; its number.
+    pub fn command(&mut self, command: Command) -> u64 {
+        let id = self.next_command;
+        self.next_command += 1;
+        self.commands.insert(id, None);
+        if let Some(e) = &self.engine {
+            e.command(CommandId(id), command);
+        }
+        id
+    }
+
+    /// How a command ended, if it has.
+    #[must_use]
+    pub fn command_result(&self, id: u64) -> Option<Result<(), CommandError>> {
+        self.commands.get(&id).cloned().flatten()
+    }
+
+    /// Client requests under way.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.asked.len()
+    }
+
+    fn ask(&mut self, volume: u16, kind: AskedKind, request: Request<SimBuf>) -> u64 {
+        let id = self.next_request;
+        self.next_request += 1;
+        let reads = self.asked.values().filter(|a| matches!(a.kind, AskedKind::Read { .. })).map(|a| a.submitted).min();
+        let submitted = self.oracles.get_mut(&volume).map_or(0, |o| {
+            let now = o.tick();
+            o.oldest_read = reads.unwrap_or(now);
+            now
+        });
+        self.say(|| format!("request {id}: {}", in_words(&request)));
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now });
+        if let Some(e) = &self.engine {
+            e.request(volume, RequestId(id), request);
+        }
+        id
+    }
+
+    /// A client reads.
+    pub fn read(&mut self, volume: u16, sector: u64, sectors: u32) -> u64 {
+        self.ask(volume, AskedKind::Read { sector, sectors }, Request::Read { sector, sectors })
+    }
+
+    /// A client writes: stamps that no other write has.
+    pub fn write(&mut self, volume: u16, sector: u64, sectors: u64, fua: bool) -> u64 {
+        let write = self.next_write;
+        self.next_write += 1;
+        let base = write << 20;
+        if let Some(o) = self.oracles.get_mut(&volume) {
+            o.submit(write, sector, sectors, base);
+        }
+        let data = SimBuf::stamps(base, sectors as usize);
+        self.ask(volume, AskedKind::Write { write, durable: fua }, Request::Write { sector, data, fua })
+    }
+
+    /// A client zeroes a range.
+    pub fn write_zeroes(&mut self, volume: u16, sector: u64, sectors: u64, fua: bool) -> u64 {
+        let write = self.next_write;
+        self.next_write += 1;
+        if let Some(o) = self.oracles.get_mut(&volume) {
+            o.submit(write, sector, sectors, 0);
+        }
+        self.ask(volume, AskedKind::Write { write, durable: fua }, Request::WriteZeroes { sector, sectors, fua })
+    }
+
+    /// A client discards a range; what of it is whole blocks of the grid reads as zeroes.
+    pub fn discard(&mut self, volume: u16, sector: u64, sectors: u64, phase: u64) -> u64 {
+        let write = self.next_write;
+        self.next_write += 1;
+        let shift = (8 - phase) % 8;
+        let (start, end) = ((sector + shift).next_multiple_of(8), (sector + sectors + shift) / 8 * 8);
+        if let Some(o) = self.oracles.get_mut(&volume)
+            && start < end
+        {
+            o.submit(write, start - shift, end - start, 0);
+        }
+        self.ask(volume, AskedKind::Write { write, durable: false }, Request::Discard { sector, sectors })
+    }
+
+    /// A client flushes.
+    pub fn flush(&mut self, volume: u16) -> u64 {
+        self.ask(volume, AskedKind::Flush, Request::Flush)
+    }
+
+    /// Requests that have ended since this was last asked.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Takes what the engine wants done, and then lets one thing happen. `false` if nothing can.
+    pub fn step(&mut self) -> bool {
+        self.pump();
+        let timer = self.engine.as_ref().and_then(Engine::next_timer);
+        let event = self.events.first_key_value().map(|((t, _), _)| *t);
+        match (event, timer) {
+            (Some(e), Some(t)) if t < e => self.to(t),
+            (Some(_), _) => self.happen(),
+            (None, Some(t)) => self.to(t),
+            (None, None) => return false,
+        }
+        self.pump();
+        true
+    }
+
+    /// Lets time pass until `at` at most, with all that happens before.
+    pub fn run_until(&mut self, at: u64) {
+        loop {
+            self.pump();
+            let timer = self.engine.as_ref().and_then(Engine::next_timer);
+            let event = self.events.first_key_value().map(|((t, _), _)| *t);
+            let next = [timer, event].into_iter().flatten().min();
+            match next {
+                Some(t) if t <= at && self.violation.is_none() => {
+                    self.step();
+                }
+                _ => break,
+            }
+        }
+        self.to(at);
+    }
+
+    fn to(&mut self, at: u64) {
+        self.now = self.now.max(at);
+        if let Some(e) = &self.engine {
+            e.advance(self.now);
+        }
+    }
+
+    fn pump(&mut self) {
+        while let Some(effect) = self.engine.as_ref().and_then(Engine::poll) {
+            match effect {
+                Effect::Submit { io, device, op } => self.submit(io, device, op),
+                Effect::Reply { id, result, .. } => self.reply(id.0, result),
+                Effect::Done { id, result } => {
+                    self.trace(id.0 << 8 | u64::from(result.is_ok()));
+                    self.commands.insert(id.0, Some(result));
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, io: IoId, device: Device, op: DeviceOp<SimBuf>) {
+        self.operations += 1;
+        let (kind, offset, len) = match &op {
+            DeviceOp::Read { offset, len } => (Kind::Read, *offset, u64::from(*len)),
+            DeviceOp::Write { offset, bufs } => (Kind::Write, *offset, bufs.iter().map(|b| b.len() as u64).sum()),
+            DeviceOp::Flush => (Kind::Flush, 0, 0),
+            DeviceOp::Discard { offset, len } => (Kind::Discard, *offset, *len),
+            DeviceOp::WriteZeroes { offset, len } => (Kind::WriteZeroes, *offset, *len),
+        };
+        let size = self.devices.get(&device).map_or(0, |d| d.size);
+        if offset % 512 != 0 || len % 512 != 0 || offset + len > size {
+            self.fail(format!("{kind:?} of {len} bytes at {offset} on {device}, which has {size} bytes"));
+        }
+        self.say(|| format!("  {} on {device}: {kind:?} {} +{}", io.0, offset / 512, len / 512));
+        self.one_writer_per_range(device, &op);
+        if let (Device::Backing(volume), Kind::Read) = (device, kind) {
+            self.disk_reads += 1;
+            self.unasked_disk_reads += u64::from(!self.asked_for(volume, offset / 512, len / 512));
+        }
+        self.trace(offset ^ len << 40 ^ kind as u64);
+        let mark = self.devices.get(&device).map_or(0, SimDevice::flush_mark);
+        let n = self.next_flight;
+        self.next_flight += 1;
+        self.flights.insert(n, Flight { io, device, op, mark });
+        match &mut self.timing {
+            Timing::Random(low, high) => {
+                let (low, high) = (*low, *high);
+                let t = self.rng.within(low, high);
+                // Rarely a device takes long, and once in a while so long that all else goes round meanwhile.
+                let t = t * match self.rng.below(1024) {
+                    0 => 400,
+                    1..=16 => 20,
+                    _ => 1,
+                };
+                self.event(self.now + t, Event::Device(n));
+            }
+            Timing::Models(models) => match models.get_mut(&device) {
+                Some(model) => {
+                    model.submit(self.now, n, Access { kind, offset, len });
+                    self.wake_model(device);
+                }
+                None => self.event(self.now + 1000, Event::Device(n)),
+            },
+        }
+    }
+
+    /// Whether a client waits for a read that a range lies in.
+    fn asked_for(&self, of: u16, start: u64, count: u64) -> bool {
+        self.asked.values().any(|a| match a.kind {
+            AskedKind::Read { sector, sectors } => {
+                a.volume == of && sector <= start && start + count <= sector + u64::from(sectors)
+            }
+            _ => false,
+        })
+    }
+
+    /// R13, by looking: no two changes of overlapping sectors of a device are under way at once.
+    fn one_writer_per_range(&mut self, device: Device, op: &DeviceOp<SimBuf>) {
+        if matches!(self.timing, Timing::Models(_)) {
+            return;
+        }
+        let Some((start, end)) = changes(op) else { return };
+        let clash =
+            self.flights.values().find(|f| f.device == device && changes(&f.op).is_some_and(|(s, e)| s < end && start < e));
+        if clash.is_some() {
+            self.fail(format!("two writes to bytes {start} to {end} of {device} are in flight at once (R13)"));
+        }
+    }
+
+    fn event(&mut self, at: u64, event: Event) {
+        let n = self.next_event;
+        self.next_event += 1;
+        self.events.insert((at, n), event);
+    }
+
+    fn wake_model(&mut self, device: Device) {
+        let Timing::Models(models) = &self.timing else { return };
+        if let Some(at) = models.get(&device).and_then(|m| m.next_completion()) {
+            let at = at.max(self.now);
+            if self.model_wakes.get(&device).is_none_or(|planned| at < *planned) {
+                self.model_wakes.insert(device, at);
+                self.event(at, Event::Model(device));
+            }
+        }
+    }
+
+    fn happen(&mut self) {
+        let Some(((at, _), event)) = self.events.pop_first() else { return };
+        self.to(at);
+        match event {
+            Event::Device(n) => self.end_flight(n),
+            // One that an earlier one has overtaken: it would plan another, and they would never grow fewer.
+            Event::Model(device) if self.model_wakes.get(&device) != Some(&at) => {}
+            Event::Model(device) => {
+                self.model_wakes.remove(&device);
+                let mut done = Vec::new();
+                if let Timing::Models(models) = &mut self.timing
+                    && let Some(m) = models.get_mut(&device)
+                {
+                    m.advance(at, &mut done);
+                }
+                for n in done {
+                    self.end_flight(n);
+                }
+                self.wake_model(device);
+            }
+        }
+    }
+
+    fn end_flight(&mut self, n: u64) {
+        let Some(f) = self.flights.remove(&n) else { return };
+        let result = self.perform(&f);
+        self.say(|| format!("  {} ended {}", f.io.0, if result.is_ok() { "well" } else { "badly" }));
+        self.trace(f.io.0 << 1 | u64::from(result.is_ok()));
+        if let Some(e) = &self.engine {
+            e.complete(f.io, result);
+        }
+    }
+
+    fn perform(&mut self, f: &Flight) -> DeviceResult<SimBuf> {
+        let Some(d) = self.devices.get_mut(&f.device) else { return Err(DeviceError::Gone) };
+        if d.dead {
+            return Err(DeviceError::Gone);
+        }
+        match &f.op {
+            DeviceOp::Read { offset, len } => {
+                d.read += u64::from(*len);
+                if !d.readable(offset / 512, u64::from(*len) / 512) {
+                    return Err(DeviceError::Failed);
+                }
+                Ok(Some(d.visible.read(offset / 512, *len as usize / 512)))
+            }
+            DeviceOp::Write { offset, bufs } => {
+                let fails = d.fail_writes > 0 && self.rng.one_in(d.fail_writes);
+                let mut at = offset / 512;
+                for b in bufs {
+                    if fails {
+                        d.land(at, b, Cut::BySector, &mut self.rng);
+                    } else {
+                        d.write(at, b.clone());
+                    }
+                    at += b.sectors() as u64;
+                }
+                if fails { Err(DeviceError::Failed) } else { Ok(None) }
+            }
+            DeviceOp::Flush => {
+                d.flushed(f.mark);
+                Ok(None)
+            }
+            DeviceOp::Discard { offset, len } | DeviceOp::WriteZeroes { offset, len } => {
+                d.write(offset / 512, SimBuf::zeroes(*len as usize));
+                Ok(None)
+            }
+        }
+    }
+
+    fn reply(&mut self, id: u64, result: Result<Vec<SimBuf>, RequestError>) {
+        let Some(a) = self.asked.remove(&id) else {
+            self.fail(format!("request {id} was answered twice"));
+            return;
+        };
+        self.trace(id << 1 | u64::from(result.is_ok()));
+        let error = result.as_ref().err().copied();
+        self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));
+        if error.is_some() && !self.errors_allowed {
+            self.fail(format!("request {id} failed with {error:?}, though no more is broken than the pool bears"));
+        }
+        match (&a.kind, result) {
+            (AskedKind::Read { sector, sectors }, Ok(bufs)) => self.check_read(&a, *sector, *sectors, &bufs),
+            (AskedKind::Write { write, durable }, result) => {
+                let ok = result.is_ok();
+                let record = self.oracles.get(&a.volume).and_then(|o| o.record(*write)).cloned();
+                if let Some(o) = self.oracles.get_mut(&a.volume) {
+                    o.end(*write, ok, ok && *durable);
+                }
+                if let Some(r) = record.filter(|_| ok && self.count_copies) {
+                    self.copies_of(a.volume, r.sector, r.sectors, *durable, false);
+                }
+            }
+            (AskedKind::Flush, Ok(_)) => {
+                let covered = self.oracles.get_mut(&a.volume).map(|o| o.flushed(a.submitted)).unwrap_or_default();
+                if self.count_copies {
+                    for (sector, sectors) in covered {
+                        self.copies_of(a.volume, sector, sectors, true, true);
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.ended.push(Ended { id, took: self.now - a.at, error });
+    }
+
+    fn check_read(&mut self, a: &Asked, sector: u64, sectors: u32, bufs: &[SimBuf]) {
+        let cells: Vec<_> = bufs.iter().flat_map(|b| (0..b.sectors()).map(|n| b.cell(n))).collect();
+        if cells.len() != sectors as usize {
+            self.fail(format!("a read of {sectors} sectors returned {}", cells.len()));
+            return;
+        }
+        let mut wrong = None;
+        if let Some(o) = self.oracles.get_mut(&a.volume) {
+            for (n, cell) in cells.iter().enumerate() {
+                let s = sector + n as u64;
+                let stamp = cell.stamp().unwrap_or(u64::MAX);
+                if let Err(allowed) = o.check(s, stamp, a.submitted) {
+                    wrong = Some(format!("sector {s} read as {}, allowed were {}", show(stamp), show_all(&allowed)));
+                    break;
+                }
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+
+    /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be.
+    fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, earlier: bool) {
+        let Some(engine) = &self.engine else { return };
+        let status = engine.status();
+        // A member that died this moment does not count, whether or not the engine has noticed.
+        let alive = |m: u8| self.devices.get(&Device::Member(m)).is_some_and(|d| !d.dead);
+        let in_sync = status.members.iter().filter(|m| m.in_sync && alive(m.number)).count();
+        // What was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
+        let lost = earlier && in_sync < status.members.len();
+        let need = if lost { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
+        // A few sectors of each write: a count of all would cost more than it finds.
+        for s in [sector, sector + sectors / 2, sector + sectors - 1] {
+            let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
+            if stamp == 0 {
+                continue;
+            }
+            let on = |d: &SimDevice| if durable { d.durable.get(s).stamp() } else { d.visible.get(s).stamp() };
+            if self.devices.get(&Device::Backing(volume)).is_some_and(|d| on(d) == Some(stamp)) {
+                continue;
+            }
+            let holds = |m: &u8, at: u64| {
+                self.devices.get(&Device::Member(*m)).is_some_and(|d| {
+                    let image = if durable { &d.durable } else { &d.visible };
+                    !d.dead && image.get(at).stamp() == Some(stamp)
+                })
+            };
+            let place = self.place_of(volume, s).unwrap_or_default();
+            let mut copies = place.iter().filter(|(m, at)| holds(m, *at)).count();
+            if copies < need {
+                // What is being moved is still where it was: look everywhere.
+                copies = self
+                    .devices
+                    .iter()
+                    .filter(|(device, d)| {
+                        let image = if durable { &d.durable } else { &d.visible };
+                        matches!(device, Device::Member(_)) && !d.dead && image.holds(stamp)
+                    })
+                    .count();
+            }
+            if copies < need {
+                let how = if durable { "durably " } else { "" };
+                self.fail(format!(
+                    "sector {s} was acknowledged as {} {how}with {copies} copies on the media, of {need}; the map says {place:?}",
+                    show(stamp)
+                ));
+                return;
+            }
+        }
+    }
+
+    /// The segment table against the map: what it counts is what is there, and what is dirty has its copies.
+    pub fn check_segments(&mut self, volume: u16) {
+        let Some(engine) = &self.engine else { return };
+        let mut counted: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        engine.each_piece(volume, |_, p| {
+            let c = counted.entry(p.segment).or_default();
+            c.0 += 1;
+            c.1 += u32::from(p.dirty());
+        });
+        let whole = engine.status().members.iter().all(|m| m.in_sync);
+        let copies = usize::from(engine.status().copies);
+        let mut wrong = None;
+        engine.each_segment(|n, s| {
+            if s.volume != volume {
+                return;
+            }
+            let (live, dirty) = counted.get(&n).copied().unwrap_or_default();
+            if (s.live, s.dirty) != (live, dirty) {
+                wrong = Some(format!("segment {n} counts {} pieces, {} dirty; the map has {live}, {dirty}", s.live, s.dirty));
+            }
+            if whole && dirty > 0 && s.places().count() < copies {
+                wrong = Some(format!("segment {n} holds {dirty} dirty pieces on {} copies", s.places().count()));
+            }
+        });
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+
+    /// Where the cache says that a sector's copies are; whether they are there is looked up on the media.
+    fn place_of(&self, volume: u16, sector: u64) -> Option<Vec<(u8, u64)>> {
+        let engine = self.engine.as_ref()?;
+        engine.locate(volume, sector).map(|v| v.into_iter().map(|(m, byte)| (m, byte / 512)).collect())
+    }
+
+    /// Tells a story's narrator.
+    pub fn note(&mut self, what: &str) {
+        self.say(|| what.to_string());
+    }
+
+    /// The daemon dies. Of what it had in flight each write may still land, until the next claim is granted.
+    pub fn kill(&mut self) {
+        self.note("THE DAEMON IS KILLED");
+        self.end_daemon();
+        for f in self.take_flights() {
+            let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector]);
+            for (sector, buf) in written(&f.op) {
+                if let Some(d) = self.devices.get_mut(&f.device) {
+                    d.land(sector, &buf, cut, &mut self.rng);
+                }
+            }
+        }
+        for o in self.oracles.values_mut() {
+            o.killed();
+        }
+    }
+
+    /// The power goes, for everything at once.
+    pub fn cut_power(&mut self) {
+        self.note("POWER CUT");
+        self.end_daemon();
+        let flights = self.take_flights();
+        for (device, d) in &mut self.devices {
+            let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
+            d.cut_power(cut, &mut self.rng);
+            let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
+            for f in flights.iter().filter(|f| f.device == *device) {
+                for (sector, buf) in written(&f.op) {
+                    d.tear(sector, &buf, cut, &mut self.rng);
+                }
+            }
+        }
+        for o in self.oracles.values_mut() {
+            o.power_cut();
+        }
+    }
+
+    fn end_daemon(&mut self) {
+        self.engine = None;
+        self.asked.clear();
+        self.events.clear();
+        self.commands.clear();
+        self.ended.clear();
+        self.model_wakes.clear();
+    }
+
+    /// What was in flight, in an order of chance.
+    fn take_flights(&mut self) -> Vec<Flight> {
+        let mut flights: Vec<(u64, Flight)> = self.flights.drain().collect();
+        flights.sort_by_key(|f| f.0);
+        let mut out = Vec::with_capacity(flights.len());
+        while !flights.is_empty() {
+            let n = self.rng.below(flights.len() as u64) as usize;
+            out.push(flights.swap_remove(n).1);
+        }
+        out
+    }
+
+    /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same.
+    pub fn check_disk(&mut self, volume: u16) {
+        let Some(o) = self.oracles.get_mut(&volume) else { return };
+        let now = o.tick();
+        let mut wrong = None;
+        for s in o.touched() {
+            let stamp = self.devices[&Device::Backing(volume)].visible.get(s).stamp().unwrap_or(u64::MAX);
+            if let Err(allowed) = o.check(s, stamp, now) {
+                wrong = Some(format!(
+                    "after the detach, sector {s} of the disk is {}, allowed were {}",
+                    show(stamp),
+                    show_all(&allowed)
+                ));
+                break;
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+}
+
+/// A request in words.
+fn in_words(r: &Request<SimBuf>) -> String {
+    match r {
+        Request::Read { sector, sectors } => format!("read {sector} +{sectors}"),
+        Request::Write { sector, data, fua } => {
+            let write = data.run().unwrap_or(0) >> 20;
+            format!("write {write}: {sector} +{}{}", data.sectors(), if *fua { ", durable" } else { "" })
+        }
+        Request::Flush => "flush".into(),
+        Request::Discard { sector, sectors } => format!("discard {sector} +{sectors}"),
+        Request::WriteZeroes { sector, sectors, fua } => {
+            format!("write zeroes {sector} +{sectors}{}", if *fua { ", durable" } else { "" })
+        }
+    }
+}
+
+/// A stamp in words.
+fn show(stamp: u64) -> String {
+    match stamp {
+        0 => "zeroes".into(),
+        u64::MAX => "metadata".into(),
+        s if s >= 1 << 50 => format!("as at first (sector {})", s & ((1 << 50) - 1)),
+        s => format!("write {} (sector {})", s >> 20, s & 0xf_ffff),
+    }
+}
+
+fn show_all(stamps: &[u64]) -> String {
+    stamps.iter().map(|s| show(*s)).collect::<Vec<_>>().join(", ")
+}
+
+/// The bytes that an operation changes.
+fn changes(op: &DeviceOp<SimBuf>) -> Option<(u64, u64)> {
+    match op {
+        DeviceOp::Write { offset, bufs } => Some((*offset, offset + bufs.iter().map(|b| b.len() as u64).sum::<u64>())),
+        DeviceOp::Discard { offset, len } | DeviceOp::WriteZeroes { offset, len } => Some((*offset, offset + len)),
+        DeviceOp::Read { .. } | DeviceOp::Flush => None,
+    }
+}
+
+/// What an operation writes, by sector.
+fn written(op: &DeviceOp<SimBuf>) -> Vec<(u64, SimBuf)> {
+    match op {
+        DeviceOp::Write { offset, bufs } => {
+            let mut at = offset / 512;
+            bufs.iter()
+                .map(|b| {
+                    let s = at;
+                    at += b.sectors() as u64;
+                    (s, b.clone())
+                })
+                .collect()
+        }
+        DeviceOp::Discard { offset, len } | DeviceOp::WriteZeroes { offset, len } => {
+            vec![(offset / 512, SimBuf::zeroes(*len as usize))]
+        }
+        DeviceOp::Read { .. } | DeviceOp::Flush => Vec::new(),
+    }
+}
