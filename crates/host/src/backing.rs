@@ -1,0 +1,216 @@
+//! Backing devices: how they are named, claimed, recognised, and what a volume on them looks like.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use headpond_engine::io::{BLOCK_SECTORS, Device, SECTOR};
+use headpond_sim::models::rotating::RotatingParams;
+use headpond_sim::models::{Access, Kind, RotatingDisk, TimingModel};
+
+use crate::claim::{Claim, ClaimError};
+use crate::device::facts::Facts;
+use crate::device::modelled::{Pace, PaceKind};
+use crate::pool::probe::{self, Found};
+use crate::runtime::Given;
+
+const MODELLED: &str = "modelled:";
+
+/// How a person names a backing device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spec {
+    path: PathBuf,
+    modelled: bool,
+}
+
+impl Spec {
+    /// A path, or `modelled:` and a path: the file there, at the pace of a modelled rotating disk.
+    pub fn new(text: &str) -> Spec {
+        let (path, modelled) = match text.strip_prefix(MODELLED) {
+            Some(path) => (path, true),
+            None => (text, false),
+        };
+        Spec { path: std::path::absolute(path).unwrap_or_else(|_| path.into()), modelled }
+    }
+
+    /// The device or file itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.modelled { MODELLED } else { "" }, self.path.display())
+    }
+}
+
+/// Why a backing device cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum BackingError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error("{path} cannot be read: {source}. Nothing was changed. Look at the kernel's log, then try again")]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} is a cache device of pool {pool}. Nothing was changed: as a backing device it would be overwritten. \
+         Name another device; `headpond pool destroy {path}` frees it"
+    )]
+    Member { path: PathBuf, pool: String },
+    #[error("{path} has {size} bytes: too few for a volume. Nothing was changed. Name a device of at least 4 KiB")]
+    Small { path: PathBuf, size: u64 },
+}
+
+/// A claimed backing device.
+pub struct Backing {
+    spec: Spec,
+    claim: Claim,
+}
+
+impl Backing {
+    /// Claims it, waiting up to `patience` for whoever holds it, and makes sure that it is no cache device.
+    pub fn open(spec: &Spec, patience: Duration) -> Result<Backing, BackingError> {
+        let claim = Claim::take(&spec.path, patience)?;
+        let path = || spec.path.clone();
+        let size = claim.facts().size;
+        if size < SECTOR * BLOCK_SECTORS {
+            return Err(BackingError::Small { path: path(), size });
+        }
+        let found = probe::probe(claim.as_fd(), size).map_err(|source| BackingError::Read { path: path(), source })?;
+        let pool = match found {
+            Found::Member(superblock) => superblock.name,
+            Found::Newer(_) | Found::Damaged(_) => "(not readable by this version)".into(),
+            Found::Signature(_) | Found::Nothing => return Ok(Backing { spec: spec.clone(), claim }),
+        };
+        Err(BackingError::Member { path: path(), pool })
+    }
+
+    /// What names this very device across restarts.
+    ///
+    /// A device without a name of its own, such as a loop device, goes by its path; the engine compares
+    /// what is cached with what is on the disk in any case.
+    pub fn identity(&self) -> String {
+        let own = self.claim.facts().identity.clone();
+        let identity = own.unwrap_or_else(|| {
+            let path = self.spec.path.canonicalize().unwrap_or_else(|_| self.spec.path.clone());
+            format!("path:{}", path.display())
+        });
+        let mut identity = format!("{}{identity}", if self.spec.modelled { MODELLED } else { "" });
+        while identity.len() > 256 {
+            identity.pop();
+        }
+        identity
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.spec.path
+    }
+
+    /// Its facts; a modelled disk is a rotating one.
+    pub fn facts(&self) -> Facts {
+        let facts = self.claim.facts().clone();
+        Facts { rotational: facts.rotational || self.spec.modelled, ..facts }
+    }
+
+    /// Its size in sectors of 512 bytes.
+    pub fn sectors(&self) -> u64 {
+        self.claim.facts().size / SECTOR
+    }
+
+    /// The sector, modulo a block, at which its first partition begins; 0 if it has none.
+    ///
+    /// File systems align to where they begin, so this is where the blocks of most requests begin, too.
+    pub fn phase(&self) -> io::Result<u8> {
+        let sector = u64::from(self.claim.facts().logical_block);
+        if sector != SECTOR {
+            return Ok(0);
+        }
+        let head = probe::read(self.claim.as_fd(), 0, SECTOR * BLOCK_SECTORS)?;
+        Ok(first_partition(head.as_slice()).map_or(0, |start| (start % BLOCK_SECTORS) as u8))
+    }
+
+    /// Hands it to the engine as the volume with this number.
+    pub fn give(self, volume: u16) -> Given {
+        let pace: Option<Box<dyn Pace + Send>> = match self.spec.modelled {
+            true => Some(Box::new(RealTime(RotatingDisk::new(RotatingParams::nearline_7200())))),
+            false => None,
+        };
+        Given { device: Device::Backing(volume), claim: self.claim, pace }
+    }
+}
+
+/// The lowest first sector in a partition table, MBR or GPT, with sectors of 512 bytes.
+fn first_partition(head: &[u8]) -> Option<u64> {
+    let u32_at = |at: usize| Some(u64::from(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?)));
+    let u64_at = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+    if head.get(510..512)? != [0x55, 0xaa] {
+        return None;
+    }
+    let entries = || (446..510).step_by(16).filter(|at| head[at + 4] != 0);
+    // A GPT's own entries begin in its third sector, 128 bytes each.
+    if entries().any(|at| head[at + 4] == 0xee) && head.get(512..520)? == b"EFI PART" {
+        let used = (1024..head.len()).step_by(128).filter(|at| head[*at..at + 16] != [0; 16]);
+        return used.filter_map(|at| u64_at(at + 32)).min();
+    }
+    entries().filter_map(|at| u32_at(at + 8)).filter(|start| *start > 0).min()
+}
+
+/// A timing model in the time of day.
+struct RealTime<M>(M);
+
+impl<M: TimingModel> Pace for RealTime<M> {
+    fn submit(&mut self, now_ns: u64, id: u64, kind: PaceKind, offset: u64, len: u64) {
+        let kind = match kind {
+            PaceKind::Read => Kind::Read,
+            PaceKind::Write => Kind::Write,
+            PaceKind::Flush => Kind::Flush,
+            PaceKind::Discard => Kind::Discard,
+            PaceKind::WriteZeroes => Kind::WriteZeroes,
+        };
+        self.0.submit(now_ns, id, Access { kind, offset, len });
+    }
+
+    fn next(&self) -> Option<u64> {
+        self.0.next_completion()
+    }
+
+    fn due(&mut self, now_ns: u64) -> Vec<u64> {
+        let mut done = Vec::new();
+        self.0.advance(now_ns, &mut done);
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_partition_is_found_in_both_kinds_of_table() {
+        let mut mbr = vec![0; 4096];
+        mbr[510..512].copy_from_slice(&[0x55, 0xaa]);
+        assert_eq!(first_partition(&mbr), None);
+        for (slot, kind, start) in [(0, 0x83, 2048_u32), (2, 0x83, 63)] {
+            mbr[446 + slot * 16 + 4] = kind;
+            mbr[446 + slot * 16 + 8..][..4].copy_from_slice(&start.to_le_bytes());
+        }
+        assert_eq!(first_partition(&mbr), Some(63));
+        let mut gpt = vec![0; 4096];
+        gpt[510..512].copy_from_slice(&[0x55, 0xaa]);
+        gpt[450] = 0xee;
+        gpt[512..520].copy_from_slice(b"EFI PART");
+        gpt[1024..1040].fill(7);
+        gpt[1056..1064].copy_from_slice(&34_u64.to_le_bytes());
+        assert_eq!(first_partition(&gpt), Some(34));
+    }
+
+    #[test]
+    fn a_spec_is_shown_as_it_was_named() {
+        assert_eq!(Spec::new("modelled:/a/b").to_string(), "modelled:/a/b");
+        assert_eq!(Spec::new("/a/b").to_string(), "/a/b");
+    }
+}

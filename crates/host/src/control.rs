@@ -1,0 +1,443 @@
+//! The control socket: JSON objects, each ended by a zero byte, over a Unix socket, in the manner of Varlink.
+//!
+//! A call is `{"method": "org.headpond.Status", "parameters": {}}`, with `"more": true` if progress is wanted. The
+//! answer is `{"parameters": {...}}`, or `{"error": "org.headpond.Refused", "parameters": {"message": "..."}}`; before
+//! it, if they were wanted, come answers with `"continues": true`. Fields that are not known are an error.
+//!
+//! The socket is its owner's alone (mode 0600), and each client's user is asked of the kernel besides.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::nbd::server::{ListenError, listen};
+
+/// The longest frame in either direction that is read, in bytes.
+pub const LIMIT: usize = 64 << 10;
+/// Replies carry a line for each volume and member, and may be longer.
+const REPLY_LIMIT: usize = 1 << 20;
+/// Clients at a time.
+const CLIENTS: usize = 32;
+
+/// What a client may ask.
+#[derive(Clone, PartialEq, Debug)]
+#[expect(missing_docs, reason = "the fields are those of the command line")]
+pub enum Call {
+    /// How everything stands.
+    Status,
+    /// Make a device a volume of the pool.
+    Attach(Attach),
+    /// Destage a volume and let go of it.
+    Detach { name: String },
+    /// Switch a volume's mode.
+    SetMode { name: String, mode: String },
+    /// Destage all that is dirty on a volume now.
+    Destage { name: String },
+    /// Take a checkpoint now.
+    Checkpoint,
+    /// End the daemon cleanly.
+    Stop,
+    /// End the long command that runs on a volume.
+    Cancel { name: String },
+}
+
+/// The parameters of `Attach`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// The volume's name.
+    pub name: String,
+    /// Its backing device.
+    pub spec: String,
+    /// Its mode.
+    pub mode: String,
+    /// Where its grid of blocks begins; by its partition table if not given.
+    #[serde(default)]
+    pub phase: Option<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Name {
+    name: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NameAndMode {
+    name: String,
+    mode: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// A call as it is on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Frame {
+    method: String,
+    #[serde(default = "no_parameters")]
+    parameters: Value,
+    #[serde(default)]
+    more: bool,
+}
+
+fn no_parameters() -> Value {
+    json!({})
+}
+
+#[derive(Deserialize)]
+struct ReplyFrame {
+    #[serde(default = "no_parameters")]
+    parameters: Value,
+    #[serde(default)]
+    continues: bool,
+    error: Option<String>,
+}
+
+impl Call {
+    fn frame(&self) -> (&'static str, Value) {
+        let (method, parameters) = match self {
+            Call::Status => ("Status", json!({})),
+            Call::Attach(attach) => ("Attach", json!(attach)),
+            Call::Detach { name } => ("Detach", json!({ "name": name })),
+            Call::SetMode { name, mode } => ("SetMode", json!({ "name": name, "mode": mode })),
+            Call::Destage { name } => ("Destage", json!({ "name": name })),
+            Call::Checkpoint => ("Checkpoint", json!({})),
+            Call::Stop => ("Stop", json!({})),
+            Call::Cancel { name } => ("Cancel", json!({ "name": name })),
+        };
+        (method, parameters)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<(Call, bool), Fault> {
+        fn get<T: serde::de::DeserializeOwned>(parameters: Value) -> Result<T, Fault> {
+            serde_json::from_value(parameters).map_err(|error| Fault::invalid(&error))
+        }
+        let Frame { method, parameters, more } = serde_json::from_slice(bytes).map_err(|error| Fault::invalid(&error))?;
+        let none = |call, parameters| get::<Nothing>(parameters).map(|Nothing {}| call);
+        let call = match method.strip_prefix("org.headpond.").unwrap_or_default() {
+            "Status" => none(Call::Status, parameters)?,
+            "Attach" => Call::Attach(get(parameters)?),
+            "Detach" => Call::Detach { name: get::<Name>(parameters)?.name },
+            "SetMode" => {
+                let NameAndMode { name, mode } = get(parameters)?;
+                Call::SetMode { name, mode }
+            }
+            "Destage" => Call::Destage { name: get::<Name>(parameters)?.name },
+            "Checkpoint" => none(Call::Checkpoint, parameters)?,
+            "Stop" => none(Call::Stop, parameters)?,
+            "Cancel" => Call::Cancel { name: get::<Name>(parameters)?.name },
+            _ => {
+                let message = format!("There is no method {method:?}. Nothing was done.");
+                return Err(Fault { kind: FaultKind::Invalid, message });
+            }
+        };
+        Ok((call, more))
+    }
+}
+
+/// What kind of failure a call ended in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// It was tried and failed.
+    Failed,
+    /// It was not tried, since data could be lost.
+    Refused,
+    /// The call makes no sense.
+    Invalid,
+}
+
+/// Why a call did not do what it should.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Fault {
+    /// What kind it is.
+    pub kind: FaultKind,
+    /// What happened, what it means for the data, what to do next.
+    pub message: String,
+}
+
+const FAULTS: [(FaultKind, &str); 3] = [
+    (FaultKind::Failed, "org.headpond.Failed"),
+    (FaultKind::Refused, "org.headpond.Refused"),
+    (FaultKind::Invalid, "org.varlink.service.InvalidParameter"),
+];
+
+impl Fault {
+    /// It was tried and failed.
+    pub fn failed(message: impl Into<String>) -> Fault {
+        Fault { kind: FaultKind::Failed, message: message.into() }
+    }
+
+    /// It was not tried, since data could be lost.
+    pub fn refused(message: impl Into<String>) -> Fault {
+        Fault { kind: FaultKind::Refused, message: message.into() }
+    }
+
+    fn invalid(error: &serde_json::Error) -> Fault {
+        let message = format!("The call was not understood: {error}. Nothing was done.");
+        Fault { kind: FaultKind::Invalid, message }
+    }
+
+    fn name(&self) -> &'static str {
+        FAULTS.iter().find(|(kind, _)| *kind == self.kind).map_or("", |(_, name)| name)
+    }
+
+    fn named(name: &str, message: String) -> Fault {
+        let kind = FAULTS.iter().find(|(_, known)| *known == name).map_or(FaultKind::Failed, |(kind, _)| *kind);
+        Fault { kind, message }
+    }
+}
+
+/// What is behind the socket. Called from one thread per client.
+pub trait Service: Send + Sync + 'static {
+    /// Does what was asked; `progress` is called from time to time with how far it is.
+    fn call(&self, call: Call, progress: &mut dyn FnMut(Value)) -> Result<Value, Fault>;
+}
+
+/// A socket being served. Dropped, it takes no more clients, and those it has end with their next call.
+pub struct Server {
+    path: PathBuf,
+    file: (u64, u64),
+    listener: Arc<UnixListener>,
+    stopping: Arc<AtomicBool>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on `path`.
+    pub fn start(path: &Path, service: Arc<impl Service>) -> Result<Server, ListenError> {
+        let failed = |error: io::Error| ListenError::Io(path.to_owned(), error);
+        let listener = Arc::new(listen(path)?);
+        let file = fs::symlink_metadata(path).map(|it| (it.dev(), it.ino())).map_err(failed)?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (listens, stops) = (listener.clone(), stopping.clone());
+        let accepting =
+            thread::Builder::new().name("control".into()).spawn(move || accept(&listens, &stops, &service)).map_err(failed)?;
+        Ok(Server { path: path.to_owned(), file, listener, stopping, accepting: Some(accepting) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        // Wakes the thread from its accept.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        if fs::symlink_metadata(&self.path).is_ok_and(|it| (it.dev(), it.ino()) == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Service>) {
+    // Each client's thread holds a clone.
+    let clients = Arc::new(());
+    loop {
+        let accepted = listener.accept();
+        if stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a control client; trying again");
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if !is_ours(&stream) || Arc::strong_count(&clients) > CLIENTS {
+            tracing::warn!("closed a control connection: of another user, or one too many");
+            continue;
+        }
+        let (service, client) = (service.clone(), clients.clone());
+        let spawned = thread::Builder::new().name("control-client".into()).spawn(move || {
+            if let Err(error) = serve(&stream, &*service) {
+                tracing::debug!(%error, "a control connection ended");
+            }
+            drop(client);
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread for a control client; closed its connection");
+        }
+    }
+}
+
+/// Whether the client is the daemon's own user, or root.
+fn is_ours(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
+
+fn serve(stream: &UnixStream, service: &impl Service) -> io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    while let Some(frame) = read_frame(&mut reader, LIMIT)? {
+        let result = match Call::parse(&frame) {
+            Ok((call, more)) => service.call(call, &mut |progress| {
+                if more {
+                    // A client that is gone does not end what it began.
+                    let _ = write_frame(stream, &json!({ "parameters": progress, "continues": true }));
+                }
+            }),
+            Err(fault) => Err(fault),
+        };
+        let reply = match result {
+            Ok(parameters) => json!({ "parameters": parameters }),
+            Err(fault) => json!({ "error": fault.name(), "parameters": { "message": fault.message } }),
+        };
+        write_frame(stream, &reply)?;
+    }
+    Ok(())
+}
+
+/// A frame without its end; `None` at the end of the stream.
+fn read_frame(reader: &mut impl BufRead, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut frame = Vec::new();
+    loop {
+        let bytes = reader.fill_buf()?;
+        if bytes.is_empty() {
+            return if frame.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+        }
+        let end = bytes.iter().position(|byte| *byte == 0);
+        let taken = end.unwrap_or(bytes.len());
+        if frame.len() + taken > limit {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is longer than the limit"));
+        }
+        frame.extend_from_slice(&bytes[..taken]);
+        reader.consume(taken + usize::from(end.is_some()));
+        if end.is_some() {
+            return Ok(Some(frame));
+        }
+    }
+}
+
+fn write_frame(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(value)?;
+    bytes.push(0);
+    stream.write_all(&bytes)
+}
+
+/// Why a call got no answer, or not the one wished for.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum CallError {
+    #[error(
+        "No daemon answers at {0}. Nothing was done. Start it with `headpond serve`, or name the socket of one that runs with \
+         --socket or --pool"
+    )]
+    NotRunning(PathBuf),
+    #[error("The daemon at {0} did not answer: {1}. Whether it did what was asked is not known; `headpond status` shows it")]
+    Broken(PathBuf, #[source] io::Error),
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// Asks the daemon at `path`, and waits for its answer.
+pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result<Value, CallError> {
+    let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => CallError::NotRunning(path.to_owned()),
+        _ => CallError::Broken(path.to_owned(), error),
+    })?;
+    let broken = |error| CallError::Broken(path.to_owned(), error);
+    let (method, parameters) = call.frame();
+    let frame = Frame { method: format!("org.headpond.{method}"), parameters, more: true };
+    write_frame(&stream, &json!(frame)).map_err(broken)?;
+    let mut reader = BufReader::new(&stream);
+    loop {
+        let frame = read_frame(&mut reader, REPLY_LIMIT).map_err(broken)?;
+        let frame = frame.ok_or_else(|| broken(io::ErrorKind::UnexpectedEof.into()))?;
+        let reply: ReplyFrame = serde_json::from_slice(&frame).map_err(|error| broken(error.into()))?;
+        match reply {
+            ReplyFrame { error: Some(name), parameters, .. } => {
+                let message = parameters["message"].as_str().unwrap_or("The daemon does not say why.").to_owned();
+                return Err(Fault::named(&name, message).into());
+            }
+            ReplyFrame { continues: true, parameters, .. } => progress(parameters),
+            ReplyFrame { parameters, .. } => return Ok(parameters),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Echo;
+
+    impl Service for Echo {
+        fn call(&self, call: Call, progress: &mut dyn FnMut(Value)) -> Result<Value, Fault> {
+            match call {
+                Call::Destage { name } => {
+                    progress(json!({ "dirty_bytes": 1 }));
+                    Ok(json!({ "name": name }))
+                }
+                Call::Stop => Err(Fault::refused("no")),
+                call => Ok(json!({ "call": format!("{call:?}") })),
+            }
+        }
+    }
+
+    fn served() -> (tempfile::TempDir, PathBuf, Server) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let server = Server::start(&path, Arc::new(Echo)).unwrap();
+        (dir, path, server)
+    }
+
+    #[test]
+    fn calls_answers_progress_and_faults_come_through() {
+        let (_dir, path, server) = served();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let mut seen = Vec::new();
+        let answer = call(&path, &Call::Destage { name: "v".into() }, |it| seen.push(it)).unwrap();
+        assert_eq!((answer, seen), (json!({ "name": "v" }), vec![json!({ "dirty_bytes": 1 })]));
+        let attach = Attach { name: "a".into(), spec: "/b".into(), mode: "write-back".into(), phase: Some(7) };
+        let answer = call(&path, &Call::Attach(attach.clone()), |_| ()).unwrap();
+        assert_eq!(answer["call"], format!("{:?}", Call::Attach(attach)));
+        let refused = call(&path, &Call::Stop, |_| ()).unwrap_err();
+        assert!(matches!(refused, CallError::Fault(Fault { kind: FaultKind::Refused, message }) if message == "no"));
+        drop(server);
+        assert!(matches!(call(&path, &Call::Status, |_| ()), Err(CallError::NotRunning(_))));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_and_the_next_call_answered() {
+        let (_dir, path, _server) = served();
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        for bad in [
+            r#"{"method":"org.headpond.Status","parameters":{"x":1}}"#,
+            r#"{"method":"org.headpond.Status","other":1}"#,
+            r#"{"method":"org.headpond.Format","parameters":{}}"#,
+            r#"{"method":"org.headpond.Detach","parameters":{}}"#,
+            r#"[1]"#,
+            "{",
+        ] {
+            stream.write_all(bad.as_bytes()).unwrap();
+            stream.write_all(&[0]).unwrap();
+            let reply = read_frame(&mut reader, LIMIT).unwrap().unwrap();
+            let reply: Value = serde_json::from_slice(&reply).unwrap();
+            assert_eq!(reply["error"], "org.varlink.service.InvalidParameter", "{bad}");
+        }
+        stream.write_all(b"{\"method\":\"org.headpond.Checkpoint\"}\0").unwrap();
+        let reply = read_frame(&mut reader, LIMIT).unwrap().unwrap();
+        assert!(String::from_utf8(reply).unwrap().contains("Checkpoint"));
+        // A frame without an end is cut off at the limit.
+        let _ = stream.write_all(&vec![b' '; LIMIT + 4096]);
+        assert!(!matches!(read_frame(&mut reader, LIMIT), Ok(Some(_))));
+    }
+}

@@ -1,0 +1,240 @@
+//! What the control socket can ask of a daemon.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use headpond_engine::io::{BLOCK, Command, CommandError, Device, NewVolume};
+use headpond_engine::status::VolumeStatus;
+use headpond_format::{MAX_VOLUMES, Mode};
+use serde_json::{Value, json};
+
+use super::{Shape, Shared, Slot, StopState, lock, mode_named};
+use crate::backing::{Backing, Spec};
+use crate::control::{Attach, Call, Fault, Service};
+use crate::pool::create::random;
+use crate::runtime::Running;
+
+/// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often progress is told.
+const TELL: Duration = Duration::from_millis(500);
+
+type Progress<'a> = &'a mut dyn FnMut(Value);
+
+impl Service for Shared {
+    fn call(&self, call: Call, progress: Progress<'_>) -> Result<Value, Fault> {
+        match call {
+            Call::Status => self.report().map(|report| json!(report)).ok_or_else(ended),
+            Call::Attach(new) => self.attach(&new),
+            Call::Detach { name } => self.detach(&name, progress),
+            Call::SetMode { name, mode } => {
+                let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
+                let volume = self.volume(&name)?;
+                self.long(&volume, Command::SetMode { volume: volume.number, mode }, progress)?;
+                Ok(json!({ "mode": mode.name() }))
+            }
+            Call::Destage { name } => {
+                let volume = self.volume(&name)?;
+                self.long(&volume, Command::Destage { volume: volume.number }, progress)?;
+                Ok(json!({}))
+            }
+            Call::Checkpoint => {
+                self.handle.begin(Command::Checkpoint).end().map_err(|error| Fault::failed(error.to_string()))?;
+                Ok(json!({}))
+            }
+            Call::Cancel { name } => self.cancel(&name),
+            Call::Stop => self.want_stop(),
+        }
+    }
+}
+
+fn ended() -> Fault {
+    Fault::failed("The daemon is ending. What was acknowledged is safe. Start it again with `headpond serve`.")
+}
+
+fn no_mode(name: &str) -> Fault {
+    Fault::failed(format!(
+        "There is no mode {name:?}. Nothing was changed. The modes are write-back, write-through, write-around and pass-through."
+    ))
+}
+
+impl Shared {
+    fn volume(&self, name: &str) -> Result<VolumeStatus, Fault> {
+        let status = self.handle.status().ok_or_else(ended)?;
+        status.volume(name).cloned().ok_or_else(|| {
+            let names: Vec<&str> = status.volumes.iter().map(|volume| volume.name.as_str()).collect();
+            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+            Fault::failed(format!(
+                "There is no volume {name} on pool {}. Nothing was changed. Its volumes are: {names}.",
+                status.pool
+            ))
+        })
+    }
+
+    fn attach(&self, new: &Attach) -> Result<Value, Fault> {
+        let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if new.name.is_empty() || new.name.len() > 64 || new.name.starts_with('.') || !new.name.chars().all(good) {
+            return Err(Fault::failed(format!(
+                "{:?} is not a name for a volume. Nothing was changed. Use 1 to 64 letters, digits, '-', '_' and '.', the first \
+                 of which is no '.'.",
+                new.name
+            )));
+        }
+        let _changing = lock(&self.changing);
+        let status = self.handle.status().ok_or_else(ended)?;
+        if status.volume(&new.name).is_some() {
+            return Err(Fault::failed(format!(
+                "There is a volume {} on pool {} already. Nothing was changed. Choose another name, or detach that volume first.",
+                new.name, status.pool
+            )));
+        }
+        let number = (0..MAX_VOLUMES as u16).find(|number| status.volumes.iter().all(|volume| volume.number != *number));
+        let number = number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))?;
+        let spec = Spec::new(&new.spec);
+        let backing = Backing::open(&spec, PATIENCE).map_err(|error| Fault::refused(format!("{error}.")))?;
+        let io = |error: std::io::Error| {
+            Fault::failed(format!(
+                "{} cannot be read: {error}. Nothing was changed. Look at the kernel's log.",
+                spec.path().display()
+            ))
+        };
+        let phase = match new.phase {
+            Some(phase) => phase,
+            None => backing.phase().map_err(io)?,
+        };
+        let (shape, sectors) = (Shape::of(&backing.facts()), backing.sectors());
+        if phase > 7 || phase != 0 && shape.block > 512 {
+            return Err(Fault::failed(format!(
+                "A phase of {phase} does not fit {}, whose blocks have {} bytes. Nothing was changed. Give 0 to 7, or auto; 0 where \
+                 blocks are larger than 512 bytes.",
+                spec.path().display(),
+                shape.block
+            )));
+        }
+        let volume = NewVolume {
+            number,
+            id: random().map_err(io)?,
+            name: new.name.clone(),
+            sectors,
+            phase,
+            mode,
+            backing: backing.identity(),
+        };
+        self.handle.add(backing.give(number));
+        if let Err(error) = self.handle.begin(Command::Attach(volume)).end() {
+            self.handle.remove(Device::Backing(number));
+            return Err(Fault::failed(format!("{} was not attached: {error} {spec} is as it was.", new.name)));
+        }
+        let (name, bytes) = (new.name.clone(), shape.size);
+        let slot = Slot {
+            name: name.clone(),
+            spec: Some(spec.clone()),
+            shape: Some(shape),
+            export: None,
+            place: None,
+            problem: None,
+            running: None,
+        };
+        lock(&self.volumes).insert(number, slot);
+        self.remember(|volumes| drop(volumes.insert(name, spec.to_string())));
+        self.offer(number);
+        let volumes = lock(&self.volumes);
+        let slot = volumes.get(&number);
+        let place = slot.and_then(|slot| slot.place.clone());
+        let problem = slot.and_then(|slot| slot.problem.clone());
+        Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
+    }
+
+    /// Destages a volume and lets go of it; one whose loop device is in use is refused at once.
+    fn detach(&self, name: &str, progress: Progress<'_>) -> Result<Value, Fault> {
+        let _changing = lock(&self.changing);
+        let volume = self.volume(name)?;
+        let number = volume.number;
+        if !volume.serving {
+            return Err(Fault::refused(CommandError::NotServed.to_string()));
+        }
+        self.withdraw(number)
+            .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
+        if let Err(fault) = self.long(&volume, Command::Detach { volume: number }, progress) {
+            // It had been switched to pass-through on the way; what it was is what its owner wants.
+            let back = Command::SetMode { volume: number, mode: volume.mode };
+            if let Err(error) = self.handle.begin(back).end() {
+                tracing::warn!("volume {name} stays in mode {}: {error}", Mode::PassThrough.name());
+            }
+            self.offer(number);
+            return Err(fault);
+        }
+        self.handle.remove(Device::Backing(number));
+        lock(&self.volumes).remove(&number);
+        self.remember(|volumes| drop(volumes.remove(name)));
+        Ok(json!({ "bytes": volume.sectors * 512 }))
+    }
+
+    /// Ends the long command that runs on a volume; that one's own client is told.
+    fn cancel(&self, name: &str) -> Result<Value, Fault> {
+        let running = lock(&self.volumes).values().find(|slot| slot.name == name).and_then(|slot| slot.running);
+        let id = running.ok_or_else(|| {
+            Fault::failed(format!("Nothing that could be cancelled is under way on volume {name}. Nothing was changed."))
+        })?;
+        self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
+        Ok(json!({}))
+    }
+
+    /// Asks the daemon's main thread to end, and waits until the engine has.
+    fn want_stop(&self) -> Result<Value, Fault> {
+        let mut state = lock(&self.stopping.state);
+        if matches!(*state, StopState::Running) {
+            *state = StopState::Wanted;
+        }
+        loop {
+            if let StopState::Stopped(result) = &*state {
+                return result.clone().map(|()| json!({})).map_err(Fault::failed);
+            }
+            state = self.stopping.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Runs a command that may take long, and tells how far it is: bytes dirty, and seconds left by the rate so far.
+    fn long(&self, volume: &VolumeStatus, command: Command, progress: Progress<'_>) -> Result<(), Fault> {
+        let running = self.handle.begin(command);
+        self.set_running(volume.number, Some(&running))?;
+        let begun = Instant::now();
+        let at_first = volume.dirty_blocks;
+        let result = loop {
+            if let Some(result) = running.wait(TELL) {
+                break result;
+            }
+            let status = self.handle.status().ok_or_else(ended)?;
+            let left = status.volume(&volume.name).map_or(0, |volume| volume.dirty_blocks);
+            let done = at_first.saturating_sub(left);
+            let seconds = (done > 0).then(|| begun.elapsed().as_secs_f64() * left as f64 / done as f64);
+            progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds.map(f64::ceil) }));
+        };
+        let _ = self.set_running(volume.number, None);
+        result.map_err(|error| Fault::failed(format!("Volume {}: {error}", volume.name)))
+    }
+
+    /// Notes what runs on a volume, so that it can be cancelled; one thing at a time.
+    fn set_running(&self, number: u16, running: Option<&Running>) -> Result<(), Fault> {
+        let mut volumes = lock(&self.volumes);
+        let Some(slot) = volumes.get_mut(&number) else { return Ok(()) };
+        if let (Some(running), Some(_)) = (running, slot.running) {
+            self.handle.begin(Command::Cancel(running.id));
+            return Err(Fault::failed(format!(
+                "Another command is under way on volume {}. Nothing was changed. Wait for it, or cancel it.",
+                slot.name
+            )));
+        }
+        slot.running = running.map(|running| running.id);
+        Ok(())
+    }
+
+    fn remember(&self, change: impl FnOnce(&mut std::collections::BTreeMap<String, String>)) {
+        let mut places = lock(&self.places);
+        change(&mut places.volumes);
+        if let Err(error) = self.state.remember(&self.pool, &places) {
+            tracing::warn!("cannot remember where the devices are: {error}; the next start may need --backing");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! How a daemon stands, and what its owner should do about it.
+
+use headpond_engine::Status;
+use headpond_engine::io::{BLOCK, SECTOR};
+use headpond_engine::status::VolumeStatus;
+
+use super::{Daemon, Shared, Slot, lock};
+use crate::report::{Advice, Member, Report, Requests, Volume};
+use crate::state::hex;
+
+impl Daemon {
+    /// How it stands; `None` if its engine has ended.
+    pub fn report(&self) -> Option<Report> {
+        self.shared.report()
+    }
+}
+
+impl Shared {
+    pub(super) fn report(&self) -> Option<Report> {
+        let status = self.handle.status()?;
+        let slots = lock(&self.volumes);
+        let members = lock(&self.places).members.clone();
+        let path = |number: u8| members.get(&number).map(|path| path.display().to_string());
+        let mut advice = of_pool(&status, path);
+        for volume in &status.volumes {
+            advice.extend(of_volume(volume, slots.get(&volume.number)));
+        }
+        Some(Report {
+            pool: status.pool,
+            id: hex(&status.id),
+            epoch: status.epoch,
+            copies: status.copies,
+            degraded: status.degraded,
+            stalled: status.stalled,
+            segment_bytes: status.segment_bytes,
+            segments: status.segments,
+            segments_free: status.segments_free,
+            dirty_percent: status.dirty_percent,
+            members: (status.members.iter())
+                .map(|member| Member {
+                    number: member.number,
+                    path: path(member.number),
+                    state: if member.in_sync { "in sync" } else { "out" }.into(),
+                    bytes: member.bytes,
+                    segments: member.segments,
+                    segments_free: member.segments_free,
+                })
+                .collect(),
+            volumes: status.volumes.iter().map(|volume| volume_report(volume, slots.get(&volume.number))).collect(),
+            member_bytes: status.stats.member_bytes,
+            checkpoints: status.stats.checkpoints,
+            repaired: status.stats.repaired,
+            advice,
+        })
+    }
+}
+
+fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
+    Volume {
+        number: volume.number,
+        name: volume.name.clone(),
+        backing: slot.and_then(|slot| slot.spec.as_ref()).map(ToString::to_string),
+        identity: volume.backing.clone(),
+        bytes: volume.sectors * SECTOR,
+        phase: volume.phase,
+        mode: volume.mode.name().into(),
+        serving: volume.serving,
+        place: slot.and_then(|slot| slot.place.clone()),
+        cached_bytes: volume.cached_blocks * BLOCK,
+        dirty_bytes: volume.dirty_blocks * BLOCK,
+        map_bytes: volume.map_bytes,
+        destaging: volume.destaging,
+        requests: Requests::of(volume),
+    }
+}
+
+fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    for member in status.members.iter().filter(|member| !member.in_sync) {
+        let place = path(member.number).map(|path| format!(" (last at {path})")).unwrap_or_default();
+        let wrong = format!("Cache device {}{place} has left the pool; what it holds is out of date.", member.number);
+        let next = match status.degraded {
+            true => {
+                "What is dirty has one copy less: run `headpond flush` on each volume, then make a new pool with a new device."
+            }
+            false => "The pool has all its copies without it. Put it to other use with `headpond pool destroy`.",
+        };
+        advice.push(Advice { wrong, next: next.into() });
+    }
+    if status.stalled {
+        advice.push(Advice {
+            wrong: "Too few cache devices and votes answer: nothing that needs the cache is acknowledged.".into(),
+            next: "Bring the missing devices back and restart the daemon. What was acknowledged is safe.".into(),
+        });
+    }
+    advice
+}
+
+fn of_volume(volume: &VolumeStatus, slot: Option<&Slot>) -> Vec<Advice> {
+    let mut advice: Vec<Advice> = slot.and_then(|slot| slot.problem.clone()).into_iter().collect();
+    let name = &volume.name;
+    if volume.refused {
+        advice.push(Advice {
+            wrong: format!(
+                "Volume {name} is not served: its disk was changed without the cache, or dirty data of it may be missing."
+            ),
+            next: "Bring back the cache devices and the disk that belong together, and restart. Nothing was overwritten.".into(),
+        });
+    }
+    if volume.destage_failures > 0 {
+        advice.push(Advice {
+            wrong: format!(
+                "The disk of volume {name} does not take what is destaged ({} times in a row).",
+                volume.destage_failures
+            ),
+            next: "Look at the kernel's log for that disk. What is dirty stays in the cache, safe.".into(),
+        });
+    }
+    advice
+}

@@ -1,0 +1,553 @@
+//! Real devices under the engine: its operations go into one io_uring, their ends come out.
+//!
+//! An operation is done in as many steps as the kernel makes of it. Short transfers are continued, interrupted
+//! ones repeated, and ranges that a device cannot zero by itself are written with zeroes.
+//!
+//! `unsafe` because entries in the ring name memory. The rule that makes them sound: an operation sits in
+//! `Devices::ops`, with its buffers and its open file, from before it is pushed until its completion was reaped,
+//! and `Devices` does not go away before.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId};
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{opcode, squeue};
+
+use crate::buf::{HostBuf, SHARED_ZEROES};
+use crate::claim::Claim;
+use crate::ring::{Ring, Waker};
+
+pub mod facts;
+pub mod modelled;
+
+use facts::{Facts, Kind};
+use modelled::{Held, Pace, PaceKind};
+
+/// Pieces in one vectored write. The kernel takes 1,024; a write of more is copied together first.
+const MOST_PIECES: usize = 512;
+/// Bytes moved by one step; the kernel's own limit is just below 2 GiB.
+const TRANSFER_STEP: u64 = 1 << 30;
+/// Bytes zeroed or discarded by one step, so that none keeps a device, or the end of the daemon, waiting for long.
+const ZERO_STEP: u64 = 1 << 30;
+/// Bytes zeroed by one step where zeroes must be written.
+const WRITTEN_ZEROES_STEP: u64 = 16 * SHARED_ZEROES as u64;
+
+/// Why the devices as a whole cannot go on. What one device answers comes with its completion instead.
+#[derive(Debug, thiserror::Error)]
+pub enum DevicesError {
+    /// There is no io_uring to be had.
+    #[error(
+        "no io_uring could be set up: {0}. Headpond does all its I/O by it. Check that the kernel is 5.11 or newer, \
+         that the sysctl kernel.io_uring_disabled is 0, that no container policy forbids it, and the limits on memory"
+    )]
+    Setup(#[source] io::Error),
+    /// The ring stopped working.
+    #[error(
+        "io_uring refused to work: {0}. No device can be reached any more. \
+         What is in flight may still take effect; restart the daemon"
+    )]
+    Ring(#[source] io::Error),
+}
+
+/// The end of an operation.
+pub type Completion = (IoId, DeviceResult<HostBuf>);
+
+/// A way to make a range read as zeroes, by `fallocate` mode. The kernel does these for block devices as well
+/// (as write-zeroes with and without unmapping); unlike BLKDISCARD, all of them promise zeroes.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Zeroing {
+    /// Gives the space back.
+    Punch = 1,
+    /// Keeps the space.
+    Convert = 2,
+}
+
+impl Zeroing {
+    fn mode(self) -> i32 {
+        libc::FALLOC_FL_KEEP_SIZE
+            | match self {
+                Zeroing::Punch => libc::FALLOC_FL_PUNCH_HOLE,
+                Zeroing::Convert => libc::FALLOC_FL_ZERO_RANGE,
+            }
+    }
+}
+
+/// A device in use.
+struct Open {
+    device: Device,
+    claim: Claim,
+    /// Bits of the `Zeroing`s that it turned out not to have.
+    lacks: Cell<u8>,
+    /// Its model's place in `Devices::held`, if it has one.
+    pace: Option<usize>,
+}
+
+impl Open {
+    /// The first way to zero that this device may have; `None`: zeroes must be written.
+    fn zeroing(&self, discard: bool) -> Option<Zeroing> {
+        let ways: &[Zeroing] = match (discard, self.claim.facts().kind) {
+            (true, _) => &[Zeroing::Punch, Zeroing::Convert],
+            (false, Kind::File) => &[Zeroing::Convert, Zeroing::Punch],
+            (false, Kind::Block) => &[Zeroing::Convert],
+        };
+        ways.iter().copied().find(|way| self.lacks.get() & *way as u8 == 0)
+    }
+
+    /// Whether direct I/O takes this buffer from where it is.
+    fn takes(&self, buf: &HostBuf) -> bool {
+        let facts = self.claim.facts();
+        buf.address().addr().is_multiple_of(facts.memory_alignment as usize)
+            && buf.len().is_multiple_of(facts.logical_block as usize)
+    }
+}
+
+/// Memory to be written, piece by piece; the buffers live beside it.
+#[derive(Default)]
+struct Pieces {
+    list: Vec<libc::iovec>,
+    first: usize,
+}
+
+impl Pieces {
+    fn add(&mut self, buf: &HostBuf, len: usize) {
+        self.list.push(libc::iovec { iov_base: buf.address().cast(), iov_len: len });
+    }
+
+    /// Takes off what was written.
+    fn advance(&mut self, mut bytes: usize) {
+        while bytes > 0 {
+            let piece = &mut self.list[self.first];
+            let step = bytes.min(piece.iov_len);
+            piece.iov_base = piece.iov_base.wrapping_byte_add(step);
+            piece.iov_len -= step;
+            bytes -= step;
+            self.first += usize::from(piece.iov_len == 0);
+        }
+    }
+}
+
+enum Work {
+    Read(HostBuf),
+    Write {
+        /// Never read here: it keeps the memory that `pieces` names.
+        _bufs: Vec<HostBuf>,
+        pieces: Pieces,
+    },
+    Flush,
+    Zero {
+        discard: bool,
+        /// How the step in the kernel does it.
+        way: Option<Zeroing>,
+        /// For that step, if it writes: parts of the zeroes that all share, which are never freed.
+        pieces: Pieces,
+    },
+}
+
+/// An operation on its way.
+struct Op {
+    io: IoId,
+    open: Rc<Open>,
+    work: Work,
+    offset: u64,
+    len: u64,
+    done: u64,
+}
+
+impl Op {
+    /// Bytes that the next step zeroes.
+    fn zero_step(&self, way: Option<Zeroing>) -> u64 {
+        let most = if way.is_some() { ZERO_STEP } else { WRITTEN_ZEROES_STEP };
+        (self.len - self.done).min(most)
+    }
+
+    /// The entry for the next step.
+    fn entry(&mut self) -> squeue::Entry {
+        let fd = Fd(self.open.claim.as_fd().as_raw_fd());
+        let at = self.offset + self.done;
+        let left = self.len - self.done;
+        let write = |pieces: &Pieces| {
+            let rest = &pieces.list[pieces.first..];
+            match rest {
+                [one] => {
+                    let len = (one.iov_len as u64).min(TRANSFER_STEP) as u32;
+                    opcode::Write::new(fd, one.iov_base.cast(), len).offset(at).build()
+                }
+                _ => opcode::Writev::new(fd, rest.as_ptr(), rest.len() as u32).offset(at).build(),
+            }
+        };
+        if let Work::Zero { discard, .. } = self.work {
+            let way = self.open.zeroing(discard);
+            let step = self.zero_step(way);
+            let mut pieces = Pieces::default();
+            if way.is_none() {
+                let zeroes = HostBuf::zeroes(SHARED_ZEROES);
+                let mut left = step as usize;
+                while left > 0 {
+                    pieces.add(&zeroes, left.min(SHARED_ZEROES));
+                    left -= left.min(SHARED_ZEROES);
+                }
+            }
+            self.work = Work::Zero { discard, way, pieces };
+        }
+        match &self.work {
+            Work::Read(buf) => {
+                let to = buf.address().wrapping_add(self.done as usize);
+                opcode::Read::new(fd, to, left.min(TRANSFER_STEP) as u32).offset(at).build()
+            }
+            Work::Write { pieces, .. } | Work::Zero { way: None, pieces, .. } => write(pieces),
+            Work::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Work::Zero { way: Some(way), .. } => {
+                opcode::Fallocate::new(fd, self.zero_step(Some(*way))).offset(at).mode(way.mode()).build()
+            }
+        }
+    }
+
+    /// Takes the kernel's answer to a step: the end of the operation, or `None` if there is more to do.
+    fn step(&mut self, result: i32) -> Option<Result<(), DeviceError>> {
+        if result < 0 {
+            return self.failed(-result).map(Err);
+        }
+        let block = u64::from(self.open.claim.facts().logical_block);
+        match &mut self.work {
+            Work::Flush => return Some(Ok(())),
+            Work::Zero { way: way @ Some(_), .. } => {
+                let way = *way;
+                self.done += self.zero_step(way);
+            }
+            Work::Read(_) | Work::Write { .. } | Work::Zero { .. } => {
+                let mut moved = result as u64;
+                if self.done + moved < self.len {
+                    // Where direct I/O stops within a block, the block is done again.
+                    moved -= moved % block;
+                }
+                if moved == 0 {
+                    tracing::error!(io = self.io.0, "{}: the content ends before the device should", self.name());
+                    return Some(Err(DeviceError::Failed));
+                }
+                self.done += moved;
+                if let Work::Write { pieces, .. } = &mut self.work {
+                    pieces.advance(moved as usize);
+                }
+            }
+        }
+        (self.done == self.len).then_some(Ok(()))
+    }
+
+    /// What an error number means here; `None`: try again, perhaps in another way.
+    fn failed(&mut self, errno: i32) -> Option<DeviceError> {
+        match (errno, &self.work) {
+            (libc::EINTR | libc::EAGAIN, _) => None,
+            (libc::EOPNOTSUPP | libc::ENOSYS, Work::Zero { way: Some(way), .. }) => {
+                self.open.lacks.set(self.open.lacks.get() | *way as u8);
+                None
+            }
+            (libc::ENODEV | libc::ENXIO, _) => Some(DeviceError::Gone),
+            _ => {
+                let error = io::Error::from_raw_os_error(errno);
+                let what = match self.work {
+                    Work::Read(_) => "read",
+                    Work::Write { .. } => "write",
+                    Work::Flush => "flush",
+                    Work::Zero { .. } => "zeroing",
+                };
+                let (name, offset, len) = (self.name(), self.offset, self.len);
+                tracing::error!(io = self.io.0, "{name}: {what} of {len} bytes at {offset} failed: {error}");
+                Some(DeviceError::Failed)
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("{} ({})", self.open.device, self.open.claim.path().display())
+    }
+}
+
+/// The devices of one thread, on one ring.
+pub struct Devices {
+    ring: Ring,
+    table: BTreeMap<Device, Rc<Open>>,
+    /// By slot: what was accepted and not yet finished by the kernel.
+    ops: Vec<Option<Op>>,
+    free: Vec<usize>,
+    /// Slots whose next step is still to be pushed, in order.
+    queue: VecDeque<usize>,
+    /// Steps that the kernel has, and how many it may have.
+    in_kernel: usize,
+    depth: usize,
+    /// Ends that nobody was told of yet.
+    ready: Vec<Completion>,
+    held: Vec<Held<DeviceResult<HostBuf>>>,
+    reaped: Vec<(u64, i32)>,
+    origin: Instant,
+}
+
+impl Devices {
+    /// No devices yet, on a ring with at most `depth` (at least one) steps in the kernel at a time. What is more waits in the
+    /// order of submission, whatever device it is for.
+    pub fn new(depth: u32) -> Result<Devices, DevicesError> {
+        Ok(Devices {
+            // One entry more, for the bell.
+            ring: Ring::new(depth + 1).map_err(DevicesError::Setup)?,
+            table: BTreeMap::new(),
+            ops: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            in_kernel: 0,
+            depth: depth.max(1) as usize,
+            ready: Vec::new(),
+            held: Vec::new(),
+            reaped: Vec::new(),
+            origin: Instant::now(),
+        })
+    }
+
+    /// Serves a claimed device under this name, in place of any that had it before.
+    pub fn add(&mut self, device: Device, claim: Claim) {
+        self.insert(device, claim, None);
+    }
+
+    /// As [`Devices::add`], at the pace of a model: no completion comes earlier than the model says.
+    pub fn add_paced(&mut self, device: Device, claim: Claim, pace: Box<dyn Pace>) {
+        self.held.push(Held::new(pace));
+        self.insert(device, claim, Some(self.held.len() - 1));
+    }
+
+    fn insert(&mut self, device: Device, claim: Claim, pace: Option<usize>) {
+        let lacks = Cell::new(0);
+        self.table.insert(device, Rc::new(Open { device, claim, lacks, pace }));
+    }
+
+    /// Forgets a device: what is in flight ends as it would have, what comes later is answered `Gone`. Its claim
+    /// is released when the last of its operations has ended.
+    pub fn remove(&mut self, device: Device) {
+        self.table.remove(&device);
+    }
+
+    /// The facts of a device, if there is one of this name.
+    pub fn facts(&self, device: Device) -> Option<&Facts> {
+        self.table.get(&device).map(|open| open.claim.facts())
+    }
+
+    /// What other threads interrupt [`Devices::wait`] with.
+    pub fn waker(&self) -> Waker {
+        self.ring.waker()
+    }
+
+    /// How many operations were submitted and not yet handed back.
+    pub fn in_flight(&self) -> usize {
+        let held: usize = self.held.iter().map(Held::held_back).sum();
+        self.ops.len() - self.free.len() + held + self.ready.len()
+    }
+
+    /// Accepts an operation; the next [`Devices::wait`] starts it.
+    ///
+    /// One that is empty, or not on the device's blocks, or not within the device, ends in `Failed` and is
+    /// not tried. Writes never make a file longer.
+    pub fn submit(&mut self, io: IoId, device: Device, op: DeviceOp<HostBuf>) {
+        let Some(open) = self.table.get(&device).map(Rc::clone) else {
+            self.ready.push((io, Err(DeviceError::Gone)));
+            return;
+        };
+        let (kind, offset, len) = match &op {
+            DeviceOp::Read { offset, len } => (PaceKind::Read, *offset, u64::from(*len)),
+            DeviceOp::Write { offset, bufs } => (PaceKind::Write, *offset, bufs.iter().map(|buf| buf.len() as u64).sum()),
+            DeviceOp::Flush => (PaceKind::Flush, 0, 0),
+            DeviceOp::Discard { offset, len } => (PaceKind::Discard, *offset, *len),
+            DeviceOp::WriteZeroes { offset, len } => (PaceKind::WriteZeroes, *offset, *len),
+        };
+        let facts = open.claim.facts();
+        let block = u64::from(facts.logical_block);
+        let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block) && len > 0;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= facts.size);
+        if kind != PaceKind::Flush && !(aligned && inside) {
+            let (path, size) = (open.claim.path().display(), facts.size);
+            tracing::error!(
+                io = io.0,
+                "{device} ({path}): refused {kind:?} of {len} bytes at {offset}: the device has {size} bytes in blocks of {block}"
+            );
+            self.ready.push((io, Err(DeviceError::Failed)));
+            return;
+        }
+        let work = match op {
+            DeviceOp::Read { len, .. } => Work::Read(HostBuf::to_be_filled(len as usize)),
+            DeviceOp::Write { bufs, .. } => gathered(&open, bufs, len as usize),
+            DeviceOp::Flush => Work::Flush,
+            DeviceOp::Discard { .. } => Work::Zero { discard: true, way: None, pieces: Pieces::default() },
+            DeviceOp::WriteZeroes { .. } => Work::Zero { discard: false, way: None, pieces: Pieces::default() },
+        };
+        if let Some(at) = open.pace {
+            self.held[at].submit(nanos(self.origin.elapsed()), io.0, kind, offset, len);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.ops.push(None);
+            self.ops.len() - 1
+        });
+        self.ops[slot] = Some(Op { io, open, work, offset, len, done: 0 });
+        self.queue.push_back(slot);
+    }
+
+    /// Starts what was submitted, and appends to `done` what has ended. Returns when there is something, when a
+    /// [`Waker`] was used, or after `timeout` (`None`: no limit; zero: does not block). Signals do not end it.
+    pub fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Completion>) -> Result<(), DevicesError> {
+        let deadline = timeout.map(|timeout| self.origin.elapsed().saturating_add(timeout));
+        let mut woken = false;
+        loop {
+            self.push_queued().map_err(DevicesError::Ring)?;
+            let due = self.held.iter().filter_map(Held::next_due).min().map(Duration::from_nanos);
+            let until = if self.ready.is_empty() { deadline.into_iter().chain(due).min() } else { Some(Duration::ZERO) };
+            let limit = until.map(|until| until.saturating_sub(self.origin.elapsed()));
+            self.ring.wait(limit).map_err(DevicesError::Ring)?;
+            woken |= self.reap();
+            let now = self.origin.elapsed();
+            for held in &mut self.held {
+                held.release(nanos(now), |io, result| self.ready.push((IoId(io), result)));
+            }
+            if !self.ready.is_empty() || woken || deadline.is_some_and(|deadline| deadline <= now) {
+                done.append(&mut self.ready);
+                return Ok(());
+            }
+        }
+    }
+
+    fn push_queued(&mut self) -> io::Result<()> {
+        while self.in_kernel < self.depth {
+            let Some(slot) = self.queue.pop_front() else {
+                break;
+            };
+            let op = self.ops[slot].as_mut().expect("a queued slot holds an operation");
+            let entry = op.entry().user_data(slot as u64);
+            // SAFETY: buffers, list of pieces and open file belong to the operation, which stays in its slot and is
+            // not touched until its completion was reaped, nor are these moved when the slots are; at drop we wait
+            // for it or leak it. Memory of a read has no other handle yet; memory of a write is only read.
+            unsafe { self.ring.push(&entry)? };
+            self.in_kernel += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes completions off the ring; whether the bell rang.
+    fn reap(&mut self) -> bool {
+        let mut reaped = mem::take(&mut self.reaped);
+        let rung = self.ring.reap(&mut reaped);
+        for (slot, result) in reaped.drain(..) {
+            let slot = slot as usize;
+            self.in_kernel -= 1;
+            let op = self.ops[slot].as_mut().expect("what completes is in its slot");
+            match op.step(result) {
+                None => self.queue.push_back(slot),
+                Some(result) => self.finish(slot, result),
+            }
+        }
+        self.reaped = reaped;
+        rung
+    }
+
+    fn finish(&mut self, slot: usize, result: Result<(), DeviceError>) {
+        let op = self.ops[slot].take().expect("what ends is in its slot");
+        self.free.push(slot);
+        let result = result.map(|()| match op.work {
+            Work::Read(buf) => Some(buf),
+            _ => None,
+        });
+        let result = match op.open.pace {
+            Some(at) => self.held[at].arrived(op.io.0, result),
+            None => Some(result),
+        };
+        if let Some(result) = result {
+            self.ready.push((op.io, result));
+        }
+    }
+}
+
+/// A write of these buffers as they are, or of one copy where the kernel would not take them so.
+fn gathered(open: &Open, mut bufs: Vec<HostBuf>, len: usize) -> Work {
+    if bufs.len() > MOST_PIECES || !bufs.iter().all(|buf| open.takes(buf)) {
+        bufs = vec![HostBuf::filled_by(len, |mut to| {
+            for buf in &bufs {
+                let (here, rest) = to.split_at_mut(buf.len());
+                here.copy_from_slice(buf.as_slice());
+                to = rest;
+            }
+        })];
+    }
+    let mut pieces = Pieces::default();
+    for buf in &bufs {
+        pieces.add(buf, buf.len());
+    }
+    Work::Write { _bufs: bufs, pieces }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Drop for Devices {
+    /// Waits for what the kernel has. It may write to the buffers until then, and the claims must outlive it.
+    fn drop(&mut self) {
+        while self.in_kernel > 0 {
+            if let Err(error) = self.ring.wait(None) {
+                tracing::error!("io_uring refused to wait for I/O in flight: {error}; its buffers and claims are kept");
+                mem::forget(mem::take(&mut self.ops));
+                return;
+            }
+            self.ring.reap(&mut self.reaped);
+            self.in_kernel -= self.reaped.drain(..).count();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_cannot_zero_by_itself_is_written_with_zeroes_in_several_steps() {
+        const LEN: usize = 40 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        std::fs::write(&path, vec![0x5A; LEN]).unwrap();
+        let mut devices = Devices::new(4).unwrap();
+        let device = Device::Witness;
+        devices.add(device, Claim::take(&path, Duration::ZERO).unwrap());
+        devices.table[&device].lacks.set(Zeroing::Punch as u8 | Zeroing::Convert as u8);
+        let (offset, len) = (4096, WRITTEN_ZEROES_STEP * 2 + 4096);
+        devices.submit(IoId(0), device, DeviceOp::WriteZeroes { offset, len });
+        let mut done = Vec::new();
+        devices.wait(None, &mut done).unwrap();
+        assert!(matches!(done[..], [(IoId(0), Ok(None))]));
+        let zeroes = 4096..4096 + len as usize;
+        let content = std::fs::read(&path).unwrap();
+        assert!((0..LEN).all(|at| content[at] == if zeroes.contains(&at) { 0 } else { 0x5A }));
+    }
+
+    #[test]
+    fn a_short_transfer_goes_on_at_the_block_where_it_stopped_and_errors_say_what_they_mean() {
+        let file = tempfile::NamedTempFile::new_in(std::env::temp_dir()).unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let claim = Claim::take(file.path(), Duration::ZERO).unwrap();
+        let (device, lacks) = (Device::Witness, Cell::new(0));
+        let open = Rc::new(Open { device, claim, lacks, pace: None });
+        let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
+        let second = bufs[1].address();
+        let work = gathered(&open, bufs, 3 * 8192);
+        let mut op = Op { io: IoId(0), open, work, offset: 0, len: 3 * 8192, done: 0 };
+        assert_eq!(op.step(8192 + 4096 + 100), None);
+        let Work::Write { pieces, .. } = &op.work else { panic!("it was a write") };
+        let next = &pieces.list[pieces.first];
+        assert_eq!((op.done, pieces.first), (8192 + 4096, 1));
+        assert_eq!((next.iov_base.cast(), next.iov_len), (second.wrapping_add(4096), 4096));
+        assert_eq!(op.step(-libc::EINTR), None);
+        assert_eq!(op.step(-libc::EAGAIN), None);
+        assert_eq!(op.step(-libc::EIO), Some(Err(DeviceError::Failed)));
+        assert_eq!(op.step(-libc::ENODEV), Some(Err(DeviceError::Gone)));
+        assert_eq!(op.step(0), Some(Err(DeviceError::Failed)), "the end of the content");
+        assert_eq!(op.step(4096 + 8192), Some(Ok(())));
+    }
+}

@@ -1,0 +1,152 @@
+//! What Linux knows about a device or file: read at open, copied to the front ends, compared at the next start.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::fs::{AtFlags, StatxFlags, fstatvfs, major, minor, statx};
+
+/// What is behind a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A block device: a disk, a partition, an array.
+    Block,
+    /// A regular file.
+    File,
+}
+
+/// Facts about a device. For a file, those of the disk below its file system where that is one disk.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Block device or file.
+    pub kind: Kind,
+    /// Size in bytes, rounded down to whole logical blocks.
+    pub size: u64,
+    /// The unit of direct I/O, in bytes: offsets and lengths are multiples of it.
+    pub logical_block: u32,
+    /// The unit that the medium writes without reading first, in bytes.
+    pub physical_block: u32,
+    /// Alignment that direct I/O wants of memory, in bytes.
+    pub memory_alignment: u32,
+    /// The size of request that suits best (an array's stripe), in bytes; 0 if the device does not say.
+    pub optimal_io: u32,
+    /// Whether it is a rotating disk; `false` if unknown.
+    pub rotational: bool,
+    /// Read-ahead of the block layer, in KiB; 128, the kernel's default, if unknown.
+    pub read_ahead_kb: u32,
+    /// Whether writes need a flush to be durable; `true` if unknown.
+    pub volatile_cache: bool,
+    /// What names this very device across restarts, if anything does.
+    ///
+    /// `partuuid:`, `wwid:` or `serial:` and a value; for a file `file:<inode>:<file system>`, where the
+    /// latter comes from the file system's UUID on ext4 and btrfs, but is only a device number on XFS.
+    pub identity: Option<String>,
+    /// Where it, or a partition of it, is mounted.
+    pub mounted: Option<PathBuf>,
+}
+
+impl Facts {
+    /// Reads the facts of an open block device or regular file. Not one byte of its content is read.
+    pub fn of(mut file: &File) -> io::Result<Facts> {
+        let meta = file.metadata()?;
+        let (kind, number) = match meta.file_type() {
+            kind if kind.is_block_device() => (Kind::Block, meta.rdev()),
+            kind if kind.is_file() => (Kind::File, meta.dev()),
+            _ => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a block device nor a regular file"));
+            }
+        };
+        let node = sysfs(number);
+        let queue = |name: &str| {
+            // A partition has no queue of its own: its parent's counts.
+            read(&node.join("queue").join(name)).or_else(|| read(&node.join("../queue").join(name)))
+        };
+        let sector: u32 = number_in(queue("logical_block_size")).unwrap_or(4096);
+        let (memory, offset) = match direct_io(file, kind)? {
+            Some(direct) => direct,
+            None => (number_in::<u32>(queue("dma_alignment")).map_or(512, |mask| mask + 1), sector),
+        };
+        let logical_block = if kind == Kind::Block { sector } else { offset };
+        // A device's own metadata says 0; the end of its content is where it ends.
+        let size = file.seek(SeekFrom::End(0))?;
+        Ok(Facts {
+            kind,
+            size: size - size % u64::from(logical_block),
+            logical_block,
+            physical_block: number_in(queue("physical_block_size")).unwrap_or(4096),
+            memory_alignment: memory,
+            optimal_io: number_in(queue("optimal_io_size")).unwrap_or(0),
+            rotational: queue("rotational").is_some_and(|it| it == "1"),
+            read_ahead_kb: number_in(queue("read_ahead_kb")).unwrap_or(128),
+            volatile_cache: queue("write_cache").is_none_or(|it| it != "write through"),
+            identity: match kind {
+                Kind::Block => identity(&node),
+                Kind::File => Some(format!("file:{}:{:016x}", meta.ino(), fstatvfs(file.as_fd())?.f_fsid)),
+            },
+            mounted: (kind == Kind::Block).then(|| mounted(number)).flatten(),
+        })
+    }
+}
+
+/// (memory, offset) alignment of direct I/O in bytes, where the kernel tells (Linux 6.1).
+fn direct_io(file: &File, kind: Kind) -> io::Result<Option<(u32, u32)>> {
+    let Ok(facts) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return Ok(None);
+    };
+    if facts.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return Ok(None);
+    }
+    if facts.stx_dio_offset_align == 0 && kind == Kind::File {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "its file system has no direct I/O"));
+    }
+    Ok((facts.stx_dio_offset_align != 0).then_some((facts.stx_dio_mem_align, facts.stx_dio_offset_align)))
+}
+
+/// The folder in which the kernel describes a block device.
+pub(crate) fn sysfs(number: u64) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)))
+}
+
+fn read(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn number_in<T: FromStr>(text: Option<String>) -> Option<T> {
+    text?.parse().ok()
+}
+
+fn identity(node: &Path) -> Option<String> {
+    let uevent = read(&node.join("uevent")).unwrap_or_default();
+    if let Some(uuid) = uevent.lines().find_map(|line| line.strip_prefix("PARTUUID=")) {
+        return Some(format!("partuuid:{uuid}"));
+    }
+    // A partition without one goes by its disk's name and its own number.
+    let (disk, part) = match read(&node.join("partition")) {
+        Some(part) => (node.join(".."), format!(":part{part}")),
+        None => (node.to_path_buf(), String::new()),
+    };
+    let names = [("wwid", "wwid"), ("wwid", "device/wwid"), ("serial", "serial"), ("serial", "device/serial")];
+    names.iter().find_map(|(kind, file)| Some(format!("{kind}:{}{part}", read(&disk.join(file))?)))
+}
+
+/// Where the block device with this number, or a partition of it, is mounted.
+pub(crate) fn mounted(number: u64) -> Option<PathBuf> {
+    let mut numbers = vec![format!("{}:{}", major(number), minor(number))];
+    if let Ok(entries) = fs::read_dir(sysfs(number)) {
+        numbers.extend(entries.flatten().filter_map(|entry| {
+            let part = entry.path();
+            part.join("partition").exists().then(|| read(&part.join("dev"))).flatten()
+        }));
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(2);
+        let number = words.next()?;
+        let point = words.nth(1)?;
+        numbers.iter().any(|own| own == number).then(|| PathBuf::from(point))
+    })
+}

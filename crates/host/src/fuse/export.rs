@@ -1,0 +1,146 @@
+//! A volume as a loop device: mount, threads and loop device, started and stopped in the right order.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::loopdev::{self, LoopDevice};
+use super::mount::{self, Found, Mount};
+use super::server::{Backend, Server};
+use super::{Error, protocol};
+
+/// How a volume is to be served.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A directory of this volume's own, made if it is missing.
+    pub mount_point: PathBuf,
+    /// The name of the file in it.
+    pub name: String,
+    /// Logical block size of the device: 512 to 4096.
+    pub block_size: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// How many threads read requests.
+    pub threads: usize,
+    /// The device's read-ahead in KiB; left as it is if `None`.
+    pub read_ahead_kb: Option<u32>,
+}
+
+impl Options {
+    /// A writable volume with 512-byte blocks and two threads.
+    pub fn new(mount_point: impl Into<PathBuf>, name: impl Into<String>) -> Self {
+        Options {
+            mount_point: mount_point.into(),
+            name: name.into(),
+            block_size: 512,
+            read_only: false,
+            threads: 2,
+            read_ahead_kb: None,
+        }
+    }
+}
+
+/// A volume being served at a loop device.
+///
+/// Dropped without [`Export::stop`], it goes away even if it is in use; its users get I/O errors.
+#[derive(Debug)]
+pub struct Export {
+    mount: Mount,
+    server: Server,
+    device: LoopDevice,
+    warnings: Vec<Error>,
+}
+
+impl Export {
+    /// Clears up after a dead daemon, mounts, serves, and binds a loop device.
+    pub fn start<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Export, Error> {
+        let Options { name, block_size, .. } = options;
+        if name.is_empty() || name.len() > 255 || name.starts_with('.') || name.contains(['/', '\0']) {
+            return Err(Error::invalid(format!("volume {name:?} cannot be the name of a file; rename it")));
+        }
+        let size = backend.size();
+        if size == 0 || !size.is_multiple_of(u64::from(*block_size)) {
+            let what = format!("volume {name}: {size} bytes are not a number of blocks of {block_size} bytes");
+            return Err(Error::invalid(what));
+        }
+        let mut warnings = Vec::new();
+        let point = prepare(&options.mount_point, name, &mut warnings)?;
+        let mut mount = Mount::new(&point)?;
+        let mut server = Server::start(mount.device(), name, backend, options.threads)?;
+        let device = match LoopDevice::bind(&point.join(name), *block_size, options.read_only) {
+            Ok(device) => device,
+            Err(e) => {
+                mount.unmount()?;
+                server.join();
+                return Err(e);
+            }
+        };
+        // A rotating disk is behind it, and no request needs to be cut in two on its way.
+        let limits = [("rotational", Some(1)), ("max_sectors_kb", Some(protocol::MAX_IO / 1024))];
+        for (limit, value) in limits.into_iter().chain([("read_ahead_kb", options.read_ahead_kb)]) {
+            warnings.extend(value.and_then(|value| device.set_limit(limit, value).err()));
+        }
+        Ok(Export { mount, server, device, warnings })
+    }
+
+    /// The block device, `/dev/loopN`.
+    pub fn device(&self) -> PathBuf {
+        self.device.path()
+    }
+
+    /// What did not go as wished at the start, without keeping the volume from being served.
+    pub fn warnings(&self) -> &[Error] {
+        &self.warnings
+    }
+
+    /// Lets go of the loop device, unmounts, and waits for the threads.
+    ///
+    /// While the device is in use this fails and changes nothing; the volume is still served.
+    /// All requests that the kernel sent before are answered first, so the backend must still be at work.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        self.device.detach()?;
+        self.mount.unmount()?;
+        self.server.join();
+        Ok(())
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        // Once the connection is gone all I/O fails at once, so that nothing here waits for the backend.
+        self.mount.abort();
+        for result in [self.device.release(), self.mount.unmount()] {
+            result.unwrap_or_else(|e| tracing::warn!("{e}"));
+        }
+        self.server.join();
+    }
+}
+
+/// Removes what a dead daemon left at the mount point, and makes the directory. Returns its full path, as
+/// the kernel shows it as the backing file of a loop device.
+fn prepare(point: &Path, name: &str, warnings: &mut Vec<Error>) -> Result<PathBuf, Error> {
+    let failed = |e| Error::new(format!("cannot use {} as a mount point", point.display()), e);
+    // The mount point itself may be dead and not be looked at; what is above it is.
+    let (Some(parent), Some(last)) = (point.parent(), point.file_name()) else {
+        return Err(Error::invalid(format!("{} cannot be a mount point; name a directory", point.display())));
+    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    fs::create_dir_all(parent).map_err(failed)?;
+    let point = fs::canonicalize(parent).map_err(failed)?.join(last);
+    match mount::look(&point)? {
+        Found::Live => {
+            let what =
+                format!("{} is already mounted; stop the daemon that serves it, or choose another directory", point.display());
+            return Err(Error::invalid(what));
+        }
+        Found::Dead => {
+            warnings.extend(loopdev::detach_left_over(&point.join(name)));
+            mount::clear_dead(&point)?;
+        }
+        Found::Free => {}
+    }
+    match fs::create_dir(&point) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(failed(e)),
+        _ => Ok(point),
+    }
+}

@@ -1,0 +1,220 @@
+//! Threads that read the kernel's requests, hand them to a [`Backend`], and the [`Completion`]s that answer.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl;
+
+use super::Error;
+use super::protocol::{self, Io, REQUEST_MAX, SingleFile, Step};
+
+const FUSE_DEV_IOC_CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(229, 0);
+/// The most buffers of one reply; the kernel's limit on a vector is 1024.
+const GATHER: usize = 1000;
+
+/// What serves the volume.
+pub trait Backend: Send + Sync + 'static {
+    /// Memory with the content of a write or a read in it.
+    type Buf: AsRef<[u8]> + Send + 'static;
+
+    /// The size of the volume in bytes, a multiple of 512; asked once, at the start.
+    fn size(&self) -> u64;
+
+    /// A buffer of its own with a copy of the payload of a write, at most 1 MiB.
+    fn buffer(&self, payload: &[u8]) -> Self::Buf;
+
+    /// Starts on a request and returns soon. The volume's end is not passed by any of them.
+    fn submit(&self, request: Request<Self::Buf>, done: Completion);
+}
+
+/// The duty to answer one request, from any thread. Dropped without an answer, it answers EIO.
+#[derive(Debug)]
+pub struct Completion {
+    /// The descriptor that the request was read from: the kernel takes the answer only there.
+    device: Arc<OwnedFd>,
+    unique: u64,
+    expects: Expects,
+    answered: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Expects {
+    Data(u32),
+    Written(u32),
+    Nothing,
+}
+
+impl Completion {
+    /// Answers. A read takes buffers of the length asked for in total; other requests take none.
+    pub fn finish<B: AsRef<[u8]>>(mut self, reply: Reply<B>) {
+        let len = |bufs: &[B]| bufs.iter().map(|b| b.as_ref().len()).sum::<usize>();
+        match (reply, self.expects) {
+            (Ok(bufs), Expects::Data(expected)) if len(&bufs) == expected as usize => self.send_data(&bufs),
+            (Ok(bufs), Expects::Data(expected)) => {
+                tracing::error!("read of {expected} bytes was answered with {}; the client gets EIO", len(&bufs));
+                self.send_error(Errno::IO);
+            }
+            (Ok(_), Expects::Written(len)) => self.send(&protocol::written(self.unique, len)),
+            (Ok(_), Expects::Nothing) => self.send(&protocol::done(self.unique)),
+            (Err(RequestError::Io), _) => self.send_error(Errno::IO),
+            (Err(RequestError::OutOfRange), _) => self.send_error(Errno::INVAL),
+            (Err(RequestError::NotServed), _) => self.send_error(Errno::NXIO),
+        }
+    }
+
+    fn send_data<B: AsRef<[u8]>>(&mut self, bufs: &[B]) {
+        let len = bufs.iter().map(|b| b.as_ref().len()).sum();
+        let header = protocol::header(self.unique, len);
+        let (gathered, scattered) = bufs.split_at(bufs.len().min(GATHER));
+        // A megabyte in single sectors is more buffers than the kernel takes; then the last are copied.
+        let rest: Vec<u8> = scattered.iter().flat_map(|b| b.as_ref()).copied().collect();
+        let mut slices = Vec::with_capacity(gathered.len() + 2);
+        slices.push(IoSlice::new(&header));
+        slices.extend(gathered.iter().map(|b| IoSlice::new(b.as_ref())));
+        slices.push(IoSlice::new(&rest));
+        self.answered = true;
+        let sent = rustix::io::writev(&*self.device, &slices);
+        if let Err(e) = sent
+            && is_worth_a_word(e)
+        {
+            tracing::error!("the kernel did not take the answer to a read of {len} bytes: {e}; the client gets EIO");
+            self.send_error(Errno::IO);
+        }
+    }
+
+    fn send_error(&mut self, errno: Errno) {
+        self.send(&protocol::error(self.unique, errno));
+    }
+
+    fn send(&mut self, reply: &[u8]) {
+        self.answered = true;
+        send(&self.device, reply);
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if !self.answered {
+            tracing::error!("a request was dropped without an answer; the client gets EIO");
+            self.send_error(Errno::IO);
+        }
+    }
+}
+
+fn send(device: &OwnedFd, reply: &[u8]) {
+    if let Err(e) = rustix::io::write(device, reply)
+        && is_worth_a_word(e)
+    {
+        tracing::error!("the kernel did not take an answer: {e}; its client may wait for ever");
+    }
+}
+
+/// Not so if the file system was unmounted, or the request given up, while it was being served.
+fn is_worth_a_word(e: Errno) -> bool {
+    !matches!(e, Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED | Errno::NOTCONN)
+}
+
+/// The threads that serve a mount; they end when it is unmounted.
+#[derive(Debug)]
+pub struct Server {
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts to serve the requests read from `device`, which is mounted, with at least one thread.
+    pub fn start<B: Backend>(device: BorrowedFd<'_>, name: &str, backend: Arc<B>, threads: usize) -> Result<Server, Error> {
+        let file = SingleFile { name: name.to_owned(), size: backend.size() };
+        let mut server = Server { threads: Vec::new() };
+        for number in 0..threads.max(1) {
+            let device = Arc::new(clone(device)?);
+            let (file, backend) = (file.clone(), backend.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("fuse-{number}"))
+                .spawn(move || serve(&device, &file, &*backend))
+                .map_err(|e| Error::new("cannot start a thread for FUSE", e))?;
+            server.threads.push(thread);
+        }
+        Ok(server)
+    }
+
+    /// Waits for the threads to end, after the unmount.
+    pub fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that served FUSE panicked");
+            }
+        }
+    }
+}
+
+/// Another descriptor for the same mount, with a queue of its own for requests being served.
+fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    let cloned = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| Error::new("cannot open /dev/fuse once more", e))?;
+    let original = device.as_raw_fd() as u32;
+    // SAFETY: FUSE_DEV_IOC_CLONE reads a 32-bit descriptor, which the setter owns meanwhile.
+    unsafe { ioctl::ioctl(&cloned, ioctl::Setter::<FUSE_DEV_IOC_CLONE, u32>::new(original)) }
+        .map_err(|e| Error::new("cannot clone the descriptor of the FUSE mount", e))?;
+    Ok(cloned)
+}
+
+/// Keeps the kernel from waiting for writeback, hence for this daemon, when the calling thread needs
+/// memory. For each thread on the way of a request; a failure is logged and makes no difference otherwise.
+pub fn mark_io_flusher() {
+    if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::warn!(
+            "cannot mark a thread as I/O flusher: {e}; without it the volume may deadlock when memory \
+             is short; give the daemon CAP_SYS_RESOURCE"
+        );
+    }
+}
+
+fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &SingleFile, backend: &B) {
+    mark_io_flusher();
+    // Page-aligned, which lets the kernel copy whole pages.
+    let mut memory = vec![0; REQUEST_MAX + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let memory = &mut memory[start..start + REQUEST_MAX];
+    loop {
+        let len = match rustix::io::read(&**device, &mut *memory) {
+            Ok(len) => len,
+            // NOENT: the request was given up while it was being read.
+            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => continue,
+            // Unmounted.
+            Err(Errno::NODEV) => return,
+            Err(e) => {
+                tracing::error!("cannot read requests from /dev/fuse: {e}; a thread that serves the volume ends");
+                return;
+            }
+        };
+        match file.step(&memory[..len]) {
+            Step::Ignore => {}
+            Step::Reply(reply) => send(device, &reply),
+            Step::Io { unique, io } => {
+                let (request, expects) = translate(io, backend);
+                let done = Completion { device: device.clone(), unique, expects, answered: false };
+                backend.submit(request, done);
+            }
+        }
+    }
+}
+
+fn translate<B: Backend>(io: Io<'_>, backend: &B) -> (Request<B::Buf>, Expects) {
+    match io {
+        Io::Read { offset, len } => (Request::Read { sector: offset / SECTOR, sectors: len / SECTOR as u32 }, Expects::Data(len)),
+        Io::Write { offset, data, durable } => (
+            Request::Write { sector: offset / SECTOR, data: backend.buffer(data), fua: durable },
+            Expects::Written(data.len() as u32),
+        ),
+        Io::Flush => (Request::Flush, Expects::Nothing),
+        Io::Discard { offset, len } => (Request::Discard { sector: offset / SECTOR, sectors: len / SECTOR }, Expects::Nothing),
+        Io::WriteZeroes { offset, len } => {
+            (Request::WriteZeroes { sector: offset / SECTOR, sectors: len / SECTOR, fua: false }, Expects::Nothing)
+        }
+    }
+}

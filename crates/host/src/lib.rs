@@ -1,0 +1,17 @@
+//! Headpond on Linux: the only crate with `unsafe`.
+
+pub mod backing;
+pub mod buf;
+pub mod claim;
+pub mod control;
+pub mod daemon;
+pub mod device;
+pub mod frontend;
+pub mod fuse;
+pub mod nbd;
+pub mod pool;
+pub mod report;
+pub mod ring;
+pub mod runtime;
+pub mod signals;
+pub mod state;

@@ -1,0 +1,530 @@
+//! The NBD server: a Unix socket, and two threads for each connection.
+//!
+//! One thread reads requests and hands them to the [`Backend`]; the other writes replies in the order
+//! in which they are finished, many at a time where there are many. What a connection can have
+//! outstanding is bounded from the request's arrival until its reply is written, so a client that
+//! does not read its replies stops being read.
+
+use super::protocol::{Errno, Replies};
+use super::session::{ExportInfo, Kind, Request, Session, Wants};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What stands behind the server. Its methods are called from the threads of all connections.
+pub trait Backend: Send + Sync + 'static {
+    /// Room for the payload of a write.
+    type Space: AsMut<[u8]> + Send;
+    /// Data that was read.
+    type Data: AsRef<[u8]> + Send + 'static;
+
+    /// The exports that a client which connects now may choose from.
+    fn exports(&self) -> Vec<ExportInfo>;
+
+    /// Room for exactly `len` bytes, at most [`MAX_REQUEST`](super::protocol::MAX_REQUEST).
+    fn alloc(&self, len: usize) -> Self::Space;
+
+    /// Begins a command on the export with this [`ExportInfo::id`]. The connection reads no further
+    /// until this returns; commands begun and not finished have no order among themselves.
+    fn submit(&self, export: usize, command: Command<Self::Space>, done: Completion<Self::Data>);
+}
+
+/// What a client wants done. Ranges are in bytes, aligned and within the export; only the ranges of
+/// `Trim` and `WriteZeroes` may be longer than the longest request. With `fua` the effect is durable
+/// before the command is finished.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the fields are described once, above")]
+pub enum Command<S> {
+    /// Finish with buffers that have `len` bytes together.
+    Read { offset: u64, len: u32 },
+    /// Finish with no buffers, as all that follow.
+    Write { offset: u64, data: S, fua: bool },
+    /// Make all that was finished before durable.
+    Flush,
+    /// The content is no longer needed.
+    Trim { offset: u64, len: u32, fua: bool },
+    /// The range reads as zeroes afterwards.
+    WriteZeroes { offset: u64, len: u32, fua: bool },
+}
+
+/// The duty to answer one command, from any thread. Dropped without an answer it answers
+/// [`Errno::Io`], so that each command is answered exactly once.
+pub struct Completion<D>(Option<Pending<D>>);
+
+struct Pending<D> {
+    to: Sender<Reply<D>>,
+    replies: Replies,
+    request: Request,
+    permit: Permit,
+}
+
+impl<D: AsRef<[u8]>> Completion<D> {
+    /// Answers. A read that brings another length than was asked for is answered [`Errno::Io`]: the
+    /// client could not tell where the next reply begins.
+    pub fn finish(mut self, result: Result<Vec<D>, Errno>) {
+        let Some(Pending { to, replies, request, permit }) = self.0.take() else {
+            return;
+        };
+        let Request { cookie, kind, offset, length, .. } = request;
+        let (header, data) = match result {
+            Err(errno) => (replies.error(cookie, errno), Vec::new()),
+            Ok(_) if kind != Kind::Read => (replies.done(cookie), Vec::new()),
+            Ok(data) => {
+                let len: usize = data.iter().map(|part| part.as_ref().len()).sum();
+                if len == length as usize {
+                    (replies.data(cookie, offset, length), data)
+                } else {
+                    tracing::error!(offset, length, got = len, "a read brought the wrong length");
+                    (replies.error(cookie, Errno::Io), Vec::new())
+                }
+            }
+        };
+        // Fails only when the writer is gone, and with it the client.
+        let _ = to.send(Reply { header, data, _permit: permit });
+    }
+}
+
+impl<D> Drop for Completion<D> {
+    fn drop(&mut self) {
+        if let Some(Pending { to, replies, request, permit }) = self.0.take() {
+            tracing::error!(offset = request.offset, "a request was dropped without an answer");
+            let header = replies.error(request.cookie, Errno::Io);
+            let _ = to.send(Reply { header, data: Vec::new(), _permit: permit });
+        }
+    }
+}
+
+/// What the server allows its clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time; more are closed at once.
+    pub connections: usize,
+    /// Time from connecting to having chosen an export.
+    pub handshake: Duration,
+    /// Requests outstanding on one connection.
+    pub requests: usize,
+    /// Bytes of payload outstanding on one connection; one request may exceed it alone.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let handshake = Duration::from_secs(10);
+        Limits { connections: 64, handshake, requests: 128, bytes: 64 << 20 }
+    }
+}
+
+/// Why the server could not start.
+#[derive(thiserror::Error, Debug)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum ListenError {
+    #[error("{0} is in use: another process serves there; stop it, or choose another path")]
+    InUse(PathBuf),
+    #[error("{0} exists and is not a socket; move it away, or choose another path")]
+    NotASocket(PathBuf),
+    #[error(
+        "cannot listen on {0}: {1}; see that its directory exists and can be written to, and that the path is at most 107 bytes long"
+    )]
+    Io(PathBuf, #[source] io::Error),
+}
+
+/// A running server. Dropped, it accepts no more clients and lets those it has finish by themselves.
+pub struct Server {
+    path: PathBuf,
+    /// Device and inode of the socket file, so as to remove no other.
+    file: (u64, u64),
+    listener: Arc<UnixListener>,
+    accepting: Option<JoinHandle<()>>,
+    registry: Arc<Registry>,
+}
+
+impl Server {
+    /// Listens on `path`, for its owner only (mode 0600). A socket file on which nobody answers is
+    /// replaced. Two servers that start at the same moment could both take a file for abandoned; the
+    /// pool's claim keeps that from happening.
+    pub fn start<B: Backend>(path: &Path, backend: Arc<B>, limits: Limits) -> Result<Server, ListenError> {
+        let failed = |error: io::Error| ListenError::Io(path.to_owned(), error);
+        let listener = Arc::new(listen(path)?);
+        let file = fs::symlink_metadata(path).map(|it| (it.dev(), it.ino())).map_err(failed)?;
+        let registry = Arc::new(Registry::default());
+        let (listens, registers) = (listener.clone(), registry.clone());
+        let accepting = thread::Builder::new()
+            .name("nbd-accept".into())
+            .spawn(move || accept(&listens, &registers, &backend, limits))
+            .map_err(failed)?;
+        let accepting = Some(accepting);
+        Ok(Server { path: path.to_owned(), file, listener, accepting, registry })
+    }
+
+    /// Takes no more requests, waits up to `grace` for the replies to those it has, and closes.
+    /// Returns how many connections had to be cut off with replies outstanding.
+    pub fn shutdown(mut self, grace: Duration) -> usize {
+        self.stop();
+        let mut open = self.registry.lock();
+        open.streams.values().for_each(|stream| {
+            // The reader comes to an end after what has already arrived. Fails if the client is gone.
+            let _ = stream.shutdown(Shutdown::Read);
+        });
+        let until = Instant::now() + grace;
+        while !open.streams.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.registry.ended.wait_timeout(open, left);
+            open = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        open.streams.values().for_each(|stream| {
+            let _ = stream.shutdown(Shutdown::Both);
+        });
+        open.streams.len()
+    }
+
+    fn stop(&mut self) {
+        let Some(accepting) = self.accepting.take() else {
+            return;
+        };
+        self.registry.lock().stopping = true;
+        // Wakes the thread from its accept.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        let _ = accepting.join();
+        if fs::symlink_metadata(&self.path).is_ok_and(|it| (it.dev(), it.ino()) == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+pub(crate) fn listen(path: &Path) -> Result<UnixListener, ListenError> {
+    let failed = |error: rustix::io::Errno| ListenError::Io(path.to_owned(), error.into());
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let socket = |flags| rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed);
+    if let Ok(file) = fs::symlink_metadata(path) {
+        // Asked first, as to connect to a plain file fails just as with an abandoned socket.
+        if !file.file_type().is_socket() {
+            return Err(ListenError::NotASocket(path.to_owned()));
+        }
+        // Does not wait: a server that hangs is still there, and its queue may be full.
+        let probe = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        match rustix::net::connect(&probe, &address) {
+            Ok(()) | Err(rustix::io::Errno::AGAIN) => {
+                return Err(ListenError::InUse(path.to_owned()));
+            }
+            Err(rustix::io::Errno::CONNREFUSED) => rustix::fs::unlink(path).map_err(failed)?,
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let socket = socket(SocketFlags::CLOEXEC)?;
+    // Linux gives the file the socket's own mode, less the umask. So there is no moment at which the
+    // file exists and is open to others, and the umask, which all threads share, is left alone.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600)).map_err(failed)?;
+    rustix::net::bind(&socket, &address).map_err(failed)?;
+    rustix::net::listen(&socket, 64).map_err(failed)?;
+    Ok(socket.into())
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Registry {
+    open: Mutex<Open>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Open {
+    streams: HashMap<u64, Arc<UnixStream>>,
+    next: u64,
+    stopping: bool,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a connection off the registry however its thread ends.
+struct Registered {
+    registry: Arc<Registry>,
+    id: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.registry.lock().streams.remove(&self.id);
+        self.registry.ended.notify_all();
+    }
+}
+
+fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend: &Arc<B>, limits: Limits) {
+    loop {
+        let accepted = listener.accept();
+        let mut open = registry.lock();
+        if open.stopping {
+            return;
+        }
+        let stream = match accepted {
+            Ok((stream, _)) => Arc::new(stream),
+            Err(error) => {
+                drop(open);
+                tracing::warn!(%error, "cannot accept an NBD client; trying again");
+                // Out of descriptors or memory: to try at once would only burn time.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if open.streams.len() >= limits.connections {
+            tracing::warn!(limits.connections, "too many NBD connections; closed the newest");
+            continue;
+        }
+        let id = open.next;
+        open.next += 1;
+        open.streams.insert(id, stream.clone());
+        drop(open);
+        let registered = Registered { registry: registry.clone(), id };
+        let backend = backend.clone();
+        let spawned = thread::Builder::new().name(format!("nbd-read-{id}")).spawn(move || {
+            let _registered = registered;
+            match serve(&stream, &*backend, limits) {
+                Ok(()) => tracing::debug!(id, "NBD connection ended"),
+                Err(error) => tracing::info!(id, %error, "NBD connection ended"),
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread for an NBD client; closed its connection");
+        }
+    }
+}
+
+/// A stream on which nothing waits beyond a moment, if one is set.
+struct Timed<'a> {
+    stream: &'a UnixStream,
+    until: Option<Instant>,
+}
+
+impl Timed<'_> {
+    fn arm(&self) -> io::Result<()> {
+        let Some(until) = self.until else {
+            return Ok(());
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no handshake within the limit"));
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.set_write_timeout(Some(left))
+    }
+
+    fn disarm(&mut self) -> io::Result<()> {
+        self.until = None;
+        self.stream.set_read_timeout(None)?;
+        self.stream.set_write_timeout(None)
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.arm()?;
+        let mut stream = self.stream;
+        stream.read(buf)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.arm()?;
+        let mut stream = self.stream;
+        stream.write(buf)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn serve<B: Backend>(stream: &UnixStream, backend: &B, limits: Limits) -> io::Result<()> {
+    let until = Some(Instant::now() + limits.handshake);
+    // Large enough to take in many small requests at once; longer payloads go around it.
+    let mut reader = BufReader::with_capacity(64 << 10, Timed { stream, until });
+    let mut session = Session::new(backend.exports());
+    let export = loop {
+        reader.get_mut().write_all(&session.take_output())?;
+        if let Some(export) = session.export() {
+            break export.id;
+        }
+        let Wants::Bytes(_) = session.wants() else {
+            return Ok(());
+        };
+        if !feed(&mut reader, &mut session)?.0 {
+            return Ok(());
+        }
+    };
+    reader.get_mut().disarm()?;
+    let (to, replies) = mpsc::channel();
+    thread::scope(|scope| {
+        thread::Builder::new().name("nbd-write".into()).spawn_scoped(scope, move || write_replies(stream, &replies))?;
+        // The writer ends when this sender and those of all commands outstanding are gone.
+        read_requests(&mut reader, &mut session, export, backend, limits, to)
+    })
+}
+
+/// Gives the session what has arrived; false at the end of the stream.
+fn feed(reader: &mut impl BufRead, session: &mut Session) -> io::Result<(bool, Option<Request>)> {
+    let bytes = reader.fill_buf()?;
+    let more = !bytes.is_empty();
+    let (taken, request) = session.input(bytes);
+    reader.consume(taken);
+    Ok((more, request))
+}
+
+fn read_requests<B: Backend>(
+    reader: &mut impl BufRead,
+    session: &mut Session,
+    export: usize,
+    backend: &B,
+    limits: Limits,
+    to: Sender<Reply<B::Data>>,
+) -> io::Result<()> {
+    let window = Arc::new(Window { limits, outstanding: Mutex::default(), freed: Condvar::new() });
+    let replies = session.replies();
+    let submit = |request: Request, command, permit| {
+        let pending = Pending { to: to.clone(), replies, request, permit };
+        backend.submit(export, command, Completion(Some(pending)));
+    };
+    loop {
+        match session.wants() {
+            Wants::Nothing => return Ok(()),
+            Wants::Bytes(_) => {
+                let (more, request) = feed(reader, session)?;
+                if !more {
+                    return Ok(());
+                }
+                if let Some(request) = request {
+                    let Request { kind, offset, length: len, fua, .. } = request;
+                    let (command, bytes) = match kind {
+                        Kind::Read => (Command::Read { offset, len }, len as usize),
+                        Kind::Trim => (Command::Trim { offset, len, fua }, 0),
+                        Kind::WriteZeroes => (Command::WriteZeroes { offset, len, fua }, 0),
+                        Kind::Flush => (Command::Flush, 0),
+                        Kind::Write => unreachable!("a write waits for its payload"),
+                    };
+                    submit(request, command, window.acquire(bytes));
+                }
+            }
+            Wants::Payload(request) => {
+                let Request { offset, length, fua, .. } = request;
+                let permit = window.acquire(length as usize);
+                let mut data = backend.alloc(length as usize);
+                let room = data.as_mut().get_mut(..length as usize);
+                reader.read_exact(room.ok_or(io::Error::other("no room for a payload"))?)?;
+                session.payload_taken();
+                submit(request, Command::Write { offset, data, fua }, permit);
+            }
+            Wants::Skip(left) => {
+                let len = reader.fill_buf()?.len().min(left as usize);
+                if len == 0 {
+                    return Ok(());
+                }
+                reader.consume(len);
+                session.skipped(len as u32);
+            }
+        }
+        let header = session.take_output();
+        if !header.is_empty() {
+            let reply = Reply { header, data: Vec::new(), _permit: window.acquire(0) };
+            let _ = to.send(reply);
+        }
+    }
+}
+
+/// What one connection has outstanding.
+struct Window {
+    limits: Limits,
+    /// Requests, and bytes of their payload.
+    outstanding: Mutex<(usize, usize)>,
+    freed: Condvar,
+}
+
+impl Window {
+    /// Waits until there is room for a request with this much payload.
+    fn acquire(self: &Arc<Window>, bytes: usize) -> Permit {
+        let full = |&mut (requests, held): &mut (usize, usize)| {
+            requests >= self.limits.requests.max(1) || (held > 0 && held.saturating_add(bytes) > self.limits.bytes)
+        };
+        let now = self.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.freed.wait_while(now, full).unwrap_or_else(PoisonError::into_inner);
+        now.0 += 1;
+        now.1 += bytes;
+        Permit { window: self.clone(), bytes }
+    }
+}
+
+/// The room that one request takes up in its connection's window, until dropped.
+struct Permit {
+    window: Arc<Window>,
+    bytes: usize,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut now = self.window.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
+        now.0 -= 1;
+        now.1 -= self.bytes;
+        self.window.freed.notify_one();
+    }
+}
+
+struct Reply<D> {
+    header: Vec<u8>,
+    data: Vec<D>,
+    _permit: Permit,
+}
+
+fn write_replies<D: AsRef<[u8]>>(stream: &UnixStream, replies: &Receiver<Reply<D>>) {
+    /// Replies in one system call: enough to make its cost small, few enough to free them soon.
+    const BATCH: usize = 32;
+    let mut broken = false;
+    let mut batch = Vec::with_capacity(BATCH);
+    while let Ok(first) = replies.recv() {
+        batch.push(first);
+        batch.extend(replies.try_iter().take(BATCH - 1));
+        if !broken && let Err(error) = write_batch(stream, &batch) {
+            tracing::debug!(%error, "an NBD client left without its replies");
+            // The reader is to stop as well; what is outstanding is still taken in, and thrown away.
+            broken = true;
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        batch.clear();
+    }
+}
+
+fn write_batch<D: AsRef<[u8]>>(mut stream: &UnixStream, batch: &[Reply<D>]) -> io::Result<()> {
+    let slices = batch.iter().flat_map(|reply| {
+        let data = reply.data.iter().map(AsRef::as_ref);
+        std::iter::once(&reply.header[..]).chain(data).map(IoSlice::new)
+    });
+    let mut slices: Vec<IoSlice> = slices.filter(|slice| !slice.is_empty()).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        match stream.write_vectored(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut left, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Pools on devices: recognising, making, opening and destroying them.
+//!
+//! Whatever is refused here is refused before the first byte is written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use headpond_engine::create::PlanError;
+use headpond_engine::election::Refusal;
+use headpond_format::Superblock;
+
+use crate::claim::ClaimError;
+use crate::state::hex;
+
+pub mod create;
+pub mod destroy;
+pub mod dirty;
+pub mod list;
+pub mod open;
+pub mod probe;
+mod signatures;
+
+pub use create::{NewPool, create};
+pub use destroy::destroy;
+pub use dirty::DiscardDirty;
+pub use open::{OpenPool, open};
+
+/// Why nothing was done to a pool, or with it.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum PoolError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error("{path} cannot be {what}: {source}. {meaning}. Look at the kernel's log, then try again")]
+    Io { path: PathBuf, what: &'static str, source: io::Error, meaning: &'static str },
+    #[error("{path} was named twice. Nothing was changed. Name each cache device once")]
+    Twice { path: PathBuf },
+    #[error("{path} holds {what}. Nothing was changed. Name another device, or give --force to overwrite what is there")]
+    Signature { path: PathBuf, what: &'static str },
+    #[error(
+        "{path} is a cache device of pool {pool} (identity {id}, epoch {epoch}). Nothing was changed. Use it with \
+         `headpond serve`, free it with `headpond pool destroy {path}`, or give --force to overwrite it"
+    )]
+    Taken { path: PathBuf, pool: String, id: String, epoch: u64 },
+    #[error(
+        "{path} belongs to pool {pool} (identity {id}, epoch {epoch}), which {why}. Overwriting it would lose that data. \
+         Nothing was changed. Serve the pool and detach its volumes first; or, to lose what is dirty, give \
+         --discard-dirty {id}:{epoch}"
+    )]
+    Dirty { path: PathBuf, pool: String, id: String, epoch: u64, why: String },
+    #[error(
+        "{path} belongs to a pool of a newer format ({version:#x}) than this version of Headpond knows (1). Nothing was \
+         changed, and its data is as it was. Use the version of Headpond that wrote it, or a later one"
+    )]
+    Newer { path: PathBuf, version: u64 },
+    #[error(
+        "{path} is a cache device of a pool, but no copy of its superblock is whole ({why}). Nothing was changed. If the pool \
+         has two copies it starts without this device: leave it out. If it is to be used anew, clear its first and last \
+         MiB by other means; what was dirty on this device alone is lost then"
+    )]
+    Damaged { path: PathBuf, why: String },
+    #[error(
+        "{path} is no cache device of a pool: it holds {what}. Nothing was changed. Name the devices that the pool was made \
+         of; `headpond pool list DEVICE...` shows what a device is"
+    )]
+    NoMember { path: PathBuf, what: &'static str },
+    #[error(
+        "{path} belongs to pool {pool}, and {other} to pool {other_pool}. Nothing was changed. Name the \
+         devices of one pool"
+    )]
+    OtherPool { path: PathBuf, pool: String, other: PathBuf, other_pool: String },
+    #[error(
+        "{path} has {size} bytes, but as a cache device of pool {pool} it had {needed}. A part of it is missing: nothing was \
+         changed. Give the device its size back, or leave it out if the pool has two copies"
+    )]
+    Shrunk { path: PathBuf, size: u64, needed: u64, pool: String },
+    #[error(
+        "{path} has blocks of {block} bytes; pool {pool} writes units of {unit}. Nothing was changed. Put the pool on devices \
+         like those that it was made on"
+    )]
+    Blocks { path: PathBuf, block: u32, unit: u32, pool: String },
+    #[error("{path}: {source} Nothing was changed.")]
+    PlanOf { path: PathBuf, source: PlanError },
+    #[error("{0} Nothing was changed.")]
+    Plan(PlanError),
+    #[error("{refusal}{places}")]
+    Refused { refusal: Refusal, places: String },
+    #[error(
+        "The state folder {folder} lies on {device}, which belongs to the pool itself or is a volume of Headpond: the witness \
+         there would be lost together with the pool. Nothing was changed. Name a folder on another device with --state"
+    )]
+    WitnessOnMember { folder: PathBuf, device: PathBuf },
+    #[error(
+        "--discard-dirty names {given}, and there is no such pool with that epoch among the devices named. Nothing was \
+         changed. Give identity and epoch exactly as they were shown"
+    )]
+    NotNamed { given: String },
+}
+
+impl PoolError {
+    /// Whether it was refused since data could be lost.
+    pub fn protects_data(&self) -> bool {
+        matches!(
+            self,
+            PoolError::Signature { .. }
+                | PoolError::Taken { .. }
+                | PoolError::Dirty { .. }
+                | PoolError::Newer { .. }
+                | PoolError::Damaged { .. }
+                | PoolError::Shrunk { .. }
+                | PoolError::Refused { .. }
+                | PoolError::OtherPool { .. }
+                | PoolError::NotNamed { .. }
+                | PoolError::WitnessOnMember { .. }
+        )
+    }
+
+    fn unread(path: &Path) -> impl FnOnce(io::Error) -> PoolError {
+        let path = path.to_owned();
+        |source| PoolError::Io { path, what: "read", source, meaning: "Nothing was changed" }
+    }
+
+    fn unwritten(path: &Path) -> impl FnOnce(io::Error) -> PoolError {
+        let path = path.to_owned();
+        let meaning = "What was on it may be partly overwritten, which you had allowed";
+        |source| PoolError::Io { path, what: "written", source, meaning }
+    }
+
+    fn taken(path: &Path, superblock: &Superblock) -> PoolError {
+        let (pool, id) = (superblock.name.clone(), hex(&superblock.pool));
+        PoolError::Taken { path: path.to_owned(), pool, id, epoch: superblock.epoch }
+    }
+}

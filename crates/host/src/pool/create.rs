@@ -1,0 +1,166 @@
+//! Making a pool.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headpond_engine::create::{PlanError, PoolPlan, plan};
+use headpond_engine::io::Buf;
+use headpond_format::Superblock;
+
+use super::probe::{self, ENDS, Found};
+use super::{DiscardDirty, PoolError, dirty};
+use crate::buf::HostBuf;
+use crate::claim::Claim;
+use crate::state::{Places, State};
+
+/// Least bytes of a device for which a look at both its ends makes sense.
+const LEAST: u64 = 2 * ENDS;
+
+const RANDOM: &str = "/dev/urandom";
+
+/// What a pool is to be.
+#[derive(Clone, Debug)]
+pub struct NewPool {
+    /// Its name.
+    pub name: String,
+    /// Its devices.
+    pub devices: Vec<PathBuf>,
+    /// Copies of dirty data.
+    pub copies: u8,
+    /// Bytes of a segment; 0 chooses.
+    pub segment_bytes: u64,
+    /// Unit of records; `None` chooses by the devices' blocks.
+    pub unit: Option<u32>,
+    /// Whether what is on the devices may be overwritten, but for dirty data.
+    pub force: bool,
+    /// Whether dirty data may be, too.
+    pub discard_dirty: Option<DiscardDirty>,
+}
+
+/// Makes a pool of claimed devices, and its witness in the state folder.
+pub fn create(new: &NewPool, state: &State) -> Result<Superblock, PoolError> {
+    different(&new.devices)?;
+    let claims = new.devices.iter().map(|path| Claim::take(path, Duration::ZERO)).collect::<Result<Vec<_>, _>>()?;
+    let mut named = new.discard_dirty.is_none();
+    for claim in &claims {
+        named |= may_be_overwritten(claim, new)?;
+    }
+    if let (false, Some(given)) = (named, &new.discard_dirty) {
+        return Err(PoolError::NotNamed { given: given.to_string() });
+    }
+    if let Some(device) = state.carried_by(&new.devices).map_err(PoolError::unread(state.path()))? {
+        return Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device });
+    }
+    let (superblock, writes) = planned(new, &claims)?;
+
+    // From here on the devices are changed.
+    for claim in &claims {
+        clear_ends(claim).map_err(PoolError::unwritten(claim.path()))?;
+    }
+    let witness_path = state.witness(&superblock.pool);
+    state.make_witness(&superblock.pool).map_err(PoolError::unwritten(&witness_path))?;
+    let witness = Claim::take(&witness_path, Duration::ZERO)?;
+    for write in writes {
+        let claim = write.member.map_or(&witness, |member| &claims[usize::from(member)]);
+        let bytes = HostBuf::from_bytes(&write.bytes);
+        probe::write(claim.as_fd(), write.offset, &bytes).map_err(PoolError::unwritten(claim.path()))?;
+    }
+    for claim in claims.iter().chain([&witness]) {
+        rustix::fs::fsync(claim.as_fd()).map_err(|e| PoolError::unwritten(claim.path())(e.into()))?;
+    }
+    let members = new.devices.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    let places = Places { members: (0..).zip(members).collect(), ..Places::default() };
+    // Only a hint for messages.
+    let _ = state.remember(&superblock.pool, &places);
+    Ok(superblock)
+}
+
+/// Refuses a device that was named twice, under whatever names.
+pub(super) fn different(devices: &[PathBuf]) -> Result<(), PoolError> {
+    let mut seen = BTreeSet::new();
+    for path in devices {
+        // One that is not there is for the claim to report.
+        let Ok(meta) = fs::metadata(path) else { continue };
+        if !seen.insert(if meta.rdev() == 0 { (meta.dev(), meta.ino()) } else { (meta.rdev(), 0) }) {
+            return Err(PoolError::Twice { path: path.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a device that holds something, as far as that was not allowed. Whether it is the pool that may lose dirty data.
+fn may_be_overwritten(claim: &Claim, new: &NewPool) -> Result<bool, PoolError> {
+    let path = claim.path();
+    match probe::probe(claim.as_fd(), claim.facts().size).map_err(PoolError::unread(path))? {
+        Found::Nothing => Ok(false),
+        Found::Signature(_) if new.force => Ok(false),
+        Found::Signature(what) => Err(PoolError::Signature { path: path.to_owned(), what }),
+        Found::Newer(version) => Err(PoolError::Newer { path: path.to_owned(), version }),
+        Found::Damaged(why) => Err(PoolError::Damaged { path: path.to_owned(), why: why.to_string() }),
+        Found::Member(superblock) if new.force => {
+            dirty::check(path, claim.as_fd(), &superblock, new.discard_dirty.as_ref())?;
+            Ok(new.discard_dirty.as_ref().is_some_and(|permit| permit.names(&superblock)))
+        }
+        Found::Member(superblock) => Err(PoolError::taken(path, &superblock)),
+    }
+}
+
+fn planned(new: &NewPool, claims: &[Claim]) -> Result<(Superblock, Vec<headpond_engine::create::InitialWrite>), PoolError> {
+    let unread = |source| PoolError::unread(RANDOM.as_ref())(source);
+    let (id, key) = (random().map_err(unread)?, u64::from_le_bytes(random().map_err(unread)?));
+    let ids = claims.iter().map(|_| random()).collect::<io::Result<Vec<_>>>().map_err(unread)?;
+    let blocks = claims.iter().map(|claim| claim.facts().logical_block).max();
+    let unit = match (new.unit, blocks) {
+        (Some(unit), _) => unit,
+        (None, Some(block)) if block > 512 => 4096,
+        _ => 512,
+    };
+    let coarse = claims.iter().find(|claim| claim.facts().logical_block > unit);
+    if let Some(claim) = coarse {
+        let (block, pool) = (claim.facts().logical_block, new.name.clone());
+        return Err(PoolError::Blocks { path: claim.path().to_owned(), block, unit, pool });
+    }
+    let of = |device: usize, source: PlanError| match claims.get(device) {
+        Some(claim) => PoolError::PlanOf { path: claim.path().to_owned(), source },
+        None => PoolError::Plan(source),
+    };
+    if let Some(device) = claims.iter().position(|claim| claim.facts().size < LEAST) {
+        return Err(of(device, PlanError::Small { device, bytes: claims[device].facts().size, least: LEAST }));
+    }
+    plan(&PoolPlan {
+        name: new.name.clone(),
+        id,
+        key,
+        copies: new.copies,
+        unit,
+        segment_bytes: new.segment_bytes,
+        intent_pages: 0,
+        witness: true,
+        members: ids.into_iter().zip(claims.iter().map(|claim| claim.facts().size)).collect(),
+    })
+    .map_err(|source| match source {
+        PlanError::Small { device, .. } => of(device, source),
+        source => PoolError::Plan(source),
+    })
+}
+
+/// Random bytes, for identities.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    fs::File::open(RANDOM)?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Zeroes both ends of a device: no signature, and no superblock of an older pool, is found there afterwards.
+pub(super) fn clear_ends(claim: &Claim) -> io::Result<()> {
+    let page = claim.facts().size / 4096 * 4096;
+    let zeroes = HostBuf::zeroes(ENDS as usize);
+    probe::write(claim.as_fd(), 0, &zeroes)?;
+    probe::write(claim.as_fd(), page - ENDS, &zeroes)?;
+    Ok(rustix::fs::fsync(claim.as_fd())?)
+}

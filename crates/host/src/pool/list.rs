@@ -1,0 +1,54 @@
+//! What devices are, without claiming or changing them.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::probe::{self, Found};
+use crate::claim::Claim;
+use crate::device::facts::Facts;
+
+/// A device that was looked at.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its size, and what it holds.
+    pub found: io::Result<(u64, Found)>,
+    /// Whether somebody uses it now.
+    pub in_use: bool,
+}
+
+/// Looks at devices, or at all block devices if none is named.
+pub fn list(devices: &[PathBuf]) -> Vec<Listed> {
+    let all: Vec<PathBuf>;
+    let devices = match devices {
+        [] => {
+            all = block_devices();
+            &all
+        }
+        named => named,
+    };
+    let listed = devices.iter().map(|path| Listed {
+        path: path.clone(),
+        found: look(path),
+        // Taken and let go at once; nothing is written by it.
+        in_use: Claim::take(path, std::time::Duration::ZERO).is_err(),
+    });
+    listed.collect()
+}
+
+fn look(path: &Path) -> io::Result<(u64, Found)> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(path)?;
+    let size = Facts::of(&file)?.size;
+    Ok((size, probe::probe(file.as_fd(), size)?))
+}
+
+fn block_devices() -> Vec<PathBuf> {
+    let names = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = names.map(|entry| Path::new("/dev").join(entry.file_name())).collect();
+    paths.sort();
+    paths
+}

@@ -1,0 +1,138 @@
+//! Opening a pool: claims first, then the superblocks, then the election.
+
+use std::fmt::Write;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headpond_engine::create::newest_witness;
+use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
+use headpond_engine::io::Device;
+use headpond_format::{Superblock, WITNESS_BYTES, WITNESS_SLOTS};
+
+use super::PoolError;
+use super::create::different;
+use super::probe::{self, Found};
+use crate::claim::Claim;
+use crate::runtime::Given;
+use crate::state::{State, hex};
+
+/// A pool whose devices are claimed and whose votes suffice.
+pub struct OpenPool {
+    /// What the election came to.
+    pub election: Election,
+    /// Members in sync and the witness, for the engine.
+    pub devices: Vec<Given>,
+    /// Stale members: kept from everybody else, never read.
+    pub stale: Vec<Claim>,
+}
+
+/// Claims the devices of a pool and its witness, and holds the election. Nothing on the devices is changed; a witness
+/// file that is missing is made, without a vote in it, once the election has succeeded without it.
+pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
+    different(devices)?;
+    let claims = devices.iter().map(|path| Claim::take(path, patience)).collect::<Result<Vec<_>, _>>()?;
+    let mut found: Vec<Superblock> = Vec::new();
+    for claim in &claims {
+        found.push(superblock_of(claim, found.first().zip(claims.first()))?);
+    }
+    let Some(first) = found.first() else {
+        return Err(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() });
+    };
+    let pool = first.pool;
+    // Witness or not is the same in every epoch.
+    let (vote, mut witness) = match first.witness {
+        true => witness(&pool, devices, state, patience)?,
+        false => (WitnessVote::None, None),
+    };
+    let election = elect(&found, vote).map_err(|refusal| {
+        let places = missing_places(&refusal, &pool, state);
+        PoolError::Refused { refusal, places }
+    })?;
+    if vote == WitnessVote::Missing && witness.is_none() {
+        // The others suffice; from now on it votes again.
+        let path = state.witness(&pool);
+        state.make_witness(&pool).map_err(PoolError::unread(&path))?;
+        witness = Some(Claim::take(&path, patience)?);
+    }
+    let witness = witness.map(|claim| Given { device: Device::Witness, claim, pace: None });
+    let mut open = OpenPool { election, devices: witness.into_iter().collect(), stale: Vec::new() };
+    for (superblock, claim) in found.iter().zip(claims) {
+        match open.election.present.contains(&superblock.member) {
+            true => open.devices.push(Given { device: Device::Member(superblock.member), claim, pace: None }),
+            false => open.stale.push(claim),
+        }
+    }
+    Ok(open)
+}
+
+/// The superblock of a claimed device, which fits it, and belongs to the same pool as the first.
+fn superblock_of(claim: &Claim, first: Option<(&Superblock, &Claim)>) -> Result<Superblock, PoolError> {
+    let (path, facts) = (claim.path().to_owned(), claim.facts());
+    let superblock = match probe::probe(claim.as_fd(), facts.size).map_err(PoolError::unread(&path))? {
+        Found::Member(superblock) => *superblock,
+        Found::Newer(version) => return Err(PoolError::Newer { path, version }),
+        Found::Damaged(why) => return Err(PoolError::Damaged { path, why: why.to_string() }),
+        Found::Signature(what) => return Err(PoolError::NoMember { path, what }),
+        Found::Nothing => return Err(PoolError::NoMember { path, what: "nothing known" }),
+    };
+    let pool = superblock.name.clone();
+    if let Some((other, other_claim)) = first.filter(|(other, _)| other.pool != superblock.pool) {
+        let named = |superblock: &Superblock| format!("{} ({})", superblock.name, hex(&superblock.pool));
+        return Err(PoolError::OtherPool {
+            path,
+            pool: named(&superblock),
+            other: other_claim.path().to_owned(),
+            other_pool: named(other),
+        });
+    }
+    let needed = superblock.members.get(usize::from(superblock.member)).map_or(0, |member| member.layout.size);
+    if facts.size < needed {
+        return Err(PoolError::Shrunk { path, size: facts.size, needed, pool });
+    }
+    if facts.logical_block > superblock.unit {
+        return Err(PoolError::Blocks { path, block: facts.logical_block, unit: superblock.unit, pool });
+    }
+    Ok(superblock)
+}
+
+/// Claims the witness, if it is there, and reads its vote.
+fn witness(
+    pool: &[u8; 16],
+    devices: &[PathBuf],
+    state: &State,
+    patience: Duration,
+) -> Result<(WitnessVote, Option<Claim>), PoolError> {
+    if let Some(device) = state.carried_by(devices).map_err(PoolError::unread(state.path()))? {
+        return Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device });
+    }
+    let path = state.witness(pool);
+    if !path.exists() {
+        return Ok((WitnessVote::Missing, None));
+    }
+    let claim = Claim::take(&path, patience)?;
+    let slots: Result<Vec<_>, _> =
+        (0..WITNESS_SLOTS).map(|slot| probe::read(claim.as_fd(), slot * WITNESS_BYTES, WITNESS_BYTES)).collect();
+    // A witness that cannot be read has no vote; the others may do without.
+    let slots = slots.unwrap_or_default();
+    let slots: Vec<&[u8]> = slots.iter().map(|slot| slot.as_slice()).collect();
+    Ok((newest_witness(&slots, *pool).map_or(WitnessVote::Missing, WitnessVote::Found), Some(claim)))
+}
+
+/// Where the devices that an election lacked were last seen.
+fn missing_places(refusal: &Refusal, pool: &[u8; 16], state: &State) -> String {
+    let (Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. }) = refusal else {
+        return String::new();
+    };
+    let places = state.places(pool);
+    let mut text = String::new();
+    for number in missing {
+        if let Some(path) = places.members.get(number) {
+            let _ = write!(text, " Cache device {number} was last seen at {}.", path.display());
+        }
+    }
+    if let Refusal::TooFewVotes { witness_missing: true, .. } = refusal {
+        let _ = write!(text, " The witness would be {}.", state.witness(pool).display());
+    }
+    text
+}

@@ -1,0 +1,173 @@
+//! How a daemon stands, as it goes over the control socket and is shown with `--json`.
+
+use headpond_engine::stats::{Bypass, Count};
+use headpond_engine::status::VolumeStatus;
+use serde::{Deserialize, Serialize};
+
+/// A pool and its volumes. Sizes in bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// The pool's name.
+    pub pool: String,
+    /// Its identity, in hexadecimal.
+    pub id: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Copies of dirty data that it promises.
+    pub copies: u8,
+    /// A copy is missing.
+    pub degraded: bool,
+    /// Nothing that needs the cache is acknowledged, for want of a majority.
+    pub stalled: bool,
+    /// Size of a segment.
+    pub segment_bytes: u64,
+    /// Segments on all members, and how many are free.
+    pub segments: u64,
+    /// Free segments.
+    pub segments_free: u64,
+    /// How full the space for dirty data is.
+    pub dirty_percent: u32,
+    /// The cache devices.
+    pub members: Vec<Member>,
+    /// The volumes.
+    pub volumes: Vec<Volume>,
+    /// Bytes written to cache devices since the start, all copies.
+    pub member_bytes: u64,
+    /// Checkpoints taken since the start.
+    pub checkpoints: u64,
+    /// Pieces repaired from the other copy since the start.
+    pub repaired: u64,
+    /// What is wrong, and what to do next.
+    pub advice: Vec<Advice>,
+}
+
+/// A cache device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// Its number.
+    pub number: u8,
+    /// Where it is, or was last seen.
+    pub path: Option<String>,
+    /// `in sync`, or `out`.
+    pub state: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its segments.
+    pub segments: u32,
+    /// Its free segments.
+    pub segments_free: u32,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Volume {
+    /// Its number.
+    pub number: u16,
+    /// Its name.
+    pub name: String,
+    /// Its backing device, as it was named.
+    pub backing: Option<String>,
+    /// What identifies that device.
+    pub identity: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Where its grid of blocks begins, in sectors.
+    pub phase: u8,
+    /// Its mode.
+    pub mode: String,
+    /// Whether requests are answered.
+    pub serving: bool,
+    /// Where clients find it.
+    pub place: Option<String>,
+    /// Bytes cached, dirty ones included.
+    pub cached_bytes: u64,
+    /// Bytes that the disk does not have yet.
+    pub dirty_bytes: u64,
+    /// Memory of its map.
+    pub map_bytes: u64,
+    /// A sweep is under way.
+    pub destaging: bool,
+    /// What became of its requests since the start.
+    pub requests: Requests,
+}
+
+/// What became of requests.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Requests {
+    /// Reads answered by the cache alone.
+    pub hit: Pair,
+    /// Reads of which a part came from the cache.
+    pub partial_hit: Pair,
+    /// Reads answered by the disk.
+    pub miss: Pair,
+    /// Reads of streams, answered by the disk and not admitted.
+    pub read_bypass: Pair,
+    /// Writes taken into the log.
+    pub absorbed: Pair,
+    /// Writes that went to the disk, by reason.
+    pub write_bypass: Vec<(String, Pair)>,
+    /// Discards and zeroings.
+    pub zeroed: Pair,
+    /// Data admitted after a miss.
+    pub admitted: Pair,
+    /// Data destaged.
+    pub destaged: Pair,
+    /// Flushes.
+    pub flushes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// Requests, and their bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Pair {
+    /// How many.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Advice {
+    /// What it is.
+    pub wrong: String,
+    /// What to do next.
+    pub next: String,
+}
+
+impl Volume {
+    /// The share of reads that the cache answered alone, in percent; `None` before the first read.
+    pub fn hit_percent(&self) -> Option<u64> {
+        let r = &self.requests;
+        let reads = r.hit.requests + r.partial_hit.requests + r.miss.requests + r.read_bypass.requests;
+        (r.hit.requests * 100).checked_div(reads)
+    }
+}
+
+impl From<Count> for Pair {
+    fn from(count: Count) -> Pair {
+        Pair { requests: count.requests, bytes: count.bytes }
+    }
+}
+
+impl Requests {
+    /// Of a volume.
+    pub fn of(volume: &VolumeStatus) -> Requests {
+        let s = &volume.stats;
+        let reasons = Bypass::ALL.iter().zip(s.write_bypass);
+        Requests {
+            hit: s.hit.into(),
+            partial_hit: s.partial_hit.into(),
+            miss: s.miss.into(),
+            read_bypass: s.read_bypass.into(),
+            absorbed: s.absorbed.into(),
+            write_bypass: reasons.map(|((_, name), count)| ((*name).to_owned(), count.into())).collect(),
+            zeroed: s.zeroed.into(),
+            admitted: s.admitted.into(),
+            destaged: s.destaged.into(),
+            flushes: s.flushes,
+            errors: s.errors,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! One io_uring: entries in, completions out, and a bell that other threads may ring.
+//!
+//! `unsafe` because an entry names memory and a file by number, and the kernel uses both until it completes:
+//! whoever pushes one answers for them.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// The bell's mark among completions; callers number theirs from zero.
+const BELL: u64 = u64::MAX;
+
+struct Bell {
+    fd: OwnedFd,
+    rung: AtomicBool,
+}
+
+/// Interrupts [`Ring::wait`] from any thread.
+#[derive(Clone)]
+pub struct Waker(Arc<Bell>);
+
+impl Waker {
+    /// Makes the current or the next wait return. Calls made before it does are one.
+    pub fn wake(&self) {
+        if !self.0.rung.swap(true, Ordering::AcqRel) {
+            // It fails only when the counter is full, and then the bell rings already.
+            let _ = rustix::io::write(&self.0.fd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// An io_uring, used by the thread that made it (the kernel saves locks when it may rely on that).
+pub struct Ring {
+    uring: IoUring,
+    bell: Arc<Bell>,
+    listening: bool,
+    one_thread: PhantomData<*const ()>,
+}
+
+impl Ring {
+    /// A ring of at least `entries` entries, rounded up to a power of two.
+    pub fn new(entries: u32) -> io::Result<Ring> {
+        // Completions are worked on only inside our own calls: from Linux 6.1; without that where it is older.
+        let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_submit_all().build(entries).or_else(
+            |error| match error.raw_os_error() {
+                Some(libc::EINVAL) => IoUring::new(entries),
+                _ => Err(error),
+            },
+        )?;
+        if !uring.params().is_feature_ext_arg() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel's io_uring cannot wait with a time limit; Linux 5.11 is the first that can",
+            ));
+        }
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Ring { uring, bell: Arc::new(Bell { fd, rung: AtomicBool::new(false) }), listening: false, one_thread: PhantomData })
+    }
+
+    /// What interrupts this ring's waits.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.bell))
+    }
+
+    /// Queues an entry, with a number of the caller's as user data; the next [`Ring::wait`] submits it.
+    ///
+    /// # Safety
+    ///
+    /// The memory and the file that the entry names stay valid, and the memory unused by others if the kernel
+    /// writes to it, until its completion was reaped; if the ring is dropped before that, for ever.
+    pub unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        while unsafe { self.uring.submission().push(entry) }.is_err() {
+            self.uring.submit()?;
+        }
+        Ok(())
+    }
+
+    /// Submits what is queued and returns when there is a completion, when the bell rang, or after `timeout`
+    /// (`None`: no limit). It may return early, too.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if !self.listening {
+            let entry = opcode::PollAdd::new(Fd(self.bell.fd.as_raw_fd()), libc::POLLIN as u32);
+            // SAFETY: names no memory; the kernel holds the eventfd itself while it polls.
+            unsafe { self.push(&entry.build().user_data(BELL))? };
+            self.listening = true;
+        }
+        let timeout = timeout.map(Timespec::from);
+        let args = match &timeout {
+            Some(limit) => SubmitArgs::new().timespec(limit),
+            None => SubmitArgs::new(),
+        };
+        match self.uring.submitter().submit_with_args(1, &args) {
+            Ok(_) => Ok(()),
+            // Time is up, a signal came, or the kernel wants completions taken off first.
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Appends the completions that are there, as (user data, result), and says whether the bell rang.
+    pub fn reap(&mut self, to: &mut Vec<(u64, i32)>) -> bool {
+        let mut rung = false;
+        for completion in self.uring.completion() {
+            match completion.user_data() {
+                BELL => rung = true,
+                number => to.push((number, completion.result())),
+            }
+        }
+        if rung {
+            self.listening = false;
+            let _ = rustix::io::read(&self.bell.fd, &mut [0u8; 8]);
+            // Only now may the next call write again: whatever came before is for the caller to see.
+            self.bell.rung.swap(false, Ordering::AcqRel);
+        }
+        rung
+    }
+}

@@ -1,0 +1,286 @@
+//! The thread that owns an engine and its devices.
+//!
+//! Clients' requests and commands come in through a channel, whose senders ring the bell of the thread's ring;
+//! device completions come in through the ring; the engine's timers are the ring's time limits. What the engine
+//! wants done goes out: to the devices, or to whoever waits for the reply.
+//!
+//! A panic in this thread ends the process. Every client would wait for ever otherwise, and what is on the
+//! devices is made for being found after a death at any moment.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use headpond_engine::election::Election;
+use headpond_engine::io::{Command, CommandError, CommandId, Device, Effect, Reply, Request, RequestId};
+use headpond_engine::{Engine, Settings, Status};
+
+use crate::buf::HostBuf;
+use crate::claim::Claim;
+use crate::device::modelled::Pace;
+use crate::device::{Devices, DevicesError};
+use crate::fuse::mark_io_flusher;
+use crate::ring::Waker;
+
+/// Device operations in the kernel at a time: enough for the queues of several members and a disk at once.
+const DEPTH: u32 = 256;
+
+/// The start of the engine is a command, too: the first.
+const START: CommandId = CommandId(0);
+
+/// A device for the engine.
+pub struct Given {
+    /// The name by which the engine knows it.
+    pub device: Device,
+    /// The claim, which carries the I/O.
+    pub claim: Claim,
+    /// The model that it is to be as slow as.
+    pub pace: Option<Box<dyn Pace + Send>>,
+}
+
+/// What a runtime starts with.
+pub struct Setup {
+    /// The engine's settings.
+    pub settings: Settings,
+    /// Which superblock counts, and who is there.
+    pub election: Election,
+    /// Members, witness and backing devices.
+    pub devices: Vec<Given>,
+}
+
+type ReplyTo = Box<dyn FnOnce(Reply<HostBuf>) + Send>;
+
+enum Message {
+    Request { volume: u16, request: Request<HostBuf>, reply: ReplyTo },
+    Command { id: CommandId, command: Command, end: Sender<Result<(), CommandError>> },
+    Add(Given),
+    Remove(Device),
+    Status(Sender<Status>),
+    End,
+}
+
+/// Reaches the runtime from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    inbox: Sender<Message>,
+    waker: Waker,
+    next_command: Arc<AtomicU64>,
+}
+
+impl Handle {
+    /// A client's request; `reply` is called on the runtime's thread and must not block. If the runtime has ended,
+    /// `reply` is dropped, which answers for it.
+    pub fn request(&self, volume: u16, request: Request<HostBuf>, reply: impl FnOnce(Reply<HostBuf>) + Send + 'static) {
+        self.send(Message::Request { volume, request, reply: Box::new(reply) });
+    }
+
+    /// Begins a command.
+    pub fn begin(&self, command: Command) -> Running {
+        let id = CommandId(self.next_command.fetch_add(1, Ordering::Relaxed));
+        let (end, ended) = mpsc::channel();
+        self.send(Message::Command { id, command, end });
+        Running { id, ended }
+    }
+
+    /// Gives the engine another device; commands begun afterwards find it.
+    pub fn add(&self, given: Given) {
+        self.send(Message::Add(given));
+    }
+
+    /// Takes a device away; its claim ends with its last operation.
+    pub fn remove(&self, device: Device) {
+        self.send(Message::Remove(device));
+    }
+
+    /// How everything stands; `None` if the runtime has ended.
+    pub fn status(&self) -> Option<Status> {
+        let (to, status) = mpsc::channel();
+        self.send(Message::Status(to));
+        status.recv().ok()
+    }
+
+    fn send(&self, message: Message) {
+        // Fails when the runtime has ended; what the message holds answers by being dropped.
+        let _ = self.inbox.send(message);
+        self.waker.wake();
+    }
+}
+
+/// A command on its way.
+pub struct Running {
+    /// Its name, for cancelling it.
+    pub id: CommandId,
+    ended: Receiver<Result<(), CommandError>>,
+}
+
+impl Running {
+    /// Its end if it comes within `limit`. A command that the runtime's end cut off was cancelled.
+    pub fn wait(&self, limit: Duration) -> Option<Result<(), CommandError>> {
+        match self.ended.recv_timeout(limit) {
+            Ok(result) => Some(result),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(CommandError::Cancelled)),
+        }
+    }
+
+    /// Its end, however long it takes.
+    pub fn end(&self) -> Result<(), CommandError> {
+        self.ended.recv().unwrap_or(Err(CommandError::Cancelled))
+    }
+}
+
+/// An engine at work. Dropped, it ends as it is: [`Command::Stop`] comes before a clean end.
+pub struct Runtime {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runtime {
+    /// Starts the thread, and the engine in it; the second value tells when the engine is up.
+    ///
+    /// # Errors
+    /// There is no io_uring to be had.
+    pub fn start(setup: Setup) -> Result<(Runtime, Running), DevicesError> {
+        let (inbox, messages) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let (up, is_up) = mpsc::channel();
+        let thread = thread::Builder::new().name("engine".into()).spawn(move || {
+            let body = || {
+                let mut devices = match Devices::new(DEPTH) {
+                    Ok(devices) => devices,
+                    Err(error) => return drop(up.send(Err(error))),
+                };
+                mark_io_flusher();
+                let backings = setup.devices.iter().filter_map(|given| match given.device {
+                    Device::Backing(number) => Some(number),
+                    _ => None,
+                });
+                let backings: Vec<u16> = backings.collect();
+                setup.devices.into_iter().for_each(|given| add(&mut devices, given));
+                let _ = up.send(Ok(devices.waker()));
+                Thread {
+                    engine: Engine::start(0, setup.settings, setup.election, &backings, START),
+                    devices,
+                    origin: Instant::now(),
+                    replies: HashMap::new(),
+                    next_request: 0,
+                    commands: HashMap::from([(START.0, end)]),
+                }
+                .run(&messages);
+            };
+            if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                eprintln!("headpond: the engine panicked; the process ends. What was acknowledged is on the cache devices.");
+                process::abort();
+            }
+        });
+        let thread = thread.map_err(DevicesError::Setup)?;
+        let waker = is_up.recv().map_err(|_| DevicesError::Setup(std::io::Error::other("its thread ended")))??;
+        let handle = Handle { inbox, waker, next_command: Arc::new(AtomicU64::new(START.0 + 1)) };
+        Ok((Runtime { handle, thread: Some(thread) }, Running { id: START, ended }))
+    }
+
+    /// How to reach it.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for Runtime {
+    /// Waits for the device operations that the kernel has: the claims must outlive them.
+    fn drop(&mut self) {
+        self.handle.send(Message::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn add(devices: &mut Devices, given: Given) {
+    match given.pace {
+        Some(pace) => devices.add_paced(given.device, given.claim, pace),
+        None => devices.add(given.device, given.claim),
+    }
+}
+
+struct Thread {
+    engine: Engine<HostBuf>,
+    devices: Devices,
+    origin: Instant,
+    replies: HashMap<u64, ReplyTo>,
+    next_request: u64,
+    commands: HashMap<u64, Sender<Result<(), CommandError>>>,
+}
+
+impl Thread {
+    fn run(mut self, messages: &Receiver<Message>) {
+        let mut done = Vec::new();
+        loop {
+            self.engine.advance(self.now());
+            for (io, result) in done.drain(..) {
+                self.engine.complete(io, result);
+            }
+            self.pump();
+            // All that wait are taken before the engine goes on: they may share an append.
+            for message in messages.try_iter() {
+                match message {
+                    Message::End => return,
+                    message => self.take(message),
+                }
+            }
+            self.pump();
+            let now = self.now();
+            let limit = self.engine.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(now)));
+            if let Err(error) = self.devices.wait(limit, &mut done) {
+                eprintln!("headpond: {error}");
+                process::abort();
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Request { volume, request, reply } => {
+                let id = self.next_request;
+                self.next_request += 1;
+                self.replies.insert(id, reply);
+                self.engine.request(volume, RequestId(id), request);
+            }
+            Message::Command { id, command, end } => {
+                self.commands.insert(id.0, end);
+                self.engine.command(id, command);
+            }
+            Message::Add(given) => add(&mut self.devices, given),
+            Message::Remove(device) => self.devices.remove(device),
+            // Whoever asked may have left, here and below.
+            Message::Status(to) => drop(to.send(self.engine.status())),
+            Message::End => unreachable!("taken by the loop"),
+        }
+    }
+
+    /// Does what the engine wants done.
+    fn pump(&mut self) {
+        while let Some(effect) = self.engine.poll() {
+            match effect {
+                Effect::Submit { io, device, op } => self.devices.submit(io, device, op),
+                Effect::Reply { id, result, .. } => {
+                    let reply = self.replies.remove(&id.0).expect("a request is answered once");
+                    reply(result);
+                }
+                Effect::Done { id, result } => {
+                    if let Some(end) = self.commands.remove(&id.0) {
+                        let _ = end.send(result);
+                    }
+                }
+            }
+        }
+    }
+}

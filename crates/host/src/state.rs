@@ -1,0 +1,131 @@
+//! The state folder: the witness of each pool, and where its devices were last seen.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{major, minor};
+use serde::{Deserialize, Serialize};
+
+use crate::device::facts::sysfs;
+
+/// Bytes of a witness file.
+const WITNESS_FILE_BYTES: u64 = 64 << 10;
+
+/// A pool's identity as people see it.
+pub fn hex(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The folder in which this host keeps what it knows of its pools beside them.
+#[derive(Clone, Debug)]
+pub struct State(PathBuf);
+
+/// Where the devices of a pool were last seen: hints, never proof.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub struct Places {
+    /// Cache devices by number.
+    #[serde(default)]
+    pub members: BTreeMap<u8, PathBuf>,
+    /// Specs of backing devices by volume.
+    #[serde(default)]
+    pub volumes: BTreeMap<String, String>,
+}
+
+impl State {
+    /// `/var/lib/headpond` for root; for others `headpond` in `$XDG_STATE_HOME` or `~/.local/state`.
+    pub fn default_path() -> PathBuf {
+        if rustix::process::geteuid().is_root() {
+            return "/var/lib/headpond".into();
+        }
+        let home = std::env::var_os("XDG_STATE_HOME").filter(|home| Path::new(home).is_absolute()).map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")));
+        home.unwrap_or_else(std::env::temp_dir).join("headpond")
+    }
+
+    /// The folder at `path`, made if it is missing.
+    pub fn open(path: &Path) -> io::Result<State> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        Ok(State(path.canonicalize()?))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The path of a pool's witness.
+    pub fn witness(&self, pool: &[u8; 16]) -> PathBuf {
+        self.0.join(format!("witness-{}", hex(pool)))
+    }
+
+    /// Makes the witness file of a pool if there is none; whether there was one.
+    pub fn make_witness(&self, pool: &[u8; 16]) -> io::Result<bool> {
+        let path = self.witness(pool);
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(mut file) => {
+                // Written, not left as a hole: a vote must not fail for want of space later.
+                file.write_all(&vec![0; WITNESS_FILE_BYTES as usize])?;
+                file.sync_all()?;
+                File::open(&self.0)?.sync_all()?;
+                Ok(false)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The path of the block device under this folder that the given devices, or a volume of Headpond, carry.
+    ///
+    /// A witness there would be lost together with what it is to vote about.
+    pub fn carried_by(&self, members: &[PathBuf]) -> io::Result<Option<PathBuf>> {
+        let number = fs::metadata(&self.0)?.dev();
+        let below = fs::read_to_string(sysfs(number).join("loop/backing_file")).unwrap_or_default();
+        let below = Path::new(below.trim_end_matches('\n'));
+        let carries = |member: &PathBuf| {
+            fs::metadata(member).is_ok_and(|it| it.rdev() == number && number != 0)
+                || member.canonicalize().is_ok_and(|it| it == below)
+        };
+        if let Some(member) = members.iter().find(|member| carries(member)) {
+            return Ok(Some(member.clone()));
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let ours = mounts.lines().filter(|line| line.contains(" - fuse.headpond ")).any(|line| {
+            let point = line.split(' ').nth(4).unwrap_or_default();
+            !point.is_empty() && below.starts_with(point)
+        });
+        Ok(ours.then(|| PathBuf::from(format!("/dev/block/{}:{}", major(number), minor(number)))))
+    }
+
+    /// Where a pool's devices were last seen.
+    pub fn places(&self, pool: &[u8; 16]) -> Places {
+        let text = fs::read_to_string(self.places_path(pool)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Remembers where a pool's devices are.
+    pub fn remember(&self, pool: &[u8; 16], places: &Places) -> io::Result<()> {
+        let (path, new) = (self.places_path(pool), self.0.join(format!(".volumes-{}.new", hex(pool))));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(places)?)?;
+        file.sync_all()?;
+        fs::rename(new, path)
+    }
+
+    /// Forgets a pool: its witness, and where its devices are.
+    pub fn forget(&self, pool: &[u8; 16]) -> io::Result<()> {
+        for path in [self.witness(pool), self.places_path(pool)] {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn places_path(&self, pool: &[u8; 16]) -> PathBuf {
+        self.0.join(format!("volumes-{}.json", hex(pool)))
+    }
+}
