@@ -1,0 +1,90 @@
+//! The subcommands, one file each.
+
+pub mod attach;
+pub mod demo;
+pub mod detach;
+pub mod flush;
+pub mod mode;
+pub mod pool;
+pub mod serve;
+pub mod sim;
+pub mod status;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use headpond_host::control::{self, Call};
+use headpond_host::daemon::run_folder;
+use serde_json::Value;
+
+use crate::exit::Usage;
+use crate::size;
+
+/// Which daemon is meant.
+#[derive(Args, Clone, Debug)]
+pub struct Which {
+    /// The daemon of the pool with this name
+    #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+    pool: Option<String>,
+    /// The daemon with this control socket
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl Which {
+    /// Its control socket; if none was named, that of the only daemon that there is.
+    fn path(&self) -> anyhow::Result<PathBuf> {
+        let folder = run_folder();
+        match (&self.socket, &self.pool) {
+            (Some(socket), _) => return Ok(socket.clone()),
+            (None, Some(pool)) => return Ok(folder.join(format!("{pool}.sock"))),
+            (None, None) => {}
+        }
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let sockets: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|it| it == "sock")).collect();
+        match &sockets[..] {
+            [only] => Ok(only.clone()),
+            [] => Ok(folder.join("POOL.sock")),
+            several => {
+                let pools = several.iter().filter_map(|path| Some(path.file_stem()?.display().to_string()));
+                let pools = pools.collect::<Vec<_>>().join(", ");
+                Err(Usage(format!("Several daemons run here. Nothing was done. Choose one with --pool: {pools}")).into())
+            }
+        }
+    }
+
+    /// Asks it, and shows how far it is where somebody looks.
+    pub fn call(&self, call: &Call) -> anyhow::Result<Value> {
+        let mut shown = false;
+        let answer = control::call(&self.path()?, call, |progress| {
+            if std::io::stderr().is_terminal() {
+                shown = true;
+                eprint!("\r\x1b[K{}", show_progress(&progress));
+                let _ = std::io::stderr().flush();
+            }
+        });
+        if shown {
+            eprint!("\r\x1b[K");
+        }
+        Ok(answer?)
+    }
+}
+
+fn show_progress(progress: &Value) -> String {
+    let left = size::show(progress["dirty_bytes"].as_u64().unwrap_or(0));
+    match progress["seconds_left"].as_f64() {
+        Some(seconds) => format!("{left} left to write, about {seconds} s"),
+        None => format!("{left} left to write"),
+    }
+}
+
+/// Prints a line, or what it is about as JSON.
+pub fn print(json: bool, value: &Value, line: impl std::fmt::Display) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match json {
+        true => writeln!(out, "{value}")?,
+        false => writeln!(out, "{line}")?,
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,35 @@
+//! `headpond mode`.
+
+use clap::Args;
+use headpond_host::control::Call;
+use headpond_host::daemon::mode_named;
+
+use super::{Which, print};
+
+#[derive(Args)]
+pub struct Mode {
+    /// The volume
+    name: String,
+    /// write-back, write-through, write-around or pass-through
+    #[arg(value_parser = known)]
+    mode: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// A mode's name, if there is such a mode.
+pub fn known(name: &str) -> Result<String, String> {
+    let known = mode_named(name).map(|mode| mode.name().to_owned());
+    known.ok_or_else(|| "the modes are write-back, write-through, write-around and pass-through".into())
+}
+
+impl Mode {
+    pub fn run(self) -> anyhow::Result<()> {
+        let call = Call::SetMode { name: self.name.clone(), mode: self.mode.clone() };
+        let answer = self.which.call(&call)?;
+        print(self.json, &answer, format_args!("volume {}: {}", self.name, self.mode))
+    }
+}

@@ -1,0 +1,135 @@
+//! `headpond serve`: the daemon.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use headpond_host::backing::Spec;
+use headpond_host::daemon::{Choice, Daemon, Options};
+use headpond_host::report::Report;
+use headpond_host::signals::Signals;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::pool::Folder;
+use super::print;
+use crate::config::Config;
+use crate::exit::Usage;
+
+/// How often a wish to end is looked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Args)]
+pub struct Serve {
+    /// The cache devices of the pool
+    #[arg(required_unless_present = "config", value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+    /// A TOML file with what is not said here: devices, state, socket, frontend, nbd, [backing], [engine]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    folder: Folder,
+    /// The control socket [default: /run/headpond/POOL.sock as root]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How clients reach volumes [default: auto]
+    #[arg(long, value_enum)]
+    frontend: Option<Frontend>,
+    /// The NBD socket, for all volumes by name [default: POOL.nbd beside the control socket]
+    #[arg(long, value_name = "PATH")]
+    nbd: Option<PathBuf>,
+    /// Where a volume's backing device is, if not where it was last
+    #[arg(long, value_name = "NAME=SPEC", value_parser = named)]
+    backing: Vec<(String, String)>,
+    /// Seconds to wait at the start for devices that a killed daemon may still be writing to
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    wait: u64,
+    /// Seconds that a clean end may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    stop_within: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How clients reach volumes.
+#[derive(Clone, Copy, Debug, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Frontend {
+    /// FUSE with loop devices as root, else NBD; NBD if its socket is named
+    Auto,
+    /// Loop devices over FUSE
+    Fuse,
+    /// An NBD socket
+    Nbd,
+    /// Not at all
+    None,
+}
+
+fn named(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, spec)| !name.is_empty() && !spec.is_empty());
+    parts.map(|(name, spec)| (name.to_owned(), spec.to_owned())).ok_or_else(|| "give NAME=SPEC".into())
+}
+
+impl Serve {
+    pub fn run(self) -> anyhow::Result<()> {
+        let stop_within = Duration::from_secs(self.stop_within);
+        let json = self.json;
+        let options = self.options()?;
+        let log = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+        let color = std::io::stderr().is_terminal();
+        tracing_subscriber::fmt().with_env_filter(log).with_ansi(color).with_writer(std::io::stderr).init();
+        let signals = Signals::hold()?;
+        let daemon = Daemon::start(options)?;
+        if let Some(report) = daemon.report() {
+            for advice in &report.advice {
+                eprintln!("headpond: {} {}", advice.wrong, advice.next);
+            }
+            print(json, &json!(report), ready(&report))?;
+        }
+        daemon.wait(|| signals.wait(LOOK));
+        daemon.stop(stop_within).map_err(|error| anyhow!(error))
+    }
+
+    /// What is said on the command line, and what the file says otherwise.
+    fn options(self) -> Result<Options, Usage> {
+        let config = self.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+        let devices = if self.devices.is_empty() { config.devices.clone() } else { self.devices };
+        if devices.is_empty() {
+            return Err(Usage("No cache device was named. Nothing was done. Name those that the pool was made of".into()));
+        }
+        let frontend = match self.frontend.or(config.frontend).unwrap_or(Frontend::Auto) {
+            Frontend::Auto => Choice::Auto,
+            Frontend::Fuse => Choice::Fuse,
+            Frontend::Nbd => Choice::Nbd,
+            Frontend::None => Choice::None,
+        };
+        let nbd = self.nbd.or(config.nbd);
+        if nbd.is_some() && matches!(frontend, Choice::Fuse | Choice::None) {
+            return Err(Usage("An NBD socket is named, and another front end is chosen. Nothing was done. Leave one out".into()));
+        }
+        let backings = config.backing.into_iter().chain(self.backing);
+        Ok(Options {
+            devices,
+            state: if self.folder.is_given() { self.folder.path() } else { config.state.unwrap_or_else(|| self.folder.path()) },
+            socket: self.socket.or(config.socket),
+            frontend,
+            nbd,
+            backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
+            settings: config.engine.settings(),
+            patience: Duration::from_secs(self.wait),
+        })
+    }
+}
+
+/// The line that says that the daemon is up, and where each volume is.
+fn ready(report: &Report) -> String {
+    let volumes = report.volumes.iter().map(|volume| match (&volume.place, volume.serving) {
+        (Some(place), _) => format!("; volume {} at {place}", volume.name),
+        (None, true) => format!("; volume {} served without a front end", volume.name),
+        (None, false) => format!("; volume {} NOT served", volume.name),
+    });
+    format!("pool {} is up{}", report.pool, volumes.collect::<String>())
+}

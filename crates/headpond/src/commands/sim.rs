@@ -1,0 +1,152 @@
+//! `headpond sim`: the engine in the simulated world, seed by seed, through power cuts and daemon deaths.
+
+use headpond_sim::swarm::{Swarm, catch_panics};
+use headpond_sim::torture::tell_plan;
+use headpond_sim::{Plan, Summary};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// How many seeds to run
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    seeds: u64,
+    /// Run this seed alone
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "from"])]
+    seed: Option<u64>,
+    /// Tell all that happens in the seed, step by step
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// The first seed; a fresh one is drawn otherwise
+    #[arg(long, visible_alias = "seed-base", value_name = "N")]
+    from: Option<u64>,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Run each seed twice and compare all that happened
+    #[arg(long)]
+    twice: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How often progress is shown.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Runs the seeds; fails if any of them does.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    if let (Some(seed), true) = (args.seed, args.trace) {
+        return tell(seed);
+    }
+    let from = args.seed.or(args.from).unwrap_or_else(fresh);
+    let count = if args.seed.is_some() { 1 } else { args.seeds };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or(cores).clamp(1, 1024);
+    eprintln!("seeds {from} to {}, on {threads} threads", from.saturating_add(count.saturating_sub(1)));
+    let begun = Instant::now();
+    let shown = Mutex::new(begun);
+    let swarm = Swarm { from, count, without: Vec::new(), threads, twice: args.twice, stop_at_failure: false, limit: None };
+    let sum = swarm.run(|sum| {
+        let Ok(mut shown) = shown.lock() else { return };
+        if shown.elapsed() >= EVERY {
+            *shown = Instant::now();
+            show_progress(sum, count);
+        }
+    });
+    let took = begun.elapsed();
+    let out = if args.json { as_json(&sum, from, took) } else { in_words(&sum, took) };
+    // Whoever reads may have gone: that is no failure of a seed.
+    let _ = writeln!(std::io::stdout(), "{out}");
+    for (seed, what) in &sum.failures {
+        eprintln!("{}\n    {what}\n    replay: {}", Plan::of(*seed), replay(*seed));
+    }
+    if sum.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// One seed, step by step.
+fn tell(seed: u64) -> ExitCode {
+    let plan = Plan::of(seed);
+    println!("{plan}");
+    // Whoever reads may stop early.
+    let narrator = |line: String| drop(writeln!(std::io::stdout(), "{line}"));
+    let outcome = catch_panics(|| tell_plan(&plan, Some(Box::new(narrator))));
+    match outcome.violation {
+        Some(what) => {
+            println!("FAILED: {what}");
+            ExitCode::FAILURE
+        }
+        None => {
+            println!("passed: {} requests, {} device operations", outcome.requests, outcome.operations);
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// The command that runs one seed again and tells its story.
+fn replay(seed: u64) -> String {
+    format!("cargo run --release -- sim --seed {seed} --trace")
+}
+
+/// A first seed that no run had before, short enough to be said aloud.
+fn fresh() -> u64 {
+    // The standard library seeds its hashers from the operating system's random numbers.
+    RandomState::new().build_hasher().finish() % 1_000_000_000_000
+}
+
+fn show_progress(sum: &Summary, count: u64) {
+    let line =
+        format!("{} of {count} seeds, {} crashes, {} failures", sum.seeds, sum.power_cuts + sum.deaths, sum.failures.len());
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{line}\r");
+    } else {
+        eprintln!("{line}");
+    }
+}
+
+fn in_words(sum: &Summary, took: Duration) -> String {
+    format!(
+        "{sum}\n{} seeds passed, {} failed, in {:.1} s",
+        sum.seeds - sum.failures.len() as u64,
+        sum.failures.len(),
+        took.as_secs_f64()
+    )
+}
+
+fn as_json(sum: &Summary, from: u64, took: Duration) -> String {
+    let c = &sum.counts;
+    serde_json::json!({
+        "from": from,
+        "seeds": sum.seeds,
+        "seconds": took.as_secs_f64(),
+        "requests": sum.requests,
+        "device_operations": sum.operations,
+        "power_cuts": sum.power_cuts,
+        "daemon_deaths": sum.deaths,
+        "in_recovery": sum.in_recovery,
+        "members_lost": sum.members_lost,
+        "absorbed": c.absorbed,
+        "bypassed": c.bypassed,
+        "ordered_overwrites": c.ordered,
+        "read_hits": c.hits,
+        "fills_spoiled": c.spoiled,
+        "blocks_destaged": c.destaged,
+        "checkpoints": c.checkpoints,
+        "segments_relocated": c.relocated,
+        "segments_evicted": c.evicted,
+        "records_completed_at_starts": c.completed,
+        "pieces_repaired": c.repaired,
+        "failures": sum.failures.iter().map(|(seed, what)| serde_json::json!({
+            "seed": seed,
+            "what": what,
+            "replay": replay(*seed),
+        })).collect::<Vec<_>>(),
+    })
+    .to_string()
+}

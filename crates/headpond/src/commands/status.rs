@@ -1,0 +1,96 @@
+//! `headpond status`: one screen.
+
+use std::fmt::Write;
+
+use clap::Args;
+use headpond_host::control::Call;
+use headpond_host::report::{Report, Volume};
+
+use super::{Which, print};
+use crate::size;
+
+#[derive(Args)]
+pub struct Status {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Status {
+    pub fn run(self) -> anyhow::Result<()> {
+        let answer = self.which.call(&Call::Status)?;
+        let report: Report = serde_json::from_value(answer.clone())?;
+        print(self.json, &answer, screen(&report))
+    }
+}
+
+fn screen(report: &Report) -> String {
+    let mut text = String::new();
+    let state = match (report.stalled, report.degraded) {
+        (true, _) => "STALLED",
+        (_, true) => "DEGRADED",
+        _ => "healthy",
+    };
+    let used = report.segments.saturating_sub(report.segments_free);
+    let _ = writeln!(text, "pool {}  {state}  epoch {}  identity {}", report.pool, report.epoch, report.id);
+    let _ = writeln!(
+        text,
+        "  {} of {} segments of {} in use; {} % of the room for dirty data; {} copies\n",
+        used,
+        report.segments,
+        size::show(report.segment_bytes),
+        report.dirty_percent,
+        report.copies
+    );
+    let mut rows = vec![row(["cache device", "size", "state", "where"])];
+    rows.extend(report.members.iter().map(|member| {
+        let path = member.path.as_deref().unwrap_or("-");
+        row([&member.number.to_string(), &size::show(member.bytes), &member.state, path])
+    }));
+    text += &table(&rows);
+    text.push('\n');
+    let mut rows = vec![row(["volume", "mode", "size", "cached", "dirty", "hits", "where", "backing device"])];
+    rows.extend(report.volumes.iter().map(volume));
+    match report.volumes.is_empty() {
+        true => text.push_str("no volumes; `headpond attach NAME DEVICE` makes one\n"),
+        false => text += &table(&rows),
+    }
+    for advice in &report.advice {
+        let _ = write!(text, "\n! {}\n  {}", advice.wrong, advice.next);
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn volume(volume: &Volume) -> Vec<String> {
+    let hits = volume.hit_percent().map_or("-".into(), |percent| format!("{percent} %"));
+    let place = volume.place.as_deref().unwrap_or(if volume.serving { "-" } else { "NOT SERVED" });
+    row([
+        &volume.name,
+        &volume.mode,
+        &size::show(volume.bytes),
+        &size::show(volume.cached_bytes),
+        &size::show(volume.dirty_bytes),
+        &hits,
+        place,
+        volume.backing.as_deref().unwrap_or(&volume.identity),
+    ])
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).into()
+}
+
+/// Rows of cells, in columns as wide as their widest cell.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,0 +1,56 @@
+//! What the process's exit code says.
+
+use std::io;
+use std::process::ExitCode;
+
+use headpond_host::control::{CallError, Fault, FaultKind};
+use headpond_host::daemon::StartError;
+use headpond_host::pool::PoolError;
+
+/// Shown at the end of `--help`.
+pub const HELP: &str = "Exit codes:
+  0  done
+  1  tried, and failed
+  2  not understood: the command line or the configuration
+  3  refused, since data could be lost; nothing was changed
+  4  no daemon runs there";
+
+/// The command line or the configuration makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Says what went wrong, once, and chooses the exit code for it.
+pub fn code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    // Whoever read our output has seen enough.
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let end = if text.ends_with(['.', '!', '?', '\n']) { "" } else { "." };
+    eprintln!("headpond: {text}{end}");
+    ExitCode::from(number(&error))
+}
+
+fn number(error: &anyhow::Error) -> u8 {
+    let of_pool = |error: &PoolError| if error.protects_data() { 3 } else { 1 };
+    if error.is::<Usage>() {
+        return 2;
+    }
+    if let Some(error) = error.downcast_ref::<PoolError>() {
+        return of_pool(error);
+    }
+    match error.downcast_ref::<StartError>() {
+        Some(StartError::Pool(error)) => return of_pool(error),
+        Some(StartError::Engine(_)) => return 3,
+        Some(StartError::NoVolume { .. }) => return 2,
+        _ => {}
+    }
+    match error.downcast_ref::<CallError>() {
+        Some(CallError::NotRunning(_)) => 4,
+        Some(CallError::Fault(Fault { kind: FaultKind::Refused, .. })) => 3,
+        Some(CallError::Fault(Fault { kind: FaultKind::Invalid, .. })) => 2,
+        _ => 1,
+    }
+}

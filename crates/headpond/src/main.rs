@@ -1,0 +1,57 @@
+//! The command.
+
+mod commands;
+mod config;
+mod demo;
+mod exit;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// An SSD block cache for storage servers on rotating disks.
+#[derive(Parser)]
+#[command(version, after_help = exit::HELP)]
+struct Headpond {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make, show and destroy pools
+    #[command(subcommand)]
+    Pool(commands::pool::Pool),
+    /// Serve a pool, in the foreground
+    Serve(commands::serve::Serve),
+    /// Make a device a volume of a pool; what is on it stays
+    Attach(commands::attach::Attach),
+    /// Write all that is dirty to a volume's disk and let go of it
+    Detach(commands::detach::Detach),
+    /// Show how a pool and its volumes stand
+    Status(commands::status::Status),
+    /// Write all that is dirty to a volume's disk
+    Flush(commands::flush::Flush),
+    /// Switch a volume's mode
+    Mode(commands::mode::Mode),
+    /// Show what the cache does on a modelled disk, and that it loses nothing
+    Demo(commands::demo::Demo),
+    /// Run the engine in its simulated world, through power cuts and daemon deaths
+    Sim(commands::sim::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Headpond::parse().command {
+        Command::Pool(pool) => pool.run(),
+        Command::Serve(serve) => serve.run(),
+        Command::Attach(attach) => attach.run(),
+        Command::Detach(detach) => detach.run(),
+        Command::Status(status) => status.run(),
+        Command::Flush(flush) => flush.run(),
+        Command::Mode(mode) => mode.run(),
+        Command::Demo(demo) => demo.run(),
+        Command::Sim(args) => return commands::sim::run(&args),
+    };
+    exit::code(result)
+}

@@ -1,0 +1,260 @@
+//! What the tests of the command share: pools in a folder of their own, daemons, and a small NBD client.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub const MIB: u64 = 1 << 20;
+
+/// A folder with devices (files), a state folder and sockets, gone at its end.
+pub struct Yard(tempfile::TempDir);
+
+impl Yard {
+    pub fn new() -> Yard {
+        Yard(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A file of zeroes.
+    pub fn file(&self, name: &str, len: u64) -> PathBuf {
+        let path = self.path(name);
+        File::create(&path).unwrap().set_len(len).unwrap();
+        path
+    }
+
+    /// The command with these arguments, in this folder, with its state folder where the command takes one.
+    pub fn run(&self, args: &[&str]) -> Ended {
+        let mut command = self.command(args);
+        if args[0] == "pool" && args[1] != "list" {
+            command.args(["--state", "state"]);
+        } else if !matches!(args[0], "pool" | "serve") {
+            command.args(["--socket", "control"]);
+        }
+        Ended::of(&command.output().unwrap())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "60", env!("CARGO_BIN_EXE_headpond")]).args(args).current_dir(self.0.path());
+        command
+    }
+
+    /// A pool `pool` of two devices `a` and `b` of 64 MiB.
+    pub fn pool(&self) -> Ended {
+        self.file("a", 64 * MIB);
+        self.file("b", 64 * MIB);
+        self.run(&["pool", "create", "pool", "a", "b"]).good()
+    }
+
+    /// Serves devices over NBD, and waits until the daemon is up.
+    pub fn serve(&self, args: &[&str]) -> Daemon {
+        match self.try_serve(args) {
+            Ok(daemon) => daemon,
+            Err(ended) => panic!("the daemon did not start: {ended:?}"),
+        }
+    }
+
+    /// The same, or how the daemon ended instead.
+    pub fn try_serve(&self, args: &[&str]) -> Result<Daemon, Ended> {
+        self.serve_with(&[&["--frontend", "nbd", "--nbd", "nbd", "--socket", "control", "--state", "state"], args].concat())
+    }
+
+    /// Serves with just these arguments.
+    pub fn serve_with(&self, args: &[&str]) -> Result<Daemon, Ended> {
+        let said = self.path("said");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_headpond"))
+            .arg("serve")
+            .args(args)
+            .current_dir(self.0.path())
+            .stdout(File::create(&said).unwrap())
+            .stderr(File::create(self.path("complained")).unwrap())
+            .spawn()
+            .unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let said = fs::read_to_string(&said).unwrap();
+            if said.ends_with('\n') {
+                return Ok(Daemon { child, said, complaints: self.path("complained") });
+            }
+            if let Some(status) = child.try_wait().unwrap() {
+                let err = fs::read_to_string(self.path("complained")).unwrap();
+                return Err(Ended { code: status.code(), out: said, err });
+            }
+            if Instant::now() > until {
+                let _ = child.kill();
+                panic!("the daemon is not up after a minute");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// A client of a volume.
+    pub fn nbd(&self, volume: &str) -> Nbd {
+        Nbd::connect(&self.path("nbd"), volume).unwrap()
+    }
+}
+
+/// What became of a command.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ended {
+    fn of(output: &Output) -> Ended {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    #[track_caller]
+    pub fn good(self) -> Ended {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// It ended with this code, and said all of these.
+    #[track_caller]
+    pub fn said(self, code: i32, parts: &[&str]) -> Ended {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for part in parts {
+            assert!(self.err.contains(part), "{part:?} is not in: {}", self.err);
+        }
+        println!("{}", self.err.trim());
+        self
+    }
+}
+
+/// A daemon, killed at its end.
+pub struct Daemon {
+    child: Child,
+    /// Its ready line.
+    pub said: String,
+    complaints: PathBuf,
+}
+
+impl Daemon {
+    /// Kills it, as `kill -9` does.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it with SIGTERM, cleanly.
+    pub fn stop(mut self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.complaints());
+    }
+
+    pub fn complaints(&self) -> String {
+        fs::read_to_string(&self.complaints).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The content of files, to be compared later.
+#[derive(PartialEq, Eq)]
+pub struct Contents(Vec<(PathBuf, u64)>);
+
+impl Contents {
+    pub fn of(paths: &[&Path]) -> Contents {
+        Contents(paths.iter().map(|path| (path.to_path_buf(), headpond_format::checksum(0, &fs::read(path).unwrap()))).collect())
+    }
+
+    #[track_caller]
+    pub fn unchanged(&self) {
+        for (path, sum) in &self.0 {
+            assert_eq!(headpond_format::checksum(0, &fs::read(path).unwrap()), *sum, "{} was changed", path.display());
+        }
+    }
+}
+
+/// Whether a tool is installed; says so if it is not.
+pub fn have(tool: &str) -> bool {
+    let there = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !there {
+        println!("skipped: {tool} is not installed");
+    }
+    there
+}
+
+/// One NBD connection, one request at a time.
+pub struct Nbd {
+    stream: UnixStream,
+    pub size: u64,
+}
+
+impl Nbd {
+    pub fn connect(socket: &Path, export: &str) -> io::Result<Nbd> {
+        let mut stream = UnixStream::connect(socket)?;
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting)?;
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        let name = export.as_bytes();
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(b"IHAVEOPT");
+        hello.extend(1u32.to_be_bytes());
+        hello.extend((name.len() as u32).to_be_bytes());
+        hello.extend(name);
+        stream.write_all(&hello)?;
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer)?;
+        let size = u64::from_be_bytes(answer[..8].try_into().unwrap());
+        Ok(Nbd { stream, size })
+    }
+
+    fn ask(&mut self, flags: u16, kind: u16, offset: u64, len: u32, data: &[u8], to: &mut [u8]) -> io::Result<()> {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend(flags.to_be_bytes());
+        request.extend(kind.to_be_bytes());
+        request.extend(7u64.to_be_bytes());
+        request.extend(offset.to_be_bytes());
+        request.extend(len.to_be_bytes());
+        request.extend(data);
+        self.stream.write_all(&request)?;
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply)?;
+        match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+            0 => self.stream.read_exact(to),
+            errno => Err(io::Error::from_raw_os_error(errno as i32)),
+        }
+    }
+
+    pub fn read(&mut self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut data = vec![0; len];
+        self.ask(0, 0, offset, len as u32, &[], &mut data)?;
+        Ok(data)
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> io::Result<()> {
+        self.ask(u16::from(fua), 1, offset, data.len() as u32, data, &mut [])
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.ask(0, 3, 0, 0, &[], &mut [])
+    }
+
+    pub fn trim(&mut self, offset: u64, len: u32, fua: bool) -> io::Result<()> {
+        self.ask(u16::from(fua), 4, offset, len, &[], &mut [])
+    }
+
+    pub fn zero(&mut self, offset: u64, len: u32) -> io::Result<()> {
+        self.ask(0, 6, offset, len, &[], &mut [])
+    }
+}

@@ -1,0 +1,388 @@
+//! What the command refuses: one test for each message. Each says what happened, to which device, what that means
+//! for the data, and what to do next; and nothing is changed.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Contents, MIB, Yard, have};
+use headpond_host::claim::Claim;
+
+fn shell(command: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(command).args(args).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The identity and epoch of the pool of a device, as `--discard-dirty` wants them.
+fn identity(yard: &Yard, device: &str) -> String {
+    let list = yard.run(&["pool", "list", device, "--json"]).good().out;
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let pool = &list[0]["pool"];
+    format!("{}:{}", pool["id"].as_str().unwrap(), pool["epoch"])
+}
+
+/// A pool with a volume that has dirty data, and no daemon.
+fn with_dirty_data() -> Yard {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 4 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[3; 4096], true).unwrap();
+    daemon.kill();
+    yard
+}
+
+#[test]
+fn a_device_that_another_process_has_claimed() {
+    let yard = Yard::new();
+    let a = yard.file("a", 64 * MIB);
+    yard.file("b", 64 * MIB);
+    let before = Contents::of(&[&a, &yard.path("b")]);
+    let claim = Claim::take(&a, Duration::ZERO).unwrap();
+    let parts = ["a is in use: process", "has it open", "Nothing was read or written", "Release it there"];
+    yard.run(&["pool", "create", "pool", "a", "b"]).said(1, &parts);
+    yard.run(&["pool", "create", "pool", "a", "b", "--force"]).said(1, &parts);
+    yard.run(&["pool", "destroy", "a"]).said(1, &parts);
+    before.unchanged();
+    drop(claim);
+    yard.pool();
+    let _daemon = yard.serve(&["a", "b"]);
+    let refused = yard.serve_with(&["a", "b", "--state", "state", "--socket", "other", "--wait", "0"]);
+    refused.err().expect("a pool is served once").said(1, &["a is in use"]);
+}
+
+#[test]
+fn a_device_that_is_mounted() {
+    if shell("id", &["-u"]).as_deref() != Some("0") || !have("losetup") || !have("mkfs.ext4") {
+        return println!("skipped: needs root, losetup and mkfs.ext4");
+    }
+    let yard = Yard::new();
+    let file = yard.file("file", 64 * MIB);
+    shell("mkfs.ext4", &["-q", file.to_str().unwrap()]).unwrap();
+    let Some(device) = shell("losetup", &["--find", "--show", file.to_str().unwrap()]) else {
+        return println!("skipped: there is no loop device");
+    };
+    let point = yard.path("point");
+    fs::create_dir(&point).unwrap();
+    let mounted = shell("mount", &[&device, point.to_str().unwrap()]).is_some();
+    let created = yard.run(&["pool", "create", "pool", &device, "--copies", "1", "--force"]);
+    yard.pool();
+    let _daemon = yard.serve(&["a", "b"]);
+    let attached = yard.run(&["attach", "v", &device]);
+    if mounted {
+        shell("umount", &[point.to_str().unwrap()]).unwrap();
+    }
+    shell("losetup", &["--detach", &device]).unwrap();
+    if !mounted {
+        return println!("skipped: cannot mount");
+    }
+    let parts = [&device, "is mounted at", point.to_str().unwrap(), "Nothing was read or written", "Release it there"];
+    created.said(1, &parts);
+    attached.said(3, &parts);
+}
+
+#[test]
+fn a_device_of_another_pool() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("c", 64 * MIB);
+    let before = Contents::of(&[&yard.path("a"), &yard.path("c")]);
+    let id = identity(&yard, "a");
+    let (id, _) = id.split_once(':').unwrap();
+    let parts = ["a is a cache device of pool pool", id, "Nothing was changed", "headpond pool destroy"];
+    yard.run(&["pool", "create", "new", "a", "c"]).said(3, &parts);
+    before.unchanged();
+    // Nothing is dirty on it: it may go, if that is wished.
+    yard.run(&["pool", "create", "new", "a", "c", "--force"]).good();
+}
+
+#[test]
+fn a_file_system_on_a_cache_device() {
+    if !have("mkfs.ext4") {
+        return;
+    }
+    let yard = Yard::new();
+    let a = yard.file("a", 64 * MIB);
+    yard.file("b", 64 * MIB);
+    shell("mkfs.ext4", &["-q", a.to_str().unwrap()]).unwrap();
+    let before = Contents::of(&[&a, &yard.path("b")]);
+    let parts = ["a holds an ext2, ext3 or ext4 file system", "Nothing was changed", "--force"];
+    yard.run(&["pool", "create", "pool", "b", "a"]).said(3, &parts);
+    yard.run(&["pool", "destroy", "a"]).said(1, &["a is no cache device of a pool", "Nothing was changed"]);
+    before.unchanged();
+    yard.run(&["pool", "create", "pool", "b", "a", "--force"]).good();
+    assert!(!yard.run(&["pool", "list", "a"]).good().out.contains("ext"));
+}
+
+#[test]
+fn force_where_dirty_data_would_be_lost() {
+    let yard = with_dirty_data();
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b"), &yard.path("disk")]);
+    let name = identity(&yard, "a");
+    let (id, epoch) = name.split_once(':').unwrap();
+    let parts = ["belongs to pool pool", "volume v", "would lose that data", "Nothing was changed", "detach", &name];
+    yard.run(&["pool", "create", "new", "a", "b", "--force"]).said(3, &parts);
+    yard.run(&["pool", "destroy", "a", "b"]).said(3, &parts);
+    yard.run(&["pool", "destroy", "b"]).said(3, &parts);
+    for wrong in [format!("{id}:{}", epoch.parse::<u64>().unwrap() + 1), format!("{}:{epoch}", "0".repeat(32))] {
+        yard.run(&["pool", "destroy", "a", "b", "--discard-dirty", &wrong]).said(3, &parts);
+        yard.run(&["pool", "create", "new", "a", "b", "--force", "--discard-dirty", &wrong]).said(3, &parts);
+    }
+    yard.run(&["pool", "destroy", "a", "b", "--discard-dirty", "all"]).said(2, &["identity", "colon"]);
+    before.unchanged();
+    yard.run(&["pool", "create", "new", "a", "b", "--force", "--discard-dirty", &name]).good();
+    // The name of a pool that is not there is a mistake, even where nothing would be lost.
+    yard.run(&["pool", "destroy", "a", "b", "--discard-dirty", &name]).said(3, &[&name, "no such pool", "Nothing was changed"]);
+    yard.run(&["pool", "destroy", "a", "b"]).good();
+    assert!(fs::read_dir(yard.path("state")).unwrap().flatten().all(|it| !it.path().ends_with(format!("witness-{name}"))));
+}
+
+#[test]
+fn dirty_marks_that_cannot_be_read() {
+    let yard = with_dirty_data();
+    // The intent pages lie behind the two superblocks at the start.
+    let a = OpenOptions::new().write(true).open(yard.path("a")).unwrap();
+    a.write_all_at(&vec![0xee; 128 << 10], 128 << 10).unwrap();
+    let before = Contents::of(&[&yard.path("a")]);
+    yard.run(&["pool", "destroy", "a"]).said(3, &["does not tell any more", "volume v", "Nothing was changed"]);
+    before.unchanged();
+}
+
+#[test]
+fn sizes_that_do_not_fit() {
+    let yard = Yard::new();
+    let a = yard.file("a", 64 * MIB);
+    let small = yard.file("small", MIB / 2);
+    let before = Contents::of(&[&a, &small]);
+    yard.run(&["pool", "create", "p", "a", "small"]).said(1, &["small: ", "524288 bytes", "needs", "Nothing was changed"]);
+    fs::write(&small, vec![0; 2 * MIB as usize]).unwrap();
+    let before_2 = Contents::of(&[&small]);
+    yard.run(&["pool", "create", "p", "a", "small", "--segment", "8MiB"]).said(1, &["small: ", "smaller --segment"]);
+    yard.run(&["pool", "create", "p", "a", "small", "--segment", "64MiB"]).said(1, &["67108864", "Nothing was changed"]);
+    yard.run(&["pool", "create", "p", "a"]).said(1, &["Two copies", "--copies 1", "Nothing was changed"]);
+    yard.run(&["pool", "create", "p q", "a", "small"]).said(1, &["\"p q\" is not a name", "Nothing was changed"]);
+    yard.run(&["pool", "create", "p", "a", "small", "--copies", "3"]).said(2, &["3"]);
+    yard.run(&["pool", "create", "p", "a", "small", "--segment", "1x"]).said(2, &["1x", "KiB"]);
+    yard.run(&["pool", "create", "p", "a", "./a"]).said(1, &["./a was named twice", "Nothing was changed"]);
+    before_2.unchanged();
+    let before_a = Contents::of(&[&a]);
+    before_a.unchanged();
+    drop(before);
+
+    let yard = with_dirty_data();
+    let b = OpenOptions::new().write(true).open(yard.path("b")).unwrap();
+    b.set_len(32 * MIB).unwrap();
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b")]);
+    let parts = ["b has 33554432 bytes", "it had 67108864", "nothing was changed", "Give the device its size back"];
+    yard.try_serve(&["a", "b"]).err().expect("refused").said(3, &parts);
+    before.unchanged();
+}
+
+#[test]
+fn a_disk_that_has_changed_its_size_or_is_another_one() {
+    let yard = with_dirty_data();
+    let disk = yard.path("disk");
+    fs::rename(&disk, yard.path("real")).unwrap();
+    yard.file("disk", 4 * MIB);
+    let before = Contents::of(&[&yard.path("disk")]);
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(daemon.said.contains("volume v NOT served"), "{}", daemon.said);
+    let complaints = daemon.complaints();
+    for part in ["Volume v is not served", "is another device", "the one that the volume was made on", "--backing v=PATH"] {
+        assert!(complaints.contains(part), "{part:?} is not in: {complaints}");
+    }
+    yard.run(&["detach", "v"]).said(3, &["not being served"]);
+    daemon.stop();
+    before.unchanged();
+    OpenOptions::new().write(true).open(yard.path("real")).unwrap().set_len(5 * MIB).unwrap();
+    let daemon = yard.serve(&["a", "b", "--backing", "v=real"]);
+    let complaints = daemon.complaints();
+    assert!(complaints.contains("5242880 bytes, and the volume 4194304"), "{complaints}");
+    daemon.stop();
+    OpenOptions::new().write(true).open(yard.path("real")).unwrap().set_len(4 * MIB).unwrap();
+    let refused = yard.try_serve(&["a", "b", "--backing", "w=real"]).err().expect("there is no such volume");
+    refused.said(2, &["no volume w", "Its volumes are: v"]);
+    let _daemon = yard.serve(&["a", "b", "--backing", "v=real"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
+}
+
+#[test]
+fn a_missing_device_and_no_witness() {
+    let yard = with_dirty_data();
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    for entry in fs::read_dir(yard.path("state")).unwrap().flatten() {
+        if entry.file_name().to_str().unwrap().starts_with("witness") {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let before = Contents::of(&[&yard.path("a"), &yard.path("disk")]);
+    let parts = ["Pool pool does not start", "No data was touched", "cache device 1 or the witness", "last seen at", "/b"];
+    yard.try_serve(&["a"]).err().expect("too few votes").said(3, &parts);
+    yard.try_serve(&["a", "b"]).err().expect("not there").said(1, &["b cannot be opened", "Check that it exists"]);
+    before.unchanged();
+    fs::rename(yard.path("away"), yard.path("b")).unwrap();
+    let _daemon = yard.serve(&["a", "b"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
+}
+
+#[test]
+fn a_stale_device() {
+    let yard = with_dirty_data();
+    let daemon = yard.serve(&["a"]);
+    yard.nbd("v").write(4096, &[4; 4096], true).unwrap();
+    daemon.kill();
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b"), &yard.path("disk")]);
+    let parts = ["out of date", "No data was touched", "Bring back cache device 0", "last seen at", "/a"];
+    yard.try_serve(&["b"]).err().expect("stale").said(3, &parts);
+    before.unchanged();
+    // With the newer one it starts, and does not believe the stale one.
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(daemon.complaints().contains("Cache device 1"), "{}", daemon.complaints());
+    assert_eq!(yard.nbd("v").read(4096, 4096).unwrap(), [4; 4096]);
+}
+
+#[test]
+fn devices_of_different_pools_and_devices_of_none() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("c", 64 * MIB);
+    yard.file("d", 64 * MIB);
+    yard.run(&["pool", "create", "second", "c", "d"]).good();
+    let blank = yard.file("blank", 64 * MIB);
+    let before = Contents::of(&[&yard.path("a"), &yard.path("c"), &blank]);
+    let parts = ["c belongs to pool second", "a to pool pool", "Nothing was changed", "the devices of one pool"];
+    yard.try_serve(&["a", "c"]).err().expect("two pools").said(3, &parts);
+    let parts = ["blank is no cache device", "nothing known", "Nothing was changed", "headpond pool list"];
+    yard.try_serve(&["a", "blank"]).err().expect("blank").said(1, &parts);
+    yard.try_serve(&["a", "a"]).err().expect("twice").said(1, &["named twice"]);
+    fs::copy(yard.path("a"), yard.path("copy")).unwrap();
+    yard.try_serve(&["a", "copy", "b"]).err().expect("a copy").said(3, &["found twice", "Nothing was changed"]);
+    before.unchanged();
+}
+
+/// All four superblock slots of a device, changed.
+fn each_superblock(path: &Path, change: impl Fn(&mut [u8])) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let tail = file.metadata().unwrap().len() - (128 << 10);
+    for at in [0, 64 << 10, tail, tail + (64 << 10)] {
+        let mut bytes = vec![0; 64 << 10];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        change(&mut bytes);
+        file.write_all_at(&bytes, at).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_device() {
+    let yard = with_dirty_data();
+    each_superblock(&yard.path("b"), |bytes| bytes[100] ^= 1);
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b")]);
+    let parts = ["b is a cache device", "no copy of its superblock is whole", "Nothing was changed", "leave it out"];
+    yard.try_serve(&["a", "b"]).err().expect("damaged").said(3, &parts);
+    yard.run(&["pool", "create", "new", "b", "--copies", "1", "--force"]).said(3, &parts);
+    yard.run(&["pool", "destroy", "b"]).said(3, &parts);
+    assert!(yard.run(&["pool", "list", "b"]).good().out.contains("damaged"));
+    before.unchanged();
+    // As the message says: without it, the pool starts.
+    let _daemon = yard.serve(&["a"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
+}
+
+#[test]
+fn a_pool_of_a_newer_format() {
+    let yard = with_dirty_data();
+    each_superblock(&yard.path("b"), |bytes| {
+        let len = u32::from_le_bytes(bytes[20..24].try_into().unwrap()) as usize;
+        bytes[16..20].copy_from_slice(&2u32.to_le_bytes());
+        bytes[8..16].fill(0);
+        let sum = headpond_format::checksum(0, &bytes[..len]);
+        bytes[8..16].copy_from_slice(&sum.to_le_bytes());
+    });
+    yard.file("c", 64 * MIB);
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b")]);
+    let parts = ["b belongs to a pool of a newer format (0x2)", "Nothing was changed", "Use the version of Headpond"];
+    yard.try_serve(&["a", "b"]).err().expect("newer").said(3, &parts);
+    yard.run(&["pool", "create", "new", "b", "c", "--force"]).said(3, &parts);
+    yard.run(&["pool", "destroy", "b"]).said(3, &parts);
+    before.unchanged();
+}
+
+#[test]
+fn a_configuration_with_a_key_that_is_not_known() {
+    let yard = Yard::new();
+    yard.pool();
+    let text = "devices = ['a', 'b']\nstate = 'state'\n\n[engine]\nlarge_byte = '1MiB'\n";
+    fs::write(yard.path("headpond.toml"), text).unwrap();
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b")]);
+    let refused = yard.serve_with(&["--config", "headpond.toml"]).err().expect("not understood");
+    refused.said(2, &["headpond.toml", "line 5", "large_byte", "nothing was done", "large_bytes"]);
+    let refused = yard.serve_with(&["--config", "missing.toml"]).err().expect("not there");
+    refused.said(2, &["missing.toml", "Nothing was done"]);
+    before.unchanged();
+}
+
+#[test]
+fn a_volume_that_cannot_be_attached() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 4 * MIB);
+    yard.file("other", 4 * MIB);
+    yard.file("tiny", 512);
+    yard.file("c", 64 * MIB);
+    yard.run(&["pool", "create", "second", "c", "--copies", "1"]).good();
+    let before = Contents::of(&[&yard.path("other"), &yard.path("c"), &yard.path("tiny")]);
+    let _daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.run(&["attach", "v", "other"])
+        .said(1, &["There is a volume v on pool pool already", "Nothing was changed", "another name"]);
+    yard.run(&["attach", "w", "disk"]).said(3, &["disk is in use"]);
+    yard.run(&["attach", "w", "c"]).said(3, &["cache device of pool second", "Nothing was changed"]);
+    yard.run(&["attach", "w", "a"]).said(3, &["a is in use"]);
+    yard.run(&["attach", "w", "tiny"]).said(3, &["tiny has 512 bytes", "Nothing was changed"]);
+    yard.run(&["attach", "w", "missing"]).said(3, &["missing cannot be opened"]);
+    yard.run(&["attach", "a/b", "other"]).said(1, &["\"a/b\" is not a name", "Nothing was changed"]);
+    yard.run(&["attach", "w", "other", "--mode", "fast"]).said(2, &["write-back"]);
+    yard.run(&["attach", "w", "other", "--phase", "8"]).said(2, &["0 to 7"]);
+    yard.run(&["mode", "w", "write-back"]).said(1, &["There is no volume w", "Its volumes are: v"]);
+    yard.run(&["detach", "w"]).said(1, &["There is no volume w"]);
+    yard.run(&["detach", "v", "--cancel"]).said(1, &["Nothing that could be cancelled"]);
+    before.unchanged();
+}
+
+#[test]
+fn no_daemon_runs() {
+    let yard = Yard::new();
+    let parts = ["No daemon answers at", "control", "Nothing was done", "headpond serve"];
+    for args in [&["status"][..], &["flush", "v"], &["detach", "v"], &["mode", "v", "write-back"], &["attach", "v", "x"]] {
+        yard.run(args).said(4, &parts);
+    }
+    // A socket that a dead daemon left is no daemon either.
+    let path: PathBuf = yard.path("control");
+    drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+    yard.run(&["status"]).said(4, &parts);
+}
+
+#[test]
+fn the_witness_on_a_member_is_refused() {
+    if shell("id", &["-u"]).as_deref() != Some("0") || !have("losetup") || !have("mkfs.ext4") {
+        return println!("skipped: needs root, losetup and mkfs.ext4");
+    }
+    // The state folder lies on a file system in a file that is to become a cache device.
+    let yard = Yard::new();
+    let a = yard.file("a", 64 * MIB);
+    yard.file("b", 64 * MIB);
+    shell("mkfs.ext4", &["-q", a.to_str().unwrap()]).unwrap();
+    let point = yard.path("state");
+    fs::create_dir(&point).unwrap();
+    if shell("mount", &["-o", "loop", a.to_str().unwrap(), point.to_str().unwrap()]).is_none() {
+        return println!("skipped: cannot mount");
+    }
+    let refused = yard.run(&["pool", "create", "pool", "a", "b", "--force"]);
+    shell("umount", &[point.to_str().unwrap()]).unwrap();
+    refused.said(3, &["The state folder", "belongs to the pool itself", "Nothing was changed", "--state"]);
+}
