@@ -1,0 +1,46 @@
+//! Chores: `cargo xtask test` runs all that must hold, `cargo xtask planted` plants mistakes and wants them found.
+
+mod boundaries;
+mod mistakes;
+mod planted;
+mod steps;
+mod test;
+mod tools;
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask test [--seed-base N]      install what the tests need (as root), then run all that must hold
+cargo xtask planted [--list] [NAME..] plant mistakes in a copy of the engine; the simulator must find each
+cargo xtask boundaries                check that format and engine know nothing of the host";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<()> {
+    match args.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("test", rest)) => test::run(rest),
+        Some(("planted", rest)) => planted::run(rest),
+        Some(("boundaries", [])) => boundaries::check(),
+        Some(("help" | "--help" | "-h", _)) => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => bail!("no such chore\n{HELP}"),
+    }
+}
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+}

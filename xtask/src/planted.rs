@@ -1,0 +1,234 @@
+//! Mistakes, planted one at a time in a copy of the engine: the simulator must find each.
+//!
+//! A checker that has never failed proves nothing. Each mistake is an exact replacement of text in a scratch copy of
+//! format, engine and simulator; then seeds are run until one fails. The unpatched copy must pass the same seeds.
+
+use crate::mistakes::{MISTAKES, Mistake};
+use crate::root;
+use crate::steps::run as run_command;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The first seed; fixed, so that a mistake that is found today is found tomorrow.
+const FROM: u64 = 1;
+/// Seeds that a mistake is given, and the copy without mistakes must pass.
+const SEEDS: u64 = 3000;
+/// Time that a mistake is given.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Crates that are copied.
+const COPIED: [&str; 3] = ["format", "engine", "sim"];
+
+/// `cargo xtask planted [--list] [--despite-failures] [NAME..]`: those whose names contain one of the words; all, where
+/// there are none. Despite failures: seeds that fail without a mistake are left out rather than end it all.
+pub fn run(args: &[String]) -> Result<()> {
+    let (options, words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
+    let mut despite = false;
+    for option in options {
+        match option {
+            "--list" => {
+                MISTAKES.iter().for_each(|m| println!("{}\n    {}", m.name, m.story));
+                return Ok(());
+            }
+            "--despite-failures" => despite = true,
+            _ => bail!("planted knows no option {option}"),
+        }
+    }
+    let wanted: Vec<&Mistake> =
+        MISTAKES.iter().filter(|m| words.is_empty() || words.iter().any(|w| m.name.contains(w))).collect();
+    if wanted.is_empty() {
+        bail!("no mistake has such a name; --list shows them");
+    }
+    let bench = Bench::new()?;
+    // A typo in one must not be found after all others have had their time.
+    let misfits: Vec<String> = wanted.iter().filter_map(|m| bench.patched(m).err()).map(|e| format!("{e:#}")).collect();
+    if !misfits.is_empty() {
+        bail!("{}", misfits.join("\n"));
+    }
+    bench.build()?;
+    let without = bench.fail_without(despite)?;
+    let (mut caught, mut missed) = (0, Vec::new());
+    for m in wanted {
+        let begun = Instant::now();
+        let before = bench.plant(m)?;
+        let found = bench.build().and_then(|()| bench.hunt(&without));
+        before.iter().try_for_each(|(path, text)| fs::write(path, text))?;
+        let took = begun.elapsed().as_secs_f64();
+        match found {
+            Err(e) => {
+                println!("planted: {} ... COULD NOT BE PLANTED: {e:#}", m.name);
+                missed.push(m.name);
+            }
+            Ok(Found::Failure { seeds, seed, what }) => {
+                caught += 1;
+                println!("planted: {} ... found by seed {seed}, after {seeds} seeds ({took:.1} s)\n         {what}", m.name);
+            }
+            Ok(Found::Hang) => {
+                caught += 1;
+                println!("planted: {} ... found: a seed does not end ({took:.1} s)", m.name);
+            }
+            Ok(Found::Nothing { seeds }) => {
+                println!("planted: {} ... NOT FOUND in {seeds} seeds ({took:.1} s)\n         {}", m.name, m.story);
+                missed.push(m.name);
+            }
+        }
+    }
+    println!("planted mistakes: {caught} passed, {} failed", missed.len());
+    if !missed.is_empty() {
+        bail!("not found: {}", missed.join("; "));
+    }
+    Ok(())
+}
+
+/// What the seeds found.
+enum Found {
+    Nothing { seeds: u64 },
+    Failure { seeds: u64, seed: String, what: String },
+    Hang,
+}
+
+/// A scratch copy of the source, with a target folder of its own.
+struct Bench {
+    source: PathBuf,
+    target: PathBuf,
+    threads: usize,
+}
+
+impl Bench {
+    fn new() -> Result<Self> {
+        // Beside what is built, so that it goes with `cargo clean`.
+        let exe = std::env::current_exe()?;
+        let folder = exe.parent().and_then(Path::parent).context("xtask is not in a target folder")?.join("planted");
+        let bench = Self {
+            source: folder.join("source"),
+            target: folder.join("target"),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        if bench.source.exists() {
+            fs::remove_dir_all(&bench.source)?;
+        }
+        for name in COPIED {
+            copy(&root().join("crates").join(name), &bench.source.join("crates").join(name))?;
+        }
+        fs::copy(root().join("Cargo.lock"), bench.source.join("Cargo.lock"))?;
+        fs::write(bench.source.join("Cargo.toml"), manifest()?)?;
+        Ok(bench)
+    }
+
+    /// The texts of the files that a mistake changes, changed.
+    fn patched(&self, m: &Mistake) -> Result<BTreeMap<PathBuf, String>> {
+        let mut texts = BTreeMap::new();
+        for edit in m.edits {
+            let path = self.source.join("crates/engine/src").join(edit.file);
+            let text = match texts.remove(&path) {
+                Some(text) => text,
+                None => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
+            };
+            match text.matches(edit.old).count() {
+                1 => texts.insert(path, text.replacen(edit.old, edit.new, 1)),
+                n => bail!(
+                    "\"{}\": its text is {n} times in crates/engine/src/{}, and must be there once. If the engine changed there, change the mistake with it:\n{}",
+                    m.name,
+                    edit.file,
+                    edit.old
+                ),
+            };
+        }
+        Ok(texts)
+    }
+
+    /// Makes a mistake; what the files were before.
+    fn plant(&self, m: &Mistake) -> Result<BTreeMap<PathBuf, String>> {
+        let mut before = BTreeMap::new();
+        for (path, text) in self.patched(m)? {
+            before.insert(path.clone(), fs::read_to_string(&path)?);
+            fs::write(path, text)?;
+        }
+        Ok(before)
+    }
+
+    fn build(&self) -> Result<()> {
+        let mut c = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        c.args(["build", "--quiet", "--release", "--package", "headpond-sim", "--example", "hunt"]);
+        // A patched copy may leave something unused.
+        c.current_dir(&self.source).env("CARGO_TARGET_DIR", &self.target).env("RUSTFLAGS", "--cap-lints allow");
+        run_command(c)
+    }
+
+    /// Runs all seeds without a mistake; those that fail.
+    fn fail_without(&self, despite: bool) -> Result<Vec<String>> {
+        let begun = Instant::now();
+        let out = self.seeds(10 * LIMIT, &["all".into()])?;
+        let failed: Vec<(&str, &str)> =
+            out.lines().filter_map(|l| l.strip_prefix("failed ")).filter_map(|l| l.split_once(' ')).collect();
+        if let (Some((seed, what)), false) = (failed.first(), despite) {
+            bail!("{} of {SEEDS} seeds fail without any mistake; the first is seed {seed}: {what}", failed.len());
+        }
+        if out.lines().find_map(|l| l.strip_prefix("seeds ")) != Some(SEEDS.to_string().as_str()) {
+            bail!("{SEEDS} seeds do not end without any mistake");
+        }
+        println!(
+            "without a mistake: {} of {SEEDS} seeds pass ({:.1} s)",
+            SEEDS as usize - failed.len(),
+            begun.elapsed().as_secs_f64()
+        );
+        Ok(failed.iter().map(|(seed, _)| (*seed).to_string()).collect())
+    }
+
+    /// Runs seeds until one fails.
+    fn hunt(&self, without: &[String]) -> Result<Found> {
+        let out = self.seeds(LIMIT, without)?;
+        let Some(seeds) = out.lines().find_map(|l| l.strip_prefix("seeds ")).and_then(|n| n.parse().ok()) else {
+            return Ok(Found::Hang);
+        };
+        match out.lines().find_map(|l| l.strip_prefix("failed ")).and_then(|l| l.split_once(' ')) {
+            Some((seed, what)) => Ok(Found::Failure { seeds, seed: seed.into(), what: what.into() }),
+            None => Ok(Found::Nothing { seeds }),
+        }
+    }
+
+    /// What the hunting program prints; nothing, if it had to be ended.
+    fn seeds(&self, limit: Duration, more: &[String]) -> Result<String> {
+        let mut c = Command::new("timeout");
+        c.arg((limit.as_secs() + 30).to_string()).arg(self.target.join("release/examples/hunt"));
+        c.args([FROM, SEEDS, limit.as_secs(), self.threads as u64].map(|n| n.to_string())).args(more);
+        let out = c.stdin(Stdio::null()).stderr(Stdio::inherit()).output().with_context(|| format!("cannot run {c:?}"))?;
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+}
+
+/// The workspace's manifest with the copied crates alone, and a profile that builds quickly and checks arithmetic.
+fn manifest() -> Result<String> {
+    let text = fs::read_to_string(root().join("Cargo.toml"))?;
+    let members: Vec<String> = COPIED.iter().map(|c| format!("\"crates/{c}\"")).collect();
+    let mut out = String::new();
+    for line in text.lines() {
+        if line.starts_with("members = ") {
+            out.push_str(&format!("members = [{}]\n", members.join(", ")));
+        } else if line.starts_with("[profile.") {
+            break;
+        } else if !line.starts_with("default-members") {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out.push_str("[profile.release]\nopt-level = 1\ndebug = false\nincremental = true\noverflow-checks = true\n");
+    Ok(out)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::write(target, fs::read(entry.path())?)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! All that must hold, in order.
+//!
+//! Everything is built in the release profile, as this program is: nothing is built twice.
+
+use crate::steps::{Steps, cargo, output, run as run_command};
+use crate::{boundaries, planted, tools};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// Seeds of the simulator: a little over four crashes come of each.
+const SEEDS: u64 = 2600;
+/// Crashes, power cuts and daemon deaths together, that the simulator must get through.
+const CRASHES: u64 = 10_000;
+
+/// `cargo xtask test [--seed-base N]`.
+pub fn run(args: &[String]) -> Result<()> {
+    let base = match args {
+        [] => None,
+        [flag, n] if flag == "--seed-base" => Some(n.parse::<u64>().context("--seed-base wants a number")?),
+        _ => bail!("cargo xtask test [--seed-base N]"),
+    };
+    let mut steps = Steps::new();
+    steps.step("tools", tools::install)?;
+    steps.step("format of the source", || run_command(cargo(&["fmt", "--all", "--check"])))?;
+    steps.step("boundaries between the crates", boundaries::check)?;
+    steps.step("clippy", || {
+        run_command(cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
+    })?;
+    steps.step("tests", || run_command(cargo(&["test", "--release", "--workspace"])))?;
+    steps.step("the simulator, fresh seeds", || simulate(base))?;
+    steps.step("planted mistakes", || planted::run(&["--despite-failures".into()]))?;
+    if headpond(&["--help"])?.lines().any(|l| l.trim_start().starts_with("demo ")) {
+        steps.step("headpond demo --quick", || {
+            run_command(cargo(&["run", "--quiet", "--release", "--package", "headpond", "--", "demo", "--quick"]))
+        })?;
+    }
+    steps.finish();
+    Ok(())
+}
+
+fn headpond(args: &[&str]) -> Result<String> {
+    let mut command = cargo(&["run", "--quiet", "--release", "--package", "headpond", "--"]);
+    command.args(args);
+    output(command)
+}
+
+/// Fresh seeds through the simulator, each failing one with the command that replays it.
+fn simulate(base: Option<u64>) -> Result<()> {
+    let seeds = SEEDS.to_string();
+    let base = base.map(|b| b.to_string());
+    let mut args = vec!["sim", "--json", "--seeds", &seeds];
+    args.extend(base.iter().flat_map(|b| ["--from", b.as_str()]));
+    let sum: Value = serde_json::from_str(&headpond(&args)?).context("the simulator's summary is not JSON")?;
+    let count = |name: &str| sum[name].as_u64().unwrap_or(0);
+    let crashes = count("power_cuts") + count("daemon_deaths");
+    println!(
+        "{} seeds from {}, {crashes} crashes: {} power cuts and {} daemon deaths, {} of them in recovery; repeat with --seed-base {}",
+        count("seeds"),
+        count("from"),
+        count("power_cuts"),
+        count("daemon_deaths"),
+        count("in_recovery"),
+        count("from"),
+    );
+    if crashes < CRASHES || count("in_recovery") * 10 < crashes {
+        bail!("too little: {CRASHES} crashes were wanted, a tenth of them in recovery");
+    }
+    Ok(())
+}

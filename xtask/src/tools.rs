@@ -1,0 +1,58 @@
+//! The programs that tests run against: installed once, quietly, where we may.
+
+use crate::steps::run;
+use anyhow::Result;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A program, and the Debian package it is in.
+const TOOLS: [(&str, &str); 6] = [
+    ("fio", "fio"),
+    ("qemu-io", "qemu-utils"),
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+];
+
+/// Installs what is missing, as root on a system with apt; says what is missing otherwise, and what that means.
+pub fn install() -> Result<()> {
+    let mut missing: Vec<(&str, &str)> = TOOLS.into_iter().filter(|(program, _)| !is_there(program)).collect();
+    if !missing.is_empty() && is_root() && is_there("apt-get") {
+        println!("installing {}", packages(&missing).join(" "));
+        let apt = |args: &[&str]| {
+            let mut c = Command::new("apt-get");
+            c.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+            c
+        };
+        run(apt(&["-qq", "update"]))?;
+        let mut install = apt(&["-qq", "install", "--yes", "--no-install-recommends"]);
+        install.args(packages(&missing));
+        run(install)?;
+        missing.retain(|(program, _)| !is_there(program));
+    }
+    if missing.is_empty() {
+        println!("all there");
+    } else {
+        println!("missing: {}; tests that need them say so and are left out", packages(&missing).join(" "));
+    }
+    Ok(())
+}
+
+fn packages<'a>(of: &[(&'a str, &'a str)]) -> Vec<&'a str> {
+    of.iter().map(|(_, package)| *package).collect()
+}
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<_> = std::env::split_paths(&path).collect();
+    // Where a user's path may not lead, and root's does.
+    folders.extend(["/usr/sbin", "/sbin"].map(Into::into));
+    folders.iter().any(|f| f.join(program).is_file())
+}
+
+/// Whether we are root: by who owns what this process is.
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    Path::new("/proc/self").metadata().is_ok_and(|m| m.uid() == 0)
+}
