@@ -24,7 +24,11 @@ impl Detach {
         let name = self.name;
         if self.cancel {
             let answer = self.which.call(&Call::Cancel { name: name.clone() })?;
-            return print(self.json, &answer, format_args!("volume {name}: told to stop; the command that was under way says how far it came"));
+            return print(
+                self.json,
+                &answer,
+                format_args!("volume {name}: told to stop; the command that was under way says how far it came"),
+            );
         }
         let answer = self.which.call(&Call::Detach { name: name.clone() })?;
         print(self.json, &answer, format_args!("volume {name}: detached; its disk holds all that was written"))
