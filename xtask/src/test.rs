@@ -28,7 +28,7 @@ pub fn run(args: &[String]) -> Result<()> {
     })?;
     steps.step("tests", || run_command(cargo(&["test", "--release", "--workspace"])))?;
     steps.step("the simulator, fresh seeds", || simulate(base))?;
-    steps.step("planted mistakes", || planted::run(&["--despite-failures".into()]))?;
+    steps.step("planted mistakes", || planted::run(&[]))?;
     if headpond(&["--help"])?.lines().any(|l| l.trim_start().starts_with("demo ")) {
         steps.step("headpond demo --quick", || {
             run_command(cargo(&["run", "--quiet", "--release", "--package", "headpond", "--", "demo", "--quick"]))

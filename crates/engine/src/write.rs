@@ -218,6 +218,11 @@ async fn to_disk<B: Buf>(
         }
         wait.await;
     }
+    // No majority, no invalidation: a record whose append failed, or one on a member that left without the others'
+    // word for it, may be found again at the next start and would lie over what the disk gets now (R4, R7).
+    if core.pool.borrow().stalled && Intent::<B>::regions(range).any(|r| volume.intent.is_set(r, Bit::Dirty)) {
+        return Err(RequestError::Io);
+    }
     // Only now: a version that was taken before a wait could lie under the mark of a sweep that knows nothing of it.
     let version = core.next_version();
     let dirty = older_dirty(volume, range, version);

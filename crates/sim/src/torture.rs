@@ -131,7 +131,7 @@ impl Plan {
         let settings = Settings { degraded: *r.pick(&[Degraded::WriteThrough, Degraded::Continue]), ..self.settings };
         let swap_members = self.lose_member && self.members == 2 && r.one_in(2);
         let lose_with_crash = self.lose_member && r.one_in(3);
-        Self { lose_with_crash, swap_members, witness_away: false, settings, ..self }
+        Self { lose_with_crash, swap_members, witness_away: self.lose_member && r.one_in(4), settings, ..self }
     }
 
     /// Rot on one device, in runs that lose none: two damages at once are more than the pool promises to bear.
