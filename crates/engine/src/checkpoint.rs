@@ -17,6 +17,8 @@ use headpond_format::{CheckpointPointer, Class, PAGE_BYTES, Page, PageBody, Piec
 
 /// Pages in flight at once.
 const DEPTH: usize = 16;
+/// Checkpoints that may be tried between two superblocks.
+const TRIES: u64 = 1 << 16;
 
 impl<B: Buf> Core<B> {
     /// Asks for a checkpoint.
@@ -152,7 +154,11 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     let (members, area, sequence, epoch) = {
         let pool = core.pool.borrow();
         let members: Vec<u8> = pool.in_sync().collect();
-        (members, 1 - pool.checkpoint.area, pool.checkpoint.sequence + 1, pool.epoch)
+        // A number that no try had before, in this life or another: a page of an older try that a cache device kept in
+        // place of ours must not look like ours. Each life writes a superblock before its first checkpoint.
+        let sequence = (core.checkpoint_tried.get() + 1).max(pool.sequence * TRIES);
+        core.checkpoint_tried.set(sequence);
+        (members, 1 - pool.checkpoint.area, sequence, pool.epoch)
     };
     let mut pages = Pages {
         sequence,

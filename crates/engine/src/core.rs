@@ -184,6 +184,8 @@ pub(crate) struct Core<B: Buf> {
     pub checkpoint_wanted: Cell<bool>,
     pub checkpoint_signal: Signal<B>,
     pub checkpoints_done: Cell<u64>,
+    /// Sequence of the checkpoint that was tried last.
+    pub checkpoint_tried: Cell<u64>,
     pub appended_since_checkpoint: Cell<u64>,
     /// A checkpoint waits for the marks under way before it begins; no new ones are let in.
     pub checkpoint_begins: Cell<bool>,

@@ -95,6 +95,7 @@ impl<B: Buf> Engine<B> {
             checkpoint_wanted: Cell::new(false),
             checkpoint_signal: Signal::new(&exec),
             checkpoints_done: Cell::new(0),
+            checkpoint_tried: Cell::new(0),
             appended_since_checkpoint: Cell::new(0),
             flights: RefCell::default(),
             checkpoint_begins: Cell::new(false),

@@ -20,8 +20,12 @@ use headpond_format::{
 
 /// Reads in flight at once.
 const DEPTH: usize = 64;
-/// Versions and generations jump by this at each start: what a dead instance may have used is never used again.
+/// Versions jump by this at each start: what a dead instance may have used is never used again.
 const GAP: u64 = 1 << 20;
+/// Generations of a life begin at the number of the superblock that it writes first, times this. A dead instance's are
+/// other ones even where nothing of what it opened is to be seen: its headers may be lost on one cache device and its
+/// records not, and would be taken for ours. No life opens as many segments between two superblocks.
+const GENERATIONS: u64 = 1 << 24;
 
 /// The segment of dirty pieces whose segment is not there: no segment has this number.
 const LOST: u32 = u32::MAX;
@@ -153,7 +157,8 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
         }
     }
     drop_lost_clean(core);
-    core.generation.set(generation + GAP);
+    let first = (core.pool.borrow().sequence + 1) * GENERATIONS;
+    core.generation.set(first.max(generation + 1));
     core.version.set(version + GAP);
     drop_unproved(core);
     // Completed copies, and what the last instance wrote, are durable before anybody is told of them.

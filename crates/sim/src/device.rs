@@ -5,6 +5,7 @@
 
 use crate::buf::{Cell, SimBuf};
 use crate::rng::Rng;
+use crate::sickness::Sickness;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -160,8 +161,16 @@ pub struct SimDevice {
     pub tracked: bool,
     /// Sectors that cannot be read until they are written again.
     pub bad: NumberMap<()>,
-    /// Writes fail once in so many; 0 never.
+    /// Writes fail once in so many; 0 never. Of a failed write each sector is old or new.
     pub fail_writes: u64,
+    /// Reads fail once in so many; 0 never.
+    pub fail_reads: u64,
+    /// Flushes fail once in so many; 0 never. What they should have covered is not made durable by any later one.
+    pub fail_flushes: u64,
+    /// Operations never end, until this is over.
+    pub hangs: bool,
+    /// What else is wrong with it.
+    pub sickness: Sickness,
     /// Bytes written.
     pub written: u64,
     /// Bytes read.
@@ -185,6 +194,10 @@ impl SimDevice {
             tracked: true,
             bad: NumberMap::default(),
             fail_writes: 0,
+            fail_reads: 0,
+            fail_flushes: 0,
+            hangs: false,
+            sickness: Sickness::default(),
             written: 0,
             read: 0,
             flushes: 0,
@@ -254,6 +267,17 @@ impl SimDevice {
         let keep = self.cache.iter().position(|c| c.sequence > mark).unwrap_or(self.cache.len());
         for c in self.cache.drain(..keep) {
             self.durable.write(c.sector, &c.buf);
+        }
+    }
+
+    /// A flush that was submitted at `mark` has failed: what it should have covered is gone from the cache, and stays
+    /// visible until the power goes. A later flush that ends well says nothing of it.
+    pub fn flush_failed(&mut self, mark: u64, rng: &mut Rng) {
+        let keep = self.cache.iter().position(|c| c.sequence > mark).unwrap_or(self.cache.len());
+        for c in self.cache.drain(..keep) {
+            if rng.one_in(2) {
+                self.durable.write(c.sector, &c.buf);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ pub mod models;
 pub mod oracle;
 pub mod replay;
 pub mod rng;
+pub mod sickness;
 pub mod swarm;
 pub mod torture;
 pub mod world;

@@ -5,6 +5,7 @@
 use crate::device::SimDevice;
 use crate::models::MILLISECOND;
 use crate::rng::Rng;
+use crate::sickness::Sickness;
 use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::format::Mode;
@@ -56,6 +57,8 @@ pub struct Plan {
     pub witness_away: bool,
     /// Sectors of cache devices go bad or flip on one copy, one in so many operations; 0 never.
     pub rot: u64,
+    /// One member is sick in other ways too.
+    pub sickness: Sickness,
     /// Mode switches happen.
     pub switch_modes: bool,
     /// The disk fails writes, one in so many; 0 never.
@@ -114,6 +117,7 @@ impl Plan {
             protected: r.one_in(4),
             lose_member: members > 1 && r.one_in(4),
             rot: 0,
+            sickness: Sickness::default(),
             switch_modes: r.one_in(4),
             disk_errors: 0,
             longest: *r.pick(&[8, 32, 256]),
@@ -136,8 +140,10 @@ impl Plan {
 
     /// Rot on one device, in runs that lose none: two damages at once are more than the pool promises to bear.
     fn with_rot(self, r: &mut Rng) -> Self {
-        let rots = r.one_in(3) && self.members > 1 && !self.lose_member;
-        Self { rot: if rots { 200 } else { 0 }, ..self }
+        let bears = self.members > 1 && !self.lose_member;
+        let rots = r.one_in(3) && bears;
+        let sickness = if r.one_in(3) && bears { Sickness::draw(r) } else { Sickness::default() };
+        Self { rot: if rots { 200 } else { 0 }, sickness, ..self }
     }
 }
 
@@ -145,7 +151,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}",
+            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}",
             self.seed,
             self.members,
             self.member_bytes >> 10,
@@ -166,6 +172,7 @@ impl fmt::Display for Plan {
             if self.swap_members { " and comes back alone" } else { "" },
             if self.witness_away { ", the witness was away meanwhile" } else { "" },
             if self.rot > 0 { ", cache devices rot" } else { "" },
+            self.sickness,
             if self.switch_modes { ", modes switch" } else { "" },
         )
     }
@@ -390,7 +397,7 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
     };
     run.world.narrator = narrator;
     // A sector that rotted is a copy that is not one.
-    run.world.count_copies = plan_of.rot == 0;
+    run.world.count_copies = plan_of.rot == 0 && !plan_of.sickness.any();
     let result = run.all();
     let mut outcome = run.outcome;
     outcome.hash = run.world.trace_hash();
@@ -453,6 +460,9 @@ impl Run {
         self.world.put_initial(&writes);
         self.start_whole()?;
         self.world.oracles.insert(0, crate::oracle::Oracle::new(BASE));
+        if let Some(d) = self.world.devices.get_mut(&Device::Member(self.sick_member())) {
+            d.sickness = self.plan.sickness.clone();
+        }
         let (sectors, phase, mode) = (self.plan.sectors, self.plan.phase, self.plan.mode);
         let attach =
             Command::Attach(NewVolume { number: 0, id: [9; 16], name: "v".into(), sectors, phase, mode, backing: "disk".into() });
@@ -579,6 +589,9 @@ impl Run {
             if self.plan.rot > 0 && self.rng.one_in(self.plan.rot) {
                 self.rot();
             }
+            if self.plan.sickness.any() {
+                self.world.sicken(Device::Member(self.sick_member()));
+            }
             if self.plan.switch_modes && self.rng.one_in(300) {
                 let mode =
                     *self.rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough]);
@@ -637,9 +650,14 @@ impl Run {
         }
     }
 
-    /// A sector of one cache device goes bad, or flips. Always the same device of a run: its twin stays good.
+    /// The member that rots or is sick: always the same one of a run, its twins stay good.
+    fn sick_member(&self) -> u8 {
+        (self.plan.seed % self.plan.members as u64) as u8
+    }
+
+    /// A sector of one cache device goes bad, or flips.
     fn rot(&mut self) {
-        let member = (self.plan.seed % self.plan.members as u64) as u8;
+        let member = self.sick_member();
         if self.lost.is_some() {
             return;
         }

@@ -5,6 +5,7 @@ use crate::device::{Cut, NumberMap, SimDevice};
 use crate::models::{Access, Kind, TimingModel};
 use crate::oracle::Oracle;
 use crate::rng::Rng;
+use crate::sickness::{self, Snapshot};
 use headpond_engine::create::{InitialWrite, newest_superblock, newest_witness};
 use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
 use headpond_engine::format::{Layout, SUPERBLOCK_BYTES, WITNESS_BYTES};
@@ -101,6 +102,7 @@ pub struct World {
     /// Reads may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
     model_wakes: BTreeMap<Device, u64>,
+    snapshots: BTreeMap<Device, Snapshot>,
     hash: u64,
     /// Called with each thing that happens, in words.
     pub narrator: Option<Box<dyn FnMut(String)>>,
@@ -134,6 +136,7 @@ impl World {
             count_copies: true,
             errors_allowed: false,
             model_wakes: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             hash: 0,
             narrator: None,
         }
@@ -407,6 +410,17 @@ impl World {
         }
     }
 
+    /// A sick device gets on with it: it rots, or remembers a state to go back to.
+    pub fn sicken(&mut self, device: Device) {
+        let Some(d) = self.devices.get_mut(&device) else { return };
+        if d.sickness.rot_anywhere > 0 && self.rng.one_in(d.sickness.rot_anywhere) {
+            sickness::rot(d, &mut self.rng);
+        }
+        if d.sickness.rolls_back {
+            self.snapshots.entry(device).or_default().perhaps_take(d, &mut self.rng);
+        }
+    }
+
     /// Whether a client waits for a read that a range lies in.
     fn asked_for(&self, of: u16, start: u64, count: u64) -> bool {
         self.asked.values().any(|a| match a.kind {
@@ -488,14 +502,20 @@ impl World {
         match &f.op {
             DeviceOp::Read { offset, len } => {
                 d.read += u64::from(*len);
-                if !d.readable(offset / 512, u64::from(*len) / 512) {
+                let sectors = u64::from(*len) / 512;
+                if !d.readable(offset / 512, sectors) || d.fail_reads > 0 && self.rng.one_in(d.fail_reads) {
                     return Err(DeviceError::Failed);
                 }
-                Ok(Some(d.visible.read(offset / 512, *len as usize / 512)))
+                let from = sickness::read_comes_from(d, offset / 512, sectors, &mut self.rng);
+                Ok(Some(d.visible.read(from, sectors as usize)))
             }
             DeviceOp::Write { offset, bufs } => {
                 let fails = d.fail_writes > 0 && self.rng.one_in(d.fail_writes);
-                let mut at = offset / 512;
+                let sectors = bufs.iter().map(|b| b.sectors() as u64).sum();
+                let Some(mut at) = sickness::write_lands(d, offset / 512, sectors, &mut self.rng) else {
+                    bufs.iter().for_each(|b| sickness::lose(d, b));
+                    return Ok(None);
+                };
                 for b in bufs {
                     if fails {
                         d.land(at, b, Cut::BySector, &mut self.rng);
@@ -506,8 +526,14 @@ impl World {
                 }
                 if fails { Err(DeviceError::Failed) } else { Ok(None) }
             }
+            DeviceOp::Flush if d.fail_flushes > 0 && self.rng.one_in(d.fail_flushes) => {
+                d.flush_failed(f.mark, &mut self.rng);
+                Err(DeviceError::Failed)
+            }
             DeviceOp::Flush => {
-                d.flushed(f.mark);
+                if !d.sickness.lies {
+                    d.flushed(f.mark);
+                }
                 Ok(None)
             }
             DeviceOp::Discard { offset, len } | DeviceOp::WriteZeroes { offset, len } => {
@@ -687,6 +713,7 @@ impl World {
         self.note("POWER CUT");
         self.end_daemon();
         let flights = self.take_flights();
+        let mut rolled_back = Vec::new();
         for (device, d) in &mut self.devices {
             let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
             d.cut_power(cut, &mut self.rng);
@@ -696,6 +723,12 @@ impl World {
                     d.tear(sector, &buf, cut, &mut self.rng);
                 }
             }
+            if self.snapshots.get_mut(device).is_some_and(|s| s.perhaps_restore(d, &mut self.rng)) {
+                rolled_back.push(*device);
+            }
+        }
+        for device in rolled_back {
+            self.say(|| format!("{} WENT BACK TO AN OLDER STATE", device.to_string().to_uppercase()));
         }
         for o in self.oracles.values_mut() {
             o.power_cut();
