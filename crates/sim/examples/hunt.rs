@@ -1,4 +1,4 @@
-//! Runs seeds until one fails: `hunt FROM COUNT SECONDS THREADS [all | WITHOUT..]`; with `all` until all have run.
+//! Runs seeds until one fails: `hunt FROM COUNT SECONDS THREADS`.
 //!
 //! For whoever plants mistakes (`cargo xtask planted`) and wants to know whether the simulator sees them: what was done
 //! is printed as lines of a word and its values.
@@ -8,20 +8,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let all = args.last().is_some_and(|a| a == "all");
-    let numbers: Option<Vec<u64>> = args.iter().filter(|a| *a != "all").map(|a| a.parse().ok()).collect();
-    let Some([from, count, seconds, threads, without @ ..]) = numbers.as_deref() else {
-        eprintln!("hunt FROM COUNT SECONDS THREADS [all | WITHOUT..]");
+    let numbers: Option<Vec<u64>> = std::env::args().skip(1).map(|a| a.parse().ok()).collect();
+    let Some([from, count, seconds, threads]) = numbers.as_deref() else {
+        eprintln!("hunt FROM COUNT SECONDS THREADS");
         return ExitCode::from(2);
     };
     let swarm = Swarm {
         from: *from,
         count: *count,
-        without: without.to_vec(),
         threads: *threads as usize,
         twice: false,
-        stop_at_failure: !all,
+        stop_at_failure: true,
         limit: Some(Duration::from_secs(*seconds)),
     };
     let sum = swarm.run(|_| ());

@@ -45,6 +45,8 @@ pub struct Plan {
     pub operations: u64,
     /// One start in so many is cut by a crash itself; 0 none.
     pub crash_in_recovery: u64,
+    /// Crashes come soon after starts, often: what a start took for durable is put to the test.
+    pub hasty: bool,
     /// Cache devices have power-loss protection.
     pub protected: bool,
     /// A member is lost at some point.
@@ -114,6 +116,7 @@ impl Plan {
             power_percent: *r.pick(&[0, 50, 100, 60]),
             operations: *r.pick(&[100, 400, 1500]),
             crash_in_recovery: *r.pick(&[0, 8, 8, 2]),
+            hasty: false,
             protected: r.one_in(4),
             lose_member: members > 1 && r.one_in(4),
             rot: 0,
@@ -143,7 +146,14 @@ impl Plan {
         let bears = self.members > 1 && !self.lose_member;
         let rots = r.one_in(3) && bears;
         let sickness = if r.one_in(3) && bears { Sickness::draw(r) } else { Sickness::default() };
-        Self { rot: if rots { 200 } else { 0 }, sickness, ..self }
+        let hasty = r.one_in(3);
+        Self {
+            rot: if rots { 200 } else { 0 },
+            sickness,
+            hasty,
+            crashes: if hasty { self.crashes * 2 } else { self.crashes },
+            ..self
+        }
     }
 }
 
@@ -151,7 +161,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}",
+            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}",
             self.seed,
             self.members,
             self.member_bytes >> 10,
@@ -166,6 +176,7 @@ impl fmt::Display for Plan {
             self.power_percent,
             self.operations,
             self.crash_in_recovery,
+            if self.hasty { ", crashes soon after starts" } else { "" },
             if self.protected { ", power-loss protection" } else { "" },
             if self.lose_member { ", a member is lost" } else { "" },
             if self.lose_with_crash { " with a crash" } else { "" },
@@ -419,7 +430,14 @@ impl Run {
                 self.world.errors_allowed = self.plan.witness_away;
             }
             // Where the lost member is to come back alone, the moments after the loss are what counts.
-            let most = if loses && self.plan.swap_members { 60 } else { self.plan.operations * 2 };
+            let soon = self.plan.hasty && self.rng.one_in(2);
+            let most = if loses && self.plan.swap_members {
+                60
+            } else if soon {
+                100
+            } else {
+                self.plan.operations * 2
+            };
             let budget = self.rng.within(1, most);
             self.load(budget)?;
             self.crash();

@@ -51,8 +51,8 @@ pub fn run(args: &Args) -> ExitCode {
     let threads = args.threads.unwrap_or(cores).clamp(1, 1024);
     eprintln!("seeds {from} to {}, on {threads} threads", from.saturating_add(count.saturating_sub(1)));
     let begun = Instant::now();
+    let swarm = Swarm { from, count, threads, twice: args.twice, stop_at_failure: false, limit: None };
     let shown = Mutex::new(begun);
-    let swarm = Swarm { from, count, without: Vec::new(), threads, twice: args.twice, stop_at_failure: false, limit: None };
     let sum = swarm.run(|sum| {
         let Ok(mut shown) = shown.lock() else { return };
         if shown.elapsed() >= EVERY {
