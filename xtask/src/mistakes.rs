@@ -25,11 +25,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a flush removed",
         story: "FLUSH is answered without flushing the cache devices: a power cut takes what it promised.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "borrow_mut().flushes += 1;\n    durable(core, volume, true, true).await",
-            new: "borrow_mut().flushes += 1;\n    durable(core, volume, false, true).await",
-        }],
+        edits: &[Edit { file: "write.rs", old: "let on_members = durable(core).await;", new: "let on_members = Ok(());" }],
     },
     Mistake {
         name: "a flush sent to one copy only",
@@ -45,17 +41,36 @@ pub const MISTAKES: &[Mistake] = &[
         story: "FLUSH flushes the cache devices alone: what was bypassed is in the disk's volatile cache when the power goes.",
         edits: &[Edit {
             file: "write.rs",
-            old: "borrow_mut().flushes += 1;\n    durable(core, volume, true, true).await",
-            new: "borrow_mut().flushes += 1;\n    durable(core, volume, true, false).await",
+            old: "    let on_disk = on_disk.get().await;\n",
+            new: "    drop(on_disk);\n    let on_disk: Result<(), ()> = Ok(());\n",
         }],
     },
     Mistake {
         name: "a forced-unit-access write acknowledged when it is written",
         story: "A write that was to be durable is acknowledged as any other: it is gone after a power cut.",
+        edits: &[Edit { file: "write.rs", old: "return if fua { durable(core).await } else { Ok(()) };", new: "return Ok(());" }],
+    },
+    Mistake {
+        name: "the disk left out of the forced-unit-access write",
+        story: "A write that was to be durable went past the cache, and is acknowledged without a flush of the disk.",
         edits: &[Edit {
             file: "write.rs",
-            old: "return if fua { durable(core, volume, true, false).await } else { Ok(()) };",
-            new: "return Ok(());",
+            old: "    volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)\n}",
+            new: "    Ok(())\n}",
+        }],
+    },
+    Mistake {
+        name: "a failed flush of the disk forgotten",
+        story: "A sweep's flush fails, with clients' writes under it; the next FLUSH ends well, and they are gone after a power cut.",
+        edits: &[Edit { file: "write.rs", old: "if on_disk.is_err() || lost {", new: "if on_disk.is_err() || lost && false {" }],
+    },
+    Mistake {
+        name: "clean marked by the flush after the one that failed",
+        story: "A flush fails under what a sweep has written; the sweep's own ends well, and says nothing of it.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "if volume.disk_flusher.flush_since(failures).await.is_err() {",
+            new: "if volume.disk_flusher.flush().await.is_err() {",
         }],
     },
     Mistake {
@@ -68,7 +83,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Destaged data is called clean while the disk still has it in its volatile cache; the power goes, and neither has it.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "if volume.disk_flusher.flush().await.is_err() {",
+            old: "if volume.disk_flusher.flush_since(failures).await.is_err() {",
             new: "drop(volume.disk_flusher.request());\n    if false {",
         }],
     },
@@ -268,7 +283,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A checkpoint clears a region's bit while the disk still has the bypassed write in its volatile cache.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "if !regions.is_empty() && v.disk_flusher.flush().await.is_ok() {",
+            old: "if !regions.is_empty() && v.disk_flusher.flush_since(0).await.is_ok() {",
             new: "if !regions.is_empty() {",
         }],
     },
@@ -277,7 +292,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The dirty record is called outdated while the write that outdates it is in the disk's volatile cache.",
         edits: &[Edit {
             file: "write.rs",
-            old: "    volume.disk_flusher.flush().await.map_err(|_| RequestError::Io)?;\n",
+            old: "    volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)?;\n",
             new: "",
         }],
     },
@@ -331,7 +346,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The disk has a write whose record a power cut then takes: the clean copy that the record had replaced comes back, older than the disk.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "    if durable(core, volume, true, false).await.is_err() {\n        return false;\n    }\n    let chunk",
+            old: "    if durable(core).await.is_err() {\n        return false;\n    }\n    let chunk",
             new: "    let chunk",
         }],
     },

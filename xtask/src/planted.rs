@@ -25,14 +25,13 @@ const COPIED: [&str; 3] = ["format", "engine", "sim"];
 /// `cargo xtask planted [--list] [NAME..]`: those whose names contain one of the words; all, where there are none.
 pub fn run(args: &[String]) -> Result<()> {
     let (options, words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
-    for option in options {
-        match option {
-            "--list" => {
-                MISTAKES.iter().for_each(|m| println!("{}\n    {}", m.name, m.story));
-                return Ok(());
-            }
-            _ => bail!("planted knows no option {option}"),
+    match options.as_slice() {
+        [] => {}
+        ["--list"] => {
+            MISTAKES.iter().for_each(|m| println!("{}\n    {}", m.name, m.story));
+            return Ok(());
         }
+        _ => bail!("cargo xtask planted [--list] [NAME..]"),
     }
     let wanted: Vec<&Mistake> =
         MISTAKES.iter().filter(|m| words.is_empty() || words.iter().any(|w| m.name.contains(w))).collect();

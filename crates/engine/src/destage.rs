@@ -89,7 +89,7 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     let version = core.version.get();
     // Nothing reaches the disk before its record is durable: else a power cut could leave the disk newer than a clean
     // copy that the lost record had replaced, in a region that nobody marked.
-    if durable(core, volume, true, false).await.is_err() {
+    if durable(core).await.is_err() {
         return false;
     }
     let chunk = Rc::new(Chunk {
@@ -100,6 +100,7 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
         workers: Cell::new(depth),
         done: Signal::new(&core.exec),
     });
+    let failures = volume.disk_flusher.failures();
     for n in 0..depth {
         core.exec.spawn(worker(core.clone(), volume.clone(), chunk.clone(), n));
     }
@@ -117,7 +118,7 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     }
     written.sort_unstable();
     volume.sweep_at.set(written.last().map_or(0, |b| b + 1));
-    if volume.disk_flusher.flush().await.is_err() {
+    if volume.disk_flusher.flush_since(failures).await.is_err() {
         // Nothing may be assumed of what was written since the last good flush (R9): it stays dirty, and is written again.
         return false;
     }
@@ -126,7 +127,7 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
         .map(|r| Item::MarkClean { block: r.start, count: (r.end - r.start) as u32, version: chunk.version })
         .collect();
     let Ok(marked) = volume.dirty_log.append_marks(core, volume, marks).await else { return false };
-    if durable(core, volume, true, false).await.is_err() {
+    if durable(core).await.is_err() {
         return false;
     }
     {

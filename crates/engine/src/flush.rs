@@ -14,6 +14,14 @@ pub(crate) struct Flusher<B: Buf> {
     /// Whether writes have completed since the last flush was issued. True after a start: what a dead daemon wrote is
     /// not known to be durable (R14).
     unflushed: Cell<bool>,
+    /// Flushes that failed. Whoever wants to know that his writes are durable compares it with what it was before them:
+    /// a later flush that ends well says nothing of what a failed one should have covered (R9).
+    failures: Cell<u64>,
+    /// Writes of clients, acknowledged and nowhere else, have completed since the last flush was issued. True after a
+    /// start, for a dead daemon's.
+    owes: Cell<bool>,
+    /// Such writes were covered by a flush that failed, and no client has been told.
+    lost: Cell<bool>,
     in_flight: RefCell<Option<Outcome<B>>>,
     next: RefCell<Option<Outcome<B>>>,
 }
@@ -24,6 +32,9 @@ impl<B: Buf> Flusher<B> {
             device,
             exec: exec.clone(),
             unflushed: Cell::new(true),
+            failures: Cell::new(0),
+            owes: Cell::new(true),
+            lost: Cell::new(false),
             in_flight: RefCell::new(None),
             next: RefCell::new(None),
         })
@@ -32,6 +43,34 @@ impl<B: Buf> Flusher<B> {
     /// A write to the device has completed. To be said before the write is acknowledged to anybody.
     pub fn wrote(&self) {
         self.unflushed.set(true);
+    }
+
+    /// As [`Flusher::wrote`], for a client's write that is on this device alone.
+    pub fn wrote_for_client(&self) {
+        self.unflushed.set(true);
+        self.owes.set(true);
+    }
+
+    /// Flushes that have failed so far.
+    pub fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+
+    /// A client's write that began when there were `failures` is about to be acknowledged: if a flush has failed since,
+    /// the next FLUSH must not say that this one is durable.
+    pub fn acknowledging(&self, failures: u64) {
+        self.lost.set(self.lost.get() || self.failures.get() != failures);
+    }
+
+    /// Whether acknowledged writes of clients may be lost, which is told once.
+    pub fn take_lost(&self) -> bool {
+        self.lost.take()
+    }
+
+    /// As [`Flusher::flush`], for writes that began when there were `failures`: none may have failed since.
+    pub async fn flush_since(self: &Rc<Self>, failures: u64) -> Result<(), DeviceError> {
+        self.flush().await?;
+        if self.failures.get() == failures { Ok(()) } else { Err(DeviceError::Failed) }
     }
 
     /// Asks for all writes completed so far to be durable. The flush is under way whether or not it is awaited.
@@ -62,6 +101,7 @@ impl<B: Buf> Flusher<B> {
         let Some(slot) = self.next.borrow_mut().take() else { return };
         *self.in_flight.borrow_mut() = Some(slot.clone());
         self.unflushed.set(false);
+        let owed = self.owes.take();
         let wait = self.exec.io(self.device, DeviceOp::Flush);
         let this = self.clone();
         self.exec.spawn(async move {
@@ -69,6 +109,8 @@ impl<B: Buf> Flusher<B> {
             if result.is_err() {
                 // Nothing is known to be durable that was not before.
                 this.unflushed.set(true);
+                this.failures.set(this.failures.get() + 1);
+                this.lost.set(this.lost.get() || owed);
             }
             *this.in_flight.borrow_mut() = None;
             slot.set(result);

@@ -52,51 +52,53 @@ pub(crate) async fn write<B: Buf>(
         Fate::Absorb => match absorb(core, volume, &range, &content).await {
             Ok(()) => {
                 volume.stats.borrow_mut().absorbed.add(bytes);
-                return if fua { durable(core, volume, true, false).await } else { Ok(()) };
+                return if fua { durable(core).await } else { Ok(()) };
             }
             Err(AppendError::Full) => Bypass::Full,
             Err(AppendError::NoMembers) => Bypass::Degraded,
         },
         Fate::Bypass(reason) => reason,
     };
+    let failures = volume.disk_flusher.failures();
     to_disk(core, volume, &range, &content, reason).await?;
     volume.stats.borrow_mut().write_bypass[reason as usize].add(bytes);
-    if fua { durable(core, volume, true, true).await } else { Ok(()) }
+    if !fua {
+        volume.disk_flusher.acknowledging(failures);
+        return Ok(());
+    }
+    // What overlapped dirty data may be on the members: both.
+    let on_members = durable(core);
+    volume.disk_flusher.request();
+    on_members.await?;
+    volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)
 }
 
-/// Makes what was acknowledged on the members, and on the disk, durable (R6). A member that cannot flush leaves; what
-/// it held is then elsewhere, or the request fails.
-pub(crate) async fn durable<B: Buf>(
-    core: &Rc<Core<B>>,
-    volume: &Rc<Volume<B>>,
-    members: bool,
-    disk: bool,
-) -> Result<(), RequestError> {
-    let on_disk = disk.then(|| volume.disk_flusher.request());
-    if members {
-        let in_sync: Vec<u8> = core.pool.borrow().in_sync().collect();
-        let flushes: Vec<_> = in_sync.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
-        for (m, flush) in flushes {
-            if flush.get().await.is_err() {
-                core.fail_member(m).await;
-            }
-        }
-        core.wait_settled().await;
-        if core.pool.borrow().stalled {
-            return Err(RequestError::Io);
+/// Makes what was acknowledged on the members durable (R6). A member that cannot flush leaves; what it held is then
+/// elsewhere, or the request fails.
+pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestError> {
+    let in_sync: Vec<u8> = core.pool.borrow().in_sync().collect();
+    let flushes: Vec<_> = in_sync.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
+    for (m, flush) in flushes {
+        if flush.get().await.is_err() {
+            core.fail_member(m).await;
         }
     }
-    match on_disk {
-        Some(flush) => flush.get().await.map_err(|_| RequestError::Io),
-        None => Ok(()),
-    }
+    core.wait_settled().await;
+    if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }
 }
 
 /// All that was acknowledged before is durable after it.
 pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
     volume.stats.borrow_mut().flushes += 1;
-    durable(core, volume, true, true).await
+    // All devices at once.
+    let on_disk = volume.disk_flusher.request();
+    let on_members = durable(core).await;
+    let on_disk = on_disk.get().await;
+    // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
+    let lost = volume.disk_flusher.take_lost();
+    on_members?;
+    if on_disk.is_err() || lost { Err(RequestError::Io) } else { Ok(()) }
 }
 
 fn decide<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, content: &Content<B>) -> Fate {
@@ -332,7 +334,7 @@ async fn overwrite<B: Buf>(
     let mut result = Ok(());
     for write in writes {
         match write.await {
-            Ok(_) => volume.disk_flusher.wrote(),
+            Ok(_) => volume.disk_flusher.wrote_for_client(),
             Err(_) => {
                 volume.disk_flusher.wrote();
                 result = Err(RequestError::Io);
@@ -352,14 +354,15 @@ async fn ordered<B: Buf>(
     version: u64,
 ) -> Result<(), RequestError> {
     volume.stats.borrow_mut().ordered_overwrites += 1;
+    let failures = volume.disk_flusher.failures();
     let write = core.exec.io(volume.device(), disk_op(volume, range, content, range)).await;
     volume.disk_flusher.wrote();
     write.map_err(|_| RequestError::Io)?;
-    volume.disk_flusher.flush().await.map_err(|_| RequestError::Io)?;
+    volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)?;
     let items = by_block(range).map(|(block, first, sectors)| Item::Forget { block, first, sectors, version }).collect();
     let marked = volume.dirty_log.append_marks(core, volume, items).await;
     match &marked {
-        Ok(_) => durable(core, volume, true, false).await?,
+        Ok(_) => durable(core).await?,
         // With all members voted out there is nothing that could come back.
         Err(_) if core.pool.borrow().in_sync().next().is_none() && !core.pool.borrow().stalled => {}
         Err(_) => return Err(RequestError::Io),

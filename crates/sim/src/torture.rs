@@ -63,7 +63,7 @@ pub struct Plan {
     pub sickness: Sickness,
     /// Mode switches happen.
     pub switch_modes: bool,
-    /// The disk fails writes, one in so many; 0 never.
+    /// For a while, up to a power cut, the disk fails reads, writes and flushes, one in so many; 0 never.
     pub disk_errors: u64,
     /// Longest request in sectors.
     pub longest: u64,
@@ -147,13 +147,9 @@ impl Plan {
         let rots = r.one_in(3) && bears;
         let sickness = if r.one_in(3) && bears { Sickness::draw(r) } else { Sickness::default() };
         let hasty = r.one_in(3);
-        Self {
-            rot: if rots { 200 } else { 0 },
-            sickness,
-            hasty,
-            crashes: if hasty { self.crashes * 2 } else { self.crashes },
-            ..self
-        }
+        let disk_errors = if r.one_in(5) && !self.lose_member { *r.pick(&[3, 10, 50]) } else { 0 };
+        let crashes = if hasty { self.crashes * 2 } else { self.crashes };
+        Self { rot: if rots { 200 } else { 0 }, sickness, hasty, disk_errors, crashes, ..self }
     }
 }
 
@@ -161,7 +157,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}",
+            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             self.members,
             self.member_bytes >> 10,
@@ -184,6 +180,7 @@ impl fmt::Display for Plan {
             if self.witness_away { ", the witness was away meanwhile" } else { "" },
             if self.rot > 0 { ", cache devices rot" } else { "" },
             self.sickness,
+            if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )
     }
@@ -430,6 +427,10 @@ impl Run {
                 self.world.errors_allowed = self.plan.witness_away;
             }
             // Where the lost member is to come back alone, the moments after the loss are what counts.
+            let troubled = self.plan.disk_errors > 0 && n == self.plan.crashes / 2;
+            if troubled {
+                self.disk_fails(self.plan.disk_errors);
+            }
             let soon = self.plan.hasty && self.rng.one_in(2);
             let most = if loses && self.plan.swap_members {
                 60
@@ -440,7 +441,13 @@ impl Run {
             };
             let budget = self.rng.within(1, most);
             self.load(budget)?;
-            self.crash();
+            if troubled {
+                // Not a daemon's death: the next life would take for written what a failed flush has not made durable.
+                self.power_cut();
+                self.disk_fails(0);
+            } else {
+                self.crash();
+            }
             if loses && self.plan.lose_with_crash {
                 self.lose_member();
             }
@@ -543,18 +550,35 @@ impl Run {
     }
 
     fn crash(&mut self) {
+        if self.rng.below(100) < self.plan.power_percent {
+            self.power_cut();
+        } else {
+            self.before_crash();
+            self.world.kill();
+            self.outcome.deaths += 1;
+        }
+    }
+
+    fn power_cut(&mut self) {
+        self.before_crash();
+        self.world.cut_power();
+        self.outcome.power_cuts += 1;
+    }
+
+    fn before_crash(&mut self) {
         if let Some(e) = &self.world.engine {
             self.outcome.counts.add(&e.status());
         }
         for b in &mut self.busy {
             *b = None;
         }
-        if self.rng.below(100) < self.plan.power_percent {
-            self.world.cut_power();
-            self.outcome.power_cuts += 1;
-        } else {
-            self.world.kill();
-            self.outcome.deaths += 1;
+    }
+
+    /// The disk fails one operation in so many; 0 none.
+    fn disk_fails(&mut self, rate: u64) {
+        self.world.errors_allowed = rate > 0;
+        if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
+            (d.fail_writes, d.fail_reads, d.fail_flushes) = (rate, rate * 2, rate.div_ceil(2));
         }
     }
 

@@ -574,6 +574,11 @@ impl World {
                     }
                 }
             }
+            (AskedKind::Flush, Err(_)) => {
+                if let Some(o) = self.oracles.get_mut(&a.volume) {
+                    o.flush_failed();
+                }
+            }
             _ => {}
         }
         self.ended.push(Ended { id, took: self.now - a.at, error });
