@@ -392,3 +392,76 @@ enum Bytes {
     Trim,
     Zeroes,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const SECTORS: usize = 4096;
+
+    /// A file for a device; the page cache is as good as any here.
+    fn device() -> (tempfile::TempDir, std::path::PathBuf, Target) {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("device");
+        let device = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        device.set_len(8 * SECTORS as u64 * SECTOR as u64).unwrap();
+        (folder, path, Target::Device { device, done: VecDeque::new(), next: 0 })
+    }
+
+    fn load(model: &mut Model, target: &mut Target, requests: u32) {
+        let left = Cell::new(requests);
+        let until = || left.replace(left.get().saturating_sub(1)) == 0;
+        model.load(target, until).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_keeps_what_it_acknowledged_passes() {
+        let (_folder, path, mut target) = device();
+        let mut model = Model::new(4099, SECTORS, 7);
+        for _ in 0..3 {
+            load(&mut model, &mut target, 300);
+            model.settle(&mut target, "between loads").unwrap();
+        }
+        model.compare_with(&path, "in the file").unwrap();
+        assert!(model.acknowledged > 300 && model.compared >= 4 * SECTORS as u64);
+    }
+
+    #[test]
+    fn one_sector_that_is_older_than_it_was_acknowledged_is_found_and_named() {
+        let (_folder, path, mut target) = device();
+        let mut model = Model::new(4099, SECTORS, 8);
+        load(&mut model, &mut target, 200);
+        let (before, file) = (model.stamps.clone(), File::options().read(true).write(true).open(&path).unwrap());
+        let mut old = vec![0; SECTORS * SECTOR];
+        file.read_exact_at(&mut old, 4099 * SECTOR as u64).unwrap();
+        load(&mut model, &mut target, 200);
+        let lost = (0..SECTORS).find(|n| model.stamps[*n] != before[*n]).unwrap();
+        file.write_all_at(&old[lost * SECTOR..][..SECTOR], (4099 + lost as u64) * SECTOR as u64).unwrap();
+        let said = model.settle(&mut target, "after a restart").unwrap_err().to_string();
+        assert!(said.starts_with("MISMATCH after a restart: 1 of"), "{said}");
+        assert!(said.contains(&format!("sector {}:", 4099 + lost)), "{said}");
+    }
+
+    #[test]
+    fn a_change_that_nobody_acknowledged_may_be_half_done_and_then_stays_so() {
+        let (_folder, path, mut target) = device();
+        let mut model = Model::new(4099, SECTORS, 9);
+        load(&mut model, &mut target, 100);
+        let stamp = model.last_stamp + 1;
+        model.torn.push((10, vec![stamp; 4]));
+        let file = File::options().write(true).open(&path).unwrap();
+        let put = |stamp: u64, at: u64| {
+            let mut sector = [0; SECTOR];
+            content(stamp, 4099 + at, &mut sector);
+            file.write_all_at(&sector, (4099 + at) * SECTOR as u64).unwrap();
+        };
+        let before = model.stamps[12];
+        put(stamp, 11);
+        put(stamp, 12);
+        model.settle(&mut target, "after a restart").unwrap();
+        assert!(model.stamps[11] == stamp && model.stamps[12] == stamp && model.stamps[10] != stamp);
+        put(before, 12);
+        assert!(model.settle(&mut target, "later").is_err());
+    }
+}

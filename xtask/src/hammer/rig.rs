@@ -44,7 +44,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Makes a pool of two files and attaches a third of `bytes`, in write-back.
+    /// Makes a pool of two files, and attaches a third one, of this many bytes, in write-back.
     pub fn set_up(headpond: &Path, within: &Path, frontend: Frontend, bytes: u64) -> Result<Rig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
