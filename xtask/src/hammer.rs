@@ -28,7 +28,7 @@ cargo xtask hammer [--list] [--only NAME].. [--rounds N] [--seconds-per-round S]
   --json                 the figures as JSON, at the end
   --dir DIR              where the devices are made, as files (the folder for temporary files)
   --headpond PATH        hammer this program rather than the one that is built now
-  --planted              plant mistakes in a copy of the daemon, one at a time; each must make a check fail";
+  --planted              plant mistakes in a copy of the daemon, one at a time; each must make a check fail (--only names some)";
 
 /// What a check counted, by what it counted.
 type Figures = Vec<(&'static str, Value)>;
@@ -118,6 +118,8 @@ struct Context {
     rounds: u64,
     length: Duration,
     seed: u64,
+    /// What a failed check leaves is worth a look.
+    keep: bool,
     /// Bytes that fio writes in its first region where nobody is killed.
     clean_bytes: u64,
     /// The same, in each pass under kills.
@@ -126,7 +128,7 @@ struct Context {
 
 impl Context {
     fn rig(&self, frontend: rig::Frontend, bytes: u64) -> Result<rig::Rig> {
-        rig::Rig::set_up(&self.headpond, &self.folder, frontend, bytes)
+        rig::Rig::set_up(self, frontend, bytes)
     }
 
     /// How long the daemon lives in a round: within half of what was asked for around it, so that the kill meets it in different moods.
@@ -222,7 +224,7 @@ pub fn run(args: &[String]) -> Result<()> {
         wanted.iter().for_each(|check| println!("{:<11} {}", check.name, check.claim));
         return Ok(());
     }
-    if wanted.is_empty() {
+    if wanted.is_empty() && !options.planted {
         bail!("no check has such a name; --list shows them");
     }
     interrupt::watch()?;
@@ -240,11 +242,12 @@ pub fn run(args: &[String]) -> Result<()> {
         rounds: options.rounds,
         length: Duration::from_secs_f64(options.seconds),
         seed,
+        keep: !options.planted,
         clean_bytes: 1 << 30,
         pass_bytes: 256 << 20,
     };
     if options.planted {
-        return planted::run(context);
+        return planted::run(context, &options.only);
     }
     let begun = Instant::now();
     eprintln!("hammering {}, with seed {seed}", context.headpond.display());

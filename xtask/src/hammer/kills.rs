@@ -90,10 +90,11 @@ pub fn nbd_killed(hammer: &Hammer) -> Result<Figures> {
             Ok(())
         })();
         ending.store(true, Ordering::SeqCst);
-        let passes = match (passes.join(), &killed) {
-            (Ok(passes), _) => passes,
-            (Err(_), _) => Err(anyhow!("fio's thread panicked")),
-        };
+        if killed.is_err() {
+            // Else fio would wait for a daemon that nobody starts.
+            steady.give_up();
+        }
+        let passes = passes.join().unwrap_or_else(|_| Err(anyhow!("fio's thread panicked")));
         // An error of the daemon is what fio then complains of: the cause is told before the consequence.
         steady.check()?;
         killed?;

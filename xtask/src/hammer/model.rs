@@ -24,8 +24,8 @@ const BLOCK: u64 = 8;
 const LONGEST: u64 = 2048;
 /// Requests outstanding on a connection.
 const DEPTH: usize = 8;
-/// Entries of a region's story that are kept.
-const STORY: usize = 200_000;
+/// Entries of a region's story, beyond which the older half is forgotten.
+const STORY: usize = 100_000;
 
 /// What is asked of a volume, in bytes.
 pub enum Ask<'a> {
@@ -218,6 +218,10 @@ impl Model {
     /// Asks at random until `until` says so, then waits for all answers; or until the daemon is gone, whose unacknowledged changes then
     /// are in doubt.
     pub fn load(&mut self, target: &mut Target, until: impl Fn() -> bool) -> Result<(), Trouble> {
+        // Here, as requests under way know their lines by number.
+        if self.story.len() > STORY {
+            self.story.drain(..STORY / 2);
+        }
         let mut sent: HashMap<u64, Sent> = HashMap::new();
         let result = self.ask_on(target, &mut sent, until);
         for (_, Sent { what, .. }) in sent {
@@ -305,9 +309,6 @@ impl Model {
                 (from..to, self.last_stamp, Bytes::Data { durable }, if durable { "durable write" } else { "write" })
             }
         };
-        if self.story.len() >= STORY {
-            self.story.clear();
-        }
         self.story.push((range.clone(), format!("{verb} {stamp:#x}")));
         let stamps = vec![stamp; (changed.end - changed.start) as usize];
         let what = What::Change((changed.start - self.first) as usize, stamps, self.story.len() - 1);

@@ -76,9 +76,16 @@ impl Reconnecting {
     }
 }
 
+impl Reconnecting {
+    /// Answers everything with errors from now on: the daemon will not come back.
+    pub fn give_up(&self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+    }
+}
+
 impl Drop for Reconnecting {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::SeqCst);
+        self.give_up();
         if let Some(server) = self.server.take() {
             server.shutdown(Duration::from_secs(1));
         }

@@ -1,6 +1,6 @@
 //! A pool, a volume and their daemon, on files in a folder of their own: started, killed, started again, and gone at the end.
 
-use super::{interrupt, tool};
+use super::{Context as Hammer, interrupt, tool};
 use anyhow::{Context, Result, bail};
 use headpond_host::control::{self, Attach, Call};
 use headpond_host::fuse::{loopdev, mount};
@@ -36,7 +36,10 @@ pub struct Rig {
     frontend: Frontend,
     daemon: Option<Child>,
     mounted: bool,
+    /// Nothing needs to be kept.
     passed: bool,
+    /// What is left after a failure is worth a look.
+    keep: bool,
     /// How often the daemon was killed.
     pub kills: u64,
     /// The longest that a start after a kill took.
@@ -45,26 +48,27 @@ pub struct Rig {
 
 impl Rig {
     /// Makes a pool of two files, and attaches a third one, of this many bytes, in write-back.
-    pub fn set_up(headpond: &Path, within: &Path, frontend: Frontend, bytes: u64) -> Result<Rig> {
+    pub fn set_up(hammer: &Hammer, frontend: Frontend, bytes: u64) -> Result<Rig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = within.join(format!("headpond-hammer-{}-{number}", std::process::id()));
+        let folder = hammer.folder.join(format!("headpond-hammer-{}-{number}", std::process::id()));
         fs::create_dir(&folder)
             .with_context(|| format!("{} cannot be made; choose another folder with --dir", folder.display()))?;
         let mut rig = Rig {
             folder,
-            headpond: headpond.to_owned(),
+            headpond: hammer.headpond.clone(),
             frontend,
             daemon: None,
             mounted: false,
             passed: false,
+            keep: hammer.keep,
             kills: 0,
             slowest_start: Duration::ZERO,
         };
         for (name, bytes) in [("a", CACHE_BYTES), ("b", CACHE_BYTES), ("disk", bytes)] {
             File::create(rig.path(name))?.set_len(bytes)?;
         }
-        let mut create = Command::new(headpond);
+        let mut create = Command::new(&hammer.headpond);
         create.args(["pool", "create", NAME, "a", "b", "--state", "state"]).current_dir(&rig.folder);
         tool::run(&mut create, &rig.path("pool.log"))?;
         rig.start()?;
@@ -250,7 +254,7 @@ impl Drop for Rig {
                 eprintln!("{error}");
             }
         }
-        if !self.passed && !interrupt::interrupted() {
+        if self.keep && !self.passed && !interrupt::interrupted() {
             println!("    all that was there, and what the daemon said, is kept in {}", self.folder.display());
         } else if let Err(error) = fs::remove_dir_all(&self.folder) {
             eprintln!("{} cannot be removed: {error}", self.folder.display());
