@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of the volume: XFS wants 300 MiB at least.
 const BYTES: u64 = 768 << 20;
@@ -81,7 +81,7 @@ fn survive(hammer: &Hammer, kind: Kind) -> Result<Figures> {
         rig.unmount()?;
         rig.start()?;
         let point = rig.mount().with_context(|| format!("mounting after kill {round}"))?;
-        let (files, of) = durable.compare(&point).with_context(|| format!("after kill {round}"))?;
+        let (files, of) = durable.compare(&point, rig.killed).with_context(|| format!("after kill {round}"))?;
         compared += files;
         bytes += of;
         durable.thin_out(&point)?;
@@ -160,14 +160,41 @@ fn fio(rig: &Rig, point: &Path, seed: u64) -> Result<Running> {
     Ok(Running(command.spawn().context("fio cannot be run")?))
 }
 
-/// Files whose fsync had returned, by number, with their checksums.
+/// A file whose fsync had returned, and that of its folder.
+#[derive(Clone, Copy)]
+struct Kept {
+    sum: u64,
+    /// When the fsync of the folder, the last step, was called, and when it returned.
+    last_step: (Instant, Instant),
+}
+
+impl Kept {
+    /// How its last step lies to a kill: who promised what, if it is gone.
+    fn beside(&self, killed: Option<(Instant, Instant)>) -> String {
+        let Some((sent, gone)) = killed else { return "no kill yet".into() };
+        let after = |moment: Instant, of: Instant| match moment.checked_duration_since(of) {
+            Some(after) => format!("{:.2} ms after", after.as_secs_f64() * 1e3),
+            None => format!("{:.2} ms before", of.duration_since(moment).as_secs_f64() * 1e3),
+        };
+        let (called, returned) = self.last_step;
+        format!(
+            "the fsync of its folder was called {} the SIGKILL and {} the daemon's end, and returned {} the SIGKILL and {} the end",
+            after(called, sent),
+            after(called, gone),
+            after(returned, sent),
+            after(returned, gone)
+        )
+    }
+}
+
+/// Files whose fsync had returned, by number.
 struct Durable {
-    files: Mutex<BTreeMap<u64, u64>>,
+    files: Mutex<BTreeMap<u64, Kept>>,
     next: AtomicU64,
 }
 
 impl Durable {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Kept>> {
         self.files.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -175,9 +202,9 @@ impl Durable {
     fn write(&self, point: &Path, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             let number = self.next.fetch_add(1, Ordering::SeqCst);
-            let Ok(sum) = write_durably(point, number) else { return };
+            let Ok(kept) = write_durably(point, number) else { return };
             let mut files = self.lock();
-            files.insert(number, sum);
+            files.insert(number, kept);
             // Space is bounded: a file that is to go no longer counts, before it goes.
             let oldest = if files.len() > FILES { files.pop_first() } else { None };
             drop(files);
@@ -188,21 +215,26 @@ impl Durable {
     }
 
     /// Compares all; how many there were, and bytes.
-    fn compare(&self, point: &Path) -> Result<(u64, u64)> {
+    fn compare(&self, point: &Path, killed: Option<(Instant, Instant)>) -> Result<(u64, u64)> {
         let (mut count, mut bytes) = (0, 0);
-        for (number, sum) in self.lock().iter() {
+        for (number, kept) in self.lock().iter() {
             let path = point.join(format!("durable-{number}"));
             let mut data = Vec::new();
             let read = File::open(&path).and_then(|mut file| file.read_to_end(&mut data));
-            read.with_context(|| format!("{}, whose fsync had returned, cannot be read", path.display()))?;
-            if checksum(&data) != *sum {
+            read.with_context(|| {
+                let half = path.with_extension("new").exists();
+                let name = if half { "; it is there by the name before its rename" } else { "" };
+                format!("{}, whose fsync had returned, cannot be read{name}; {}", path.display(), kept.beside(killed))
+            })?;
+            if checksum(&data) != kept.sum {
                 let expected = content(*number);
                 let at = data.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(data.len().min(expected.len()));
                 bail!(
-                    "MISMATCH: {}, whose fsync had returned, is not as it was written: {} bytes of {}, the first wrong one at {at}",
+                    "MISMATCH: {}, whose fsync had returned, is not as it was written: {} bytes of {}, the first wrong one at {at}; {}",
                     path.display(),
                     data.len(),
-                    expected.len()
+                    expected.len(),
+                    kept.beside(killed)
                 );
             }
             count += 1;
@@ -233,7 +265,7 @@ impl Durable {
     }
 }
 
-fn write_durably(point: &Path, number: u64) -> io::Result<u64> {
+fn write_durably(point: &Path, number: u64) -> io::Result<Kept> {
     let data = content(number);
     let path = point.join(format!("durable-{number}"));
     let renamed = number.is_multiple_of(2);
@@ -244,8 +276,10 @@ fn write_durably(point: &Path, number: u64) -> io::Result<u64> {
     if renamed {
         fs::rename(&first, &path)?;
     }
-    File::open(point)?.sync_all()?;
-    Ok(checksum(&data))
+    let folder = File::open(point)?;
+    let called = Instant::now();
+    folder.sync_all()?;
+    Ok(Kept { sum: checksum(&data), last_step: (called, Instant::now()) })
 }
 
 fn content(number: u64) -> Vec<u8> {

@@ -42,6 +42,8 @@ pub struct Rig {
     keep: bool,
     /// How often the daemon was killed.
     pub kills: u64,
+    /// When the last kill was sent, and when the daemon was gone.
+    pub killed: Option<(Instant, Instant)>,
     /// The longest that a start after a kill took.
     pub slowest_start: Duration,
 }
@@ -63,6 +65,7 @@ impl Rig {
             passed: false,
             keep: hammer.keep,
             kills: 0,
+            killed: None,
             slowest_start: Duration::ZERO,
         };
         for (name, bytes) in [("a", CACHE_BYTES), ("b", CACHE_BYTES), ("disk", bytes)] {
@@ -149,8 +152,10 @@ impl Rig {
         if let Some(status) = child.try_wait()? {
             bail!("the daemon ended by itself under load, with {status}: {}", tool::last_words(&self.path("daemon.log")));
         }
+        let begun = Instant::now();
         child.kill().context("the daemon cannot be killed")?;
         child.wait().context("the daemon does not die")?;
+        self.killed = Some((begun, Instant::now()));
         self.kills += 1;
         Ok(())
     }
