@@ -1,6 +1,7 @@
 //! Chores: `cargo xtask test` runs all that must hold, `cargo xtask planted` plants mistakes and wants them found.
 
 mod boundaries;
+mod hammer;
 mod mistakes;
 mod planted;
 mod steps;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask test [--seed-base N]      install what the tests need (as root), then run all that must hold
 cargo xtask planted [--list] [NAME..] plant mistakes in a copy of the engine; the simulator must find each
+cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy and file systems, killed again and again
 cargo xtask boundaries                check that format and engine know nothing of the host";
 
 fn main() -> ExitCode {
@@ -31,6 +33,7 @@ fn run(args: &[String]) -> Result<()> {
     match args.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("test", rest)) => test::run(rest),
         Some(("planted", rest)) => planted::run(rest),
+        Some(("hammer", rest)) => hammer::run(rest),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {
             println!("{HELP}");

@@ -110,7 +110,7 @@ impl Bench {
             copy(&root().join("crates").join(name), &bench.source.join("crates").join(name))?;
         }
         fs::copy(root().join("Cargo.lock"), bench.source.join("Cargo.lock"))?;
-        fs::write(bench.source.join("Cargo.toml"), manifest()?)?;
+        fs::write(bench.source.join("Cargo.toml"), manifest(&COPIED)?)?;
         Ok(bench)
     }
 
@@ -191,10 +191,10 @@ fn failure(out: &str) -> Option<(u64, &str)> {
     Some((seed.parse().ok()?, what))
 }
 
-/// The workspace's manifest with the copied crates alone, and a profile that builds quickly and checks arithmetic.
-fn manifest() -> Result<String> {
+/// The workspace's manifest with these crates alone, and a profile that builds quickly and checks arithmetic.
+pub fn manifest(crates: &[&str]) -> Result<String> {
     let text = fs::read_to_string(root().join("Cargo.toml"))?;
-    let members: Vec<String> = COPIED.iter().map(|c| format!("\"crates/{c}\"")).collect();
+    let members: Vec<String> = crates.iter().map(|c| format!("\"crates/{c}\"")).collect();
     let mut out = String::new();
     for line in text.lines() {
         if line.starts_with("members = ") {
@@ -210,7 +210,8 @@ fn manifest() -> Result<String> {
     Ok(out)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies a folder with all that is in it.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
         let entry = entry?;

@@ -36,7 +36,8 @@ impl Steps {
     }
 }
 
-fn in_words(d: Duration) -> String {
+/// A length of time, as people say it.
+pub fn in_words(d: Duration) -> String {
     match d.as_secs() {
         0..120 => format!("{:.1} s", d.as_secs_f64()),
         s => format!("{} min {:02} s", s / 60, s % 60),

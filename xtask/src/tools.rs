@@ -6,13 +6,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A program, and the Debian package it is in.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 9] = [
     ("fio", "fio"),
     ("qemu-io", "qemu-utils"),
     ("nbdinfo", "libnbd-bin"),
+    ("nbdcopy", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("xfs_repair", "xfsprogs"),
 ];
 
 /// Installs what is missing, as root on a system with apt; says what is missing otherwise, and what that means.
@@ -40,10 +43,13 @@ pub fn install() -> Result<()> {
 }
 
 fn packages<'a>(of: &[(&'a str, &'a str)]) -> Vec<&'a str> {
-    of.iter().map(|(_, package)| *package).collect()
+    let mut packages: Vec<&str> = of.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
 }
 
-fn is_there(program: &str) -> bool {
+/// Whether a program is installed.
+pub fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
     // Where a user's path may not lead, and root's does.
@@ -52,7 +58,7 @@ fn is_there(program: &str) -> bool {
 }
 
 /// Whether we are root: by who owns what this process is.
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     Path::new("/proc/self").metadata().is_ok_and(|m| m.uid() == 0)
 }
