@@ -5,6 +5,7 @@
 
 pub mod buf;
 pub mod device;
+pub mod exhaustive;
 pub mod models;
 pub mod oracle;
 pub mod replay;

@@ -32,6 +32,8 @@ pub enum Timing {
     /// A random time between two bounds, in nanoseconds; once in 64 times twenty times as
     /// long, and once in 1024 times four hundred times.
     Random(u64, u64),
+    /// The same time for each, in nanoseconds: they end in the order in which they were submitted.
+    Fixed(u64),
     /// A model for each device.
     Models(BTreeMap<Device, Box<dyn TimingModel>>),
 }
@@ -397,6 +399,10 @@ impl World {
                 };
                 self.event(self.now + t, Event::Device(n));
             }
+            Timing::Fixed(t) => {
+                let at = self.now + *t;
+                self.event(at, Event::Device(n));
+            }
             Timing::Models(models) => match models.get_mut(&device) {
                 Some(model) => {
                     model.submit(self.now, n, Access { kind, offset, len });
@@ -721,6 +727,28 @@ impl World {
             out.push(flights.swap_remove(n).1);
         }
         out
+    }
+
+    /// The changes in flight, in the order of their submission: the device, the first sector, and what is written.
+    #[must_use]
+    pub fn in_flight(&self) -> Vec<(Device, u64, SimBuf)> {
+        let mut flights: Vec<(&u64, &Flight)> = self.flights.iter().collect();
+        flights.sort_by_key(|f| f.0);
+        flights
+            .into_iter()
+            .filter(|(_, f)| changes(&f.op).is_some())
+            .map(|(_, f)| {
+                let parts = written(&f.op);
+                let start = parts.first().map_or(0, |p| p.0);
+                (f.device, start, SimBuf::join(&parts.into_iter().map(|p| p.1).collect::<Vec<_>>()))
+            })
+            .collect()
+    }
+
+    /// Whether a device operation is under way.
+    #[must_use]
+    pub fn busy(&self) -> bool {
+        !self.flights.is_empty()
     }
 
     /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same.

@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod demo;
 pub mod detach;
+mod exhaustive;
 pub mod flush;
 pub mod mode;
 pub mod pool;

@@ -1,0 +1,324 @@
+//! The exhaustive small world: all short sequences of operations on two cache devices and a volume of 16 blocks, a crash
+//! at every moment of each, and after each crash every part of the unflushed writes that is looked at here.
+//!
+//! Where the swarm goes far at random, this leaves nothing out in a small place. A state (media and what may be read of
+//! them) is recovered once, however many ways lead to it.
+
+mod cut;
+mod sequence;
+mod small;
+
+pub use cut::Crash;
+pub use sequence::{ALPHABET, Joint, Op, Sequence};
+pub use small::Narrator;
+
+use crate::swarm::catch_panics;
+use crate::torture::Outcome;
+use crate::world::World;
+use cut::Moment;
+use small::{Recovered, Small, Took, recover};
+use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Cache devices.
+const MEMBERS: u8 = 2;
+/// Blocks of the volume.
+const BLOCKS: u64 = 16;
+/// Sectors of the volume.
+const SECTORS: u64 = BLOCKS * 8;
+
+/// One case: a sequence, and the crash after it, if there is one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Case {
+    /// The operations.
+    pub sequence: Sequence,
+    /// After how many happenings since the last operation began, and what the crash left.
+    pub crash: Option<(u32, Crash)>,
+}
+
+/// What to search.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// Operations of the longest sequences.
+    pub depth: usize,
+    /// An operation begins beside the one before at each of its moments; else at its first, at its end and after it.
+    pub interleave: bool,
+    /// Sequences before this one are only gone through, without crashes.
+    pub from: Option<Sequence>,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// What was searched.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Operations of the sequences that are run now.
+    pub depth: usize,
+    /// Sequences of this length, and how many of them are done.
+    pub of: usize,
+    /// How many of them are done.
+    pub done: usize,
+    /// Sequences run.
+    pub sequences: u64,
+    /// Moments at which crashes were made.
+    pub points: u64,
+    /// Crashes looked at.
+    pub crashes: u64,
+    /// States among them that were not seen before: each was recovered.
+    pub states: u64,
+    /// Starts after a crash, second ones included.
+    pub recoveries: u64,
+    /// Times that a lost cache device was back alone and refused.
+    pub refused: u64,
+    /// What failed: the case, and what must not happen and did.
+    pub failures: Vec<(Case, String)>,
+}
+
+struct Shared {
+    totals: Mutex<Totals>,
+    /// States recovered, and states after the second power cut.
+    seen: Mutex<(HashSet<u64>, HashSet<u64>)>,
+}
+
+impl Search {
+    /// Goes through all of it; the first sequence that fails ends it. `progress` is called after each sequence.
+    pub fn run(&self, progress: impl Fn(&Totals) + Sync) -> Totals {
+        let shared = Shared { totals: Mutex::default(), seen: Mutex::default() };
+        let mut level = children(&Sequence::default(), None, false);
+        let mut begun = self.from.is_none();
+        for depth in 1..=self.depth {
+            let first = match &self.from {
+                Some(f) if !begun => level.iter().position(|s| s == f),
+                _ => Some(0),
+            };
+            begun |= first.is_some();
+            // Where the first sequence is not among these, they are passed all.
+            let first = first.unwrap_or(level.len());
+            {
+                let mut t = locked(&shared.totals);
+                (t.depth, t.of, t.done) = (depth, level.len(), 0);
+            }
+            let results: Mutex<Vec<(usize, Took)>> = Mutex::default();
+            let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                for _ in 0..self.threads.max(1) {
+                    scope.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            let n = next.fetch_add(1, Ordering::Relaxed);
+                            let Some(sequence) = level.get(n) else { break };
+                            let found = try_sequence(sequence, n >= first, &shared);
+                            let mut totals = locked(&shared.totals);
+                            (totals.done, totals.sequences) = (totals.done + 1, totals.sequences + 1);
+                            match found {
+                                Ok(took) => locked(&results).push((n, took)),
+                                Err(failure) => {
+                                    totals.failures.push(failure);
+                                    stop.store(true, Ordering::Relaxed);
+                                }
+                            }
+                            progress(&totals);
+                        }
+                    });
+                }
+            });
+            if !locked(&shared.totals).failures.is_empty() {
+                break;
+            }
+            let mut took = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+            took.sort_by_key(|t| t.0);
+            level = took.into_iter().flat_map(|(n, took)| children(&level[n], Some(took), self.interleave)).collect();
+        }
+        let mut totals = shared.totals.into_inner().unwrap_or_else(PoisonError::into_inner);
+        totals.failures.sort();
+        totals
+    }
+}
+
+fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The sequences that go on from one.
+fn children(of: &Sequence, took: Option<Took>, interleave: bool) -> Vec<Sequence> {
+    let mut joints = vec![Joint::Rest];
+    if let Some(t) = took {
+        if interleave {
+            joints.extend((0..t.rest).map(Joint::After));
+        } else {
+            joints.extend([0, t.ended].into_iter().filter(|k| *k < t.rest).map(Joint::After));
+            joints.dedup();
+        }
+    }
+    let all = joints.iter().flat_map(|j| ALPHABET.iter().map(|op| of.and(*j, *op)));
+    all.filter(Sequence::is_worth_it).collect()
+}
+
+/// Runs a sequence, with crashes if they are wanted; the case that fails.
+fn try_sequence(sequence: &Sequence, crashes: bool, shared: &Shared) -> Result<Took, (Case, String)> {
+    let mut case = Case { sequence: sequence.clone(), crash: None };
+    let mut result = Err(String::new());
+    let outcome = catch_panics(|| {
+        result = run_all(&mut case, crashes, shared);
+        Outcome::default()
+    });
+    if let Some(panic) = outcome.violation {
+        result = Err(panic);
+    }
+    result.map_err(|what| (case, what))
+}
+
+/// Runs a sequence; `case` is what is being tried, for whoever has to say what failed.
+fn run_all(case: &mut Case, crashes: bool, shared: &Shared) -> Result<Took, String> {
+    let sequence = case.sequence.clone();
+    let mut small = Small::new(None)?;
+    let took = small.run(&sequence, |world, point| if crashes { crash_all(case, world, point, shared) } else { Ok(()) })?;
+    case.crash = None;
+    small.end()?;
+    Ok(took)
+}
+
+/// Every crash at this moment.
+fn crash_all(case: &mut Case, world: &World, point: u32, shared: &Shared) -> Result<(), String> {
+    let moment = Moment::of(&world.devices, world.in_flight());
+    let Some(oracle) = world.oracles.get(&0) else { return Ok(()) };
+    let prints = [false, true].map(|power| {
+        let mut o = oracle.clone();
+        if power {
+            o.power_cut();
+        } else {
+            o.killed();
+        }
+        o.fingerprint()
+    });
+    let all = moment.crashes();
+    {
+        let mut t = locked(&shared.totals);
+        (t.points, t.crashes) = (t.points + 1, t.crashes + all.len() as u64);
+    }
+    for crash in all {
+        let print = moment.fingerprint(&crash).rotate_left(32) ^ prints[usize::from(crash.power.is_some())];
+        if !locked(&shared.seen).0.insert(print) {
+            continue;
+        }
+        let devices = moment.after(&crash);
+        case.crash = Some((point, crash.clone()));
+        let known = |print| !locked(&shared.seen).1.insert(print);
+        let recovered = recover(devices, oracle.clone(), &crash, known, None)?;
+        let mut t = locked(&shared.totals);
+        t.states += 1;
+        match recovered {
+            Recovered::Twice => t.recoveries += 2,
+            Recovered::Once => t.recoveries += 1,
+            Recovered::Refused => t.refused += 1,
+        }
+    }
+    // Between crashes it is the sequence itself that may fail.
+    case.crash = None;
+    Ok(())
+}
+
+/// Runs one case alone and tells its story.
+///
+/// # Errors
+/// What must not happen and did.
+pub fn tell(case: &Case, narrator: fn() -> Narrator) -> Result<(), String> {
+    let mut result = Ok(());
+    let outcome = catch_panics(|| {
+        result = tell_uncaught(case, narrator);
+        Outcome::default()
+    });
+    outcome.violation.map_or(result, Err)
+}
+
+fn tell_uncaught(case: &Case, narrator: fn() -> Narrator) -> Result<(), String> {
+    let mut small = Small::new(Some(narrator()))?;
+    let Some((point, crash)) = &case.crash else {
+        small.run(&case.sequence, |_, _| Ok(()))?;
+        return small.end();
+    };
+    let mut found = None;
+    small
+        .run(&case.sequence, |world, at| {
+            if at != *point || found.is_some() {
+                return Ok(());
+            }
+            let mut say = narrator();
+            say(format!("CRASH {crash}"));
+            let moment = Moment::of(&world.devices, world.in_flight());
+            moment.describe().into_iter().for_each(&mut say);
+            let oracle = world.oracles.get(&0).cloned().ok_or("there is no oracle")?;
+            found = Some(recover(moment.after(crash), oracle, crash, |_| false, Some(narrator())).map(drop));
+            // The rest of the run is another story.
+            Err(String::new())
+        })
+        .map_or_else(|e| if found.is_some() { Ok(()) } else { Err(e) }, |_| Ok(()))?;
+    found.unwrap_or_else(|| Err(format!("the sequence is over before {point} things have happened in its last operation")))
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.sequence)?;
+        self.crash.as_ref().map_or(Ok(()), |(point, crash)| write!(f, "@{point}:{crash}"))
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let Some((sequence, crash)) = s.split_once('@') else { return Ok(Self { sequence: s.parse()?, crash: None }) };
+        let (point, crash) = crash.split_once(':').ok_or("a crash is written POINT:WHAT")?;
+        let point = point.parse().map_err(|_| format!("\"{point}\" is not a number"))?;
+        Ok(Self { sequence: sequence.parse()?, crash: Some((point, crash.parse()?)) })
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} sequences of up to {} operations, {} moments, {} crashes: {} distinct states, {} recoveries, {} starts refused",
+            self.sequences, self.depth, self.points, self.crashes, self.states, self.recoveries, self.refused
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(depth: usize) -> Totals {
+        Search { depth, interleave: false, from: None, threads: 1 }.run(|_| ())
+    }
+
+    #[test]
+    fn every_crash_of_every_single_operation_is_survived() {
+        let t = search(1);
+        assert_eq!(t.failures, []);
+        assert!(t.states > 100 && t.recoveries > t.states, "{t}");
+    }
+
+    #[test]
+    fn a_search_is_the_same_twice() {
+        assert_eq!(search(1).to_string(), search(1).to_string());
+    }
+
+    #[test]
+    fn each_case_is_written_down_so_that_it_can_be_replayed() {
+        let mut small = Small::new(None).expect("a new pool is at rest");
+        let sequence: Sequence = "write:0+8,lose:1".parse().expect("these are operations");
+        let mut cases = Vec::new();
+        let at = |world: &World, point| {
+            let crashes = Moment::of(&world.devices, world.in_flight()).crashes();
+            cases.extend(crashes.into_iter().map(|c| Case { sequence: sequence.clone(), crash: Some((point, c)) }));
+            Ok(())
+        };
+        small.run(&sequence, at).expect("nothing goes wrong");
+        for case in cases {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+    }
+}
