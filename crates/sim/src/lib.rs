@@ -10,6 +10,7 @@ pub mod models;
 pub mod oracle;
 pub mod replay;
 pub mod rng;
+pub mod shrink;
 pub mod swarm;
 pub mod torture;
 pub mod world;

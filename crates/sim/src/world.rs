@@ -693,8 +693,10 @@ impl World {
         self.note("POWER CUT");
         self.end_daemon();
         let flights = self.take_flights();
+        let mut cuts = Vec::new();
         for (device, d) in &mut self.devices {
             let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
+            cuts.push((*device, cut, d.unflushed().count()));
             d.cut_power(cut, &mut self.rng);
             let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
             for f in flights.iter().filter(|f| f.device == *device) {
@@ -702,6 +704,9 @@ impl World {
                     d.tear(sector, &buf, cut, &mut self.rng);
                 }
             }
+        }
+        for (device, cut, writes) in cuts {
+            self.say(|| format!("{device} had {writes} writes unflushed: {cut:?}"));
         }
         for o in self.oracles.values_mut() {
             o.power_cut();

@@ -8,6 +8,7 @@ pub mod flush;
 pub mod mode;
 pub mod pool;
 pub mod serve;
+mod shrink;
 pub mod sim;
 pub mod status;
 

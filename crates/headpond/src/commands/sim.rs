@@ -1,6 +1,6 @@
 //! `headpond sim`: the engine in the simulated world, seed by seed, through power cuts and daemon deaths.
 
-use super::exhaustive;
+use super::{exhaustive, shrink};
 use headpond_sim::swarm::{Swarm, catch_panics};
 use headpond_sim::torture::tell_plan;
 use headpond_sim::{Plan, Summary};
@@ -23,6 +23,9 @@ pub struct Args {
     /// Tell all that happens in the seed, step by step
     #[arg(long, requires = "seed")]
     trace: bool,
+    /// Make the failing seed short, and tell what is left of it as a story
+    #[arg(long, requires = "seed")]
+    shrink: bool,
     /// The first seed; a fresh one is drawn otherwise. With --exhaustive the first sequence
     #[arg(long, visible_alias = "seed-base", value_name = "N|SEQUENCE")]
     from: Option<String>,
@@ -45,6 +48,9 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Runs the seeds; fails if any of them does.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
+    if let (Some(seed), true) = (args.seed, args.shrink) {
+        return shrink::run(seed, args.trace);
+    }
     if let (Some(seed), true) = (args.seed, args.trace) {
         return tell(seed);
     }
