@@ -8,6 +8,7 @@ pub mod device;
 pub mod exhaustive;
 pub mod models;
 pub mod oracle;
+pub mod plain;
 pub mod replay;
 pub mod rng;
 pub mod shrink;

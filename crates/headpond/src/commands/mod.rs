@@ -6,6 +6,7 @@ pub mod detach;
 mod exhaustive;
 pub mod flush;
 pub mod mode;
+mod plain;
 pub mod pool;
 pub mod serve;
 mod shrink;

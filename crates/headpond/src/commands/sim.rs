@@ -1,6 +1,6 @@
 //! `headpond sim`: the engine in the simulated world, seed by seed, through power cuts and daemon deaths.
 
-use super::{exhaustive, shrink};
+use super::{exhaustive, plain, shrink};
 use headpond_sim::swarm::{Swarm, catch_panics};
 use headpond_sim::torture::tell_plan;
 use headpond_sim::{Plan, Summary};
@@ -26,6 +26,9 @@ pub struct Args {
     /// Make the failing seed short, and tell what is left of it as a story
     #[arg(long, requires = "seed")]
     shrink: bool,
+    /// Compare with a plain array, by real bytes: a second oracle, which knows nothing of the engine
+    #[arg(long, conflicts_with_all = ["shrink", "twice", "exhaustive"])]
+    plain: bool,
     /// The first seed; a fresh one is drawn otherwise. With --exhaustive the first sequence
     #[arg(long, visible_alias = "seed-base", value_name = "N|SEQUENCE")]
     from: Option<String>,
@@ -48,6 +51,9 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Runs the seeds; fails if any of them does.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
+    if let (Some(seed), true, true) = (args.seed, args.plain, args.trace) {
+        return plain::tell(seed);
+    }
     if let (Some(seed), true) = (args.seed, args.shrink) {
         return shrink::run(seed, args.trace);
     }
@@ -65,6 +71,9 @@ pub fn run(args: &Args) -> ExitCode {
     };
     let from = args.seed.or(first).unwrap_or_else(fresh);
     let count = if args.seed.is_some() { 1 } else { args.seeds };
+    if args.plain {
+        return plain::run(from, count, threads, args.json);
+    }
     eprintln!("seeds {from} to {}, on {threads} threads", from.saturating_add(count.saturating_sub(1)));
     let begun = Instant::now();
     let shown = Mutex::new(begun);
