@@ -66,7 +66,7 @@ pub struct Shrunk {
 }
 
 /// Device operations that the trials of one shorter plan may take together.
-const EFFORT: u64 = 300_000;
+const EFFORT: u64 = 20_000;
 
 /// Runs a plan.
 #[must_use]
@@ -104,7 +104,7 @@ pub fn shrink(plan: &Plan, trial: &mut dyn FnMut(&Plan) -> Trial, progress: &mut
     if !s.accept(&best, progress) {
         s.best = plan.clone();
     }
-    for _ in 0..6 {
+    for _ in 0..4 {
         let was = (s.best.kept.clone(), s.best.operations);
         s.drop_lives(progress);
         s.drop_features(progress);
@@ -125,7 +125,7 @@ fn sizes(plan: &Plan) -> (usize, usize) {
 impl Shrinker<'_> {
     /// Tries a plan with one chance after the other; the first that fails in the same way is the best from now on.
     fn accept(&mut self, plan: &Plan, progress: &mut dyn FnMut(&Plan)) -> bool {
-        let tries = (EFFORT / self.operations).clamp(6, 600);
+        let tries = (EFFORT / self.operations).clamp(4, 150);
         for n in 0..tries {
             let mut plan = plan.clone();
             plan.kept.salt = plan.kept.salt.wrapping_add(n.wrapping_mul(0xa076_1d64_78bd_642f));
