@@ -18,6 +18,9 @@ pub struct Args {
     /// Begin each operation at every moment of the one before, not only at its first, at its end and after it
     #[arg(long, requires = "exhaustive")]
     interleave: bool,
+    /// Cut each start after a crash by another one, at each of its moments
+    #[arg(long, requires = "exhaustive")]
+    in_recovery: bool,
     /// Replay one case, as a failure prints it, and tell its story
     #[arg(long, requires = "exhaustive", value_name = "CASE")]
     case: Option<String>,
@@ -49,7 +52,8 @@ impl Args {
         let from: Option<Sequence> = from.map(str::parse).transpose()?;
         let begun = Instant::now();
         let shown = Mutex::new(begun);
-        let search = Search { depth: usize::from(self.depth), interleave: self.interleave, from, threads };
+        let search =
+            Search { depth: usize::from(self.depth), interleave: self.interleave, in_recovery: self.in_recovery, from, threads };
         let totals = search.run(|t| {
             let Ok(mut shown) = shown.lock() else { return };
             if shown.elapsed() >= every {

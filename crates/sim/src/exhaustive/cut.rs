@@ -157,6 +157,26 @@ impl Moment {
         out
     }
 
+    /// Whether a crash says what became of each write that can be lost now.
+    ///
+    /// # Errors
+    /// Of which device it says too much or too little.
+    pub fn fits(&self, crash: &Crash) -> Result<(), String> {
+        let wrong =
+            |who: &str, has: usize, said: usize| Err(format!("{who} has {has} writes to lose, and the crash names {said}"));
+        let Some(power) = &crash.power else {
+            let (has, said) = (self.flights.len(), crash.landed.0.len());
+            return if has == said { Ok(()) } else { wrong("the daemon", has, said) };
+        };
+        for (device, writes) in &self.unflushed {
+            let (has, said) = (writes.len(), power.get(device).map_or(0, |f| f.0.len()));
+            if has != said {
+                return wrong(&device.to_string(), has, said);
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a device is there after a crash.
     fn present(&self, crash: &Crash, device: Device) -> bool {
         let was = self.devices.get(&device).is_some_and(|d| !d.dead);
@@ -244,6 +264,15 @@ impl Moment {
             d.dead = !self.present(crash, *device);
         }
         devices
+    }
+}
+
+impl Crash {
+    /// Whether of each device all is lost or all is kept, and the devices stay those that were there.
+    #[must_use]
+    pub fn is_extreme(&self) -> bool {
+        let whole = |f: &Fates| f.0.iter().all(|x| *x == f.0[0] && matches!(x, Fate::Lost | Fate::Kept));
+        self.attendance == Attendance::Same && whole(&self.landed) && self.power.iter().flat_map(BTreeMap::values).all(whole)
     }
 }
 

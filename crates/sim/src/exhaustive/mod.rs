@@ -12,12 +12,15 @@ pub use cut::Crash;
 pub use sequence::{ALPHABET, Joint, Op, Sequence};
 pub use small::Narrator;
 
+use crate::device::SimDevice;
+use crate::oracle::Oracle;
 use crate::swarm::catch_panics;
 use crate::torture::Outcome;
 use crate::world::World;
 use cut::Moment;
-use small::{Recovered, Small, Took, recover};
-use std::collections::HashSet;
+use headpond_engine::Device;
+use small::{Recovered, Small, Took, recover, watch_start};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,13 +33,13 @@ const BLOCKS: u64 = 16;
 /// Sectors of the volume.
 const SECTORS: u64 = BLOCKS * 8;
 
-/// One case: a sequence, and the crash after it, if there is one.
+/// One case: a sequence, and the crash in it, if there is one, and one in the start after that.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Case {
     /// The operations.
     pub sequence: Sequence,
-    /// After how many happenings since the last operation began, and what the crash left.
-    pub crash: Option<(u32, Crash)>,
+    /// After how many happenings, since the last operation or the start began, and what the crash left.
+    pub crashes: Vec<(u32, Crash)>,
 }
 
 /// What to search.
@@ -46,6 +49,8 @@ pub struct Search {
     pub depth: usize,
     /// An operation begins beside the one before at each of its moments; else at its first, at its end and after it.
     pub interleave: bool,
+    /// Each start after a crash is cut by another one, at each of its moments, with everything unflushed lost or kept.
+    pub in_recovery: bool,
     /// Sequences before this one are only gone through, without crashes.
     pub from: Option<Sequence>,
     /// Threads.
@@ -109,7 +114,7 @@ impl Search {
                         while !stop.load(Ordering::Relaxed) {
                             let n = next.fetch_add(1, Ordering::Relaxed);
                             let Some(sequence) = level.get(n) else { break };
-                            let found = try_sequence(sequence, n >= first, &shared);
+                            let found = try_sequence(sequence, (n >= first).then_some(self), &shared);
                             let mut totals = locked(&shared.totals);
                             (totals.done, totals.sequences) = (totals.done + 1, totals.sequences + 1);
                             match found {
@@ -157,8 +162,8 @@ fn children(of: &Sequence, took: Option<Took>, interleave: bool) -> Vec<Sequence
 }
 
 /// Runs a sequence, with crashes if they are wanted; the case that fails.
-fn try_sequence(sequence: &Sequence, crashes: bool, shared: &Shared) -> Result<Took, (Case, String)> {
-    let mut case = Case { sequence: sequence.clone(), crash: None };
+fn try_sequence(sequence: &Sequence, crashes: Option<&Search>, shared: &Shared) -> Result<Took, (Case, String)> {
+    let mut case = Case { sequence: sequence.clone(), crashes: Vec::new() };
     let mut result = Err(String::new());
     let outcome = catch_panics(|| {
         result = run_all(&mut case, crashes, shared);
@@ -171,53 +176,69 @@ fn try_sequence(sequence: &Sequence, crashes: bool, shared: &Shared) -> Result<T
 }
 
 /// Runs a sequence; `case` is what is being tried, for whoever has to say what failed.
-fn run_all(case: &mut Case, crashes: bool, shared: &Shared) -> Result<Took, String> {
+fn run_all(case: &mut Case, crashes: Option<&Search>, shared: &Shared) -> Result<Took, String> {
     let sequence = case.sequence.clone();
     let mut small = Small::new(None)?;
-    let took = small.run(&sequence, |world, point| if crashes { crash_all(case, world, point, shared) } else { Ok(()) })?;
-    case.crash = None;
+    let took = small.run(&sequence, |world, point| match crashes {
+        Some(search) => crash_all(case, world, point, search.in_recovery, shared),
+        None => Ok(()),
+    })?;
+    case.crashes.clear();
     small.end()?;
     Ok(took)
 }
 
-/// Every crash at this moment.
-fn crash_all(case: &mut Case, world: &World, point: u32, shared: &Shared) -> Result<(), String> {
+/// Every crash at this moment, of a sequence or of the start after a first crash.
+fn crash_all(case: &mut Case, world: &World, point: u32, in_recovery: bool, shared: &Shared) -> Result<(), String> {
     let moment = Moment::of(&world.devices, world.in_flight());
     let Some(oracle) = world.oracles.get(&0) else { return Ok(()) };
-    let prints = [false, true].map(|power| {
-        let mut o = oracle.clone();
-        if power {
-            o.power_cut();
-        } else {
-            o.killed();
-        }
-        o.fingerprint()
-    });
-    let all = moment.crashes();
+    let prints = [false, true].map(|power| after(oracle, power).fingerprint());
+    let depth = case.crashes.len();
+    let mut all = moment.crashes();
+    if depth > 0 {
+        all.retain(|c| c.is_extreme());
+    }
     {
         let mut t = locked(&shared.totals);
         (t.points, t.crashes) = (t.points + 1, t.crashes + all.len() as u64);
     }
     for crash in all {
-        let print = moment.fingerprint(&crash).rotate_left(32) ^ prints[usize::from(crash.power.is_some())];
+        let power = crash.power.is_some();
+        let print = moment.fingerprint(&crash).rotate_left(32) ^ prints[usize::from(power)];
         if !locked(&shared.seen).0.insert(print) {
             continue;
         }
         let devices = moment.after(&crash);
-        case.crash = Some((point, crash.clone()));
+        case.crashes.push((point, crash.clone()));
         let known = |print| !locked(&shared.seen).1.insert(print);
-        let recovered = recover(devices, oracle.clone(), &crash, known, None)?;
-        let mut t = locked(&shared.totals);
-        t.states += 1;
-        match recovered {
-            Recovered::Twice => t.recoveries += 2,
-            Recovered::Once => t.recoveries += 1,
-            Recovered::Refused => t.refused += 1,
+        let recovered = recover(devices.clone(), after(oracle, power), &crash, known, None)?;
+        {
+            let mut t = locked(&shared.totals);
+            t.states += 1;
+            match recovered {
+                Recovered::Twice => t.recoveries += 2,
+                Recovered::Once => t.recoveries += 1,
+                Recovered::Refused => t.refused += 1,
+            }
         }
+        if in_recovery && depth == 0 && recovered != Recovered::Refused {
+            watch_start(devices, after(oracle, power), None, |world, point| crash_all(case, world, point, false, shared))?;
+        }
+        // Between crashes it is the sequence or the start itself that may fail.
+        case.crashes.truncate(depth);
     }
-    // Between crashes it is the sequence itself that may fail.
-    case.crash = None;
     Ok(())
+}
+
+/// What may be read after a crash.
+fn after(oracle: &Oracle, power: bool) -> Oracle {
+    let mut o = oracle.clone();
+    if power {
+        o.power_cut();
+    } else {
+        o.killed();
+    }
+    o
 }
 
 /// Runs one case alone and tells its story.
@@ -235,33 +256,61 @@ pub fn tell(case: &Case, narrator: fn() -> Narrator) -> Result<(), String> {
 
 fn tell_uncaught(case: &Case, narrator: fn() -> Narrator) -> Result<(), String> {
     let mut small = Small::new(Some(narrator()))?;
-    let Some((point, crash)) = &case.crash else {
+    let Some((point, crash)) = case.crashes.first() else {
         small.run(&case.sequence, |_, _| Ok(()))?;
         return small.end();
     };
-    let mut found = None;
-    small
-        .run(&case.sequence, |world, at| {
-            if at != *point || found.is_some() {
-                return Ok(());
-            }
-            let mut say = narrator();
-            say(format!("CRASH {crash}"));
-            let moment = Moment::of(&world.devices, world.in_flight());
-            moment.describe().into_iter().for_each(&mut say);
-            let oracle = world.oracles.get(&0).cloned().ok_or("there is no oracle")?;
-            found = Some(recover(moment.after(crash), oracle, crash, |_| false, Some(narrator())).map(drop));
-            // The rest of the run is another story.
-            Err(String::new())
-        })
-        .map_or_else(|e| if found.is_some() { Ok(()) } else { Err(e) }, |_| Ok(()))?;
-    found.unwrap_or_else(|| Err(format!("the sequence is over before {point} things have happened in its last operation")))
+    let mut left = None;
+    // The rest of the run is another story.
+    let told = small.run(&case.sequence, |world, at| cut_at(world, at, *point, crash, &mut left, narrator));
+    let mut last = crash;
+    let (mut devices, mut oracle) = match left {
+        Some(l) => l?,
+        None => return told.and(Err(format!("the sequence is over before {point} things have happened in its last operation"))),
+    };
+    for (point, crash) in &case.crashes[1..] {
+        let mut left = None;
+        let told =
+            watch_start(devices, oracle, Some(narrator()), |world, at| cut_at(world, at, *point, crash, &mut left, narrator));
+        (devices, oracle) = match left {
+            Some(l) => l?,
+            None => return told.and(Err(format!("the start is over before {point} things have happened in it"))),
+        };
+        last = crash;
+    }
+    recover(devices, oracle, last, |_| false, Some(narrator())).map(drop)
+}
+
+/// What a crash leaves.
+type Left = (BTreeMap<Device, SimDevice>, Oracle);
+
+/// Makes a crash when its moment has come, and says what could be lost in it; then what was running is over.
+fn cut_at(
+    world: &World,
+    at: u32,
+    point: u32,
+    crash: &Crash,
+    left: &mut Option<Result<Left, String>>,
+    narrator: fn() -> Narrator,
+) -> Result<(), String> {
+    if at != point {
+        return Ok(());
+    }
+    let mut say = narrator();
+    say(format!("CRASH {crash}"));
+    let moment = Moment::of(&world.devices, world.in_flight());
+    moment.describe().into_iter().for_each(&mut say);
+    *left = Some(moment.fits(crash).and_then(|()| {
+        let oracle = world.oracles.get(&0).ok_or("there is no oracle")?;
+        Ok((moment.after(crash), after(oracle, crash.power.is_some())))
+    }));
+    Err(String::new())
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.sequence)?;
-        self.crash.as_ref().map_or(Ok(()), |(point, crash)| write!(f, "@{point}:{crash}"))
+        self.crashes.iter().try_for_each(|(point, crash)| write!(f, "@{point}:{crash}"))
     }
 }
 
@@ -269,10 +318,14 @@ impl FromStr for Case {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let Some((sequence, crash)) = s.split_once('@') else { return Ok(Self { sequence: s.parse()?, crash: None }) };
-        let (point, crash) = crash.split_once(':').ok_or("a crash is written POINT:WHAT")?;
-        let point = point.parse().map_err(|_| format!("\"{point}\" is not a number"))?;
-        Ok(Self { sequence: sequence.parse()?, crash: Some((point, crash.parse()?)) })
+        let mut words = s.split('@');
+        let sequence = words.next().unwrap_or_default().parse()?;
+        let crash = |word: &str| {
+            let (point, crash) = word.split_once(':').ok_or("a crash is written POINT:WHAT")?;
+            let point = point.parse().map_err(|_| format!("\"{point}\" is not a number"))?;
+            Ok((point, crash.parse()?))
+        };
+        Ok(Self { sequence, crashes: words.map(crash).collect::<Result<_, String>>()? })
     }
 }
 
@@ -291,7 +344,7 @@ mod tests {
     use super::*;
 
     fn search(depth: usize) -> Totals {
-        Search { depth, interleave: false, from: None, threads: 1 }.run(|_| ())
+        Search { depth, interleave: false, in_recovery: false, from: None, threads: 1 }.run(|_| ())
     }
 
     #[test]
@@ -313,7 +366,8 @@ mod tests {
         let mut cases = Vec::new();
         let at = |world: &World, point| {
             let crashes = Moment::of(&world.devices, world.in_flight()).crashes();
-            cases.extend(crashes.into_iter().map(|c| Case { sequence: sequence.clone(), crash: Some((point, c)) }));
+            let case = |c: Crash| Case { sequence: sequence.clone(), crashes: vec![(point, c.clone()), (7, c)] };
+            cases.extend(crashes.into_iter().map(case));
             Ok(())
         };
         small.run(&sequence, at).expect("nothing goes wrong");

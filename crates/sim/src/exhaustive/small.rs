@@ -305,6 +305,39 @@ pub enum Recovered {
     Refused,
 }
 
+/// Starts from what a crash left. `at` is called at every moment until all is at rest, with the number of happenings.
+///
+/// # Errors
+/// What must not happen and did, or what `at` says.
+pub fn watch_start(
+    devices: BTreeMap<Device, SimDevice>,
+    oracle: Oracle,
+    narrator: Option<Narrator>,
+    mut at: impl FnMut(&World, u32) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut small = Small::over(fresh_world(devices, oracle, narrator));
+    let election = small.world.elect(true).map_err(|e| format!("the pool does not start: {e}"))?;
+    let since = small.world.now;
+    let id = small.world.start(settings(), election);
+    let mut happened = 0;
+    while small.world.command_result(id).is_none() || !small.at_rest()? {
+        if small.step()? {
+            happened += 1;
+            at(&small.world, happened)?;
+        }
+        small.check_time(since)?;
+    }
+    Ok(())
+}
+
+fn fresh_world(devices: BTreeMap<Device, SimDevice>, oracle: Oracle, narrator: Option<Narrator>) -> World {
+    let mut world = World::new(Rng::new(1), Timing::Fixed(100_000));
+    world.devices = devices;
+    world.oracles.insert(0, oracle);
+    world.narrator = narrator;
+    world
+}
+
 /// Starts from what a crash left, reads everything; cuts the power, starts again, reads again, and detaches. The second
 /// part is left out where `known` says that it was done from this very state.
 ///
@@ -312,20 +345,12 @@ pub enum Recovered {
 /// What must not happen and did.
 pub fn recover(
     devices: BTreeMap<Device, SimDevice>,
-    mut oracle: Oracle,
+    oracle: Oracle,
     crash: &Crash,
     known: impl FnOnce(u64) -> bool,
     narrator: Option<Narrator>,
 ) -> Result<Recovered, String> {
-    if crash.power.is_some() {
-        oracle.power_cut();
-    } else {
-        oracle.killed();
-    }
-    let mut world = World::new(Rng::new(1), Timing::Fixed(100_000));
-    world.devices = devices;
-    world.oracles.insert(0, oracle);
-    world.narrator = narrator;
+    let mut world = fresh_world(devices, oracle, narrator);
     world.note(&format!("AFTER THE CRASH {crash}"));
     if crash.attendance == Attendance::BackAlone && world.elect(true).is_err() {
         return Ok(Recovered::Refused);
@@ -349,10 +374,7 @@ pub fn recover(
         return Ok(Recovered::Once);
     }
     let narrator = world.narrator.take();
-    let mut world = World::new(Rng::new(2), Timing::Fixed(100_000));
-    world.devices = devices;
-    world.oracles.insert(0, oracle);
-    world.narrator = narrator;
+    let world = fresh_world(devices, oracle, narrator);
     let mut small = Small::over(world);
     small.start().map_err(|e| format!("after a second power cut: {e}"))?;
     small.end().map_err(|e| format!("after a second power cut: {e}"))?;
