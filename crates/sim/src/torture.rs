@@ -572,6 +572,7 @@ impl Run {
             self.lost = Some(m);
             self.outcome.members_lost += 1;
         }
+        self.world.note(&format!("CACHE DEVICE {m} IS LOST"));
     }
 
     /// Clients at work for a number of device operations, in a life of the daemon.

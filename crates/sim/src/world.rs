@@ -750,6 +750,14 @@ impl World {
             .collect()
     }
 
+    /// What is in flight takes so much longer: what is submitted from now on overtakes it.
+    pub fn hold(&mut self, by: u64) {
+        for ((at, n), event) in std::mem::take(&mut self.events) {
+            let late = if matches!(event, Event::Device(_)) { by } else { 0 };
+            self.events.insert((at + late, n), event);
+        }
+    }
+
     /// Whether a device operation is under way.
     #[must_use]
     pub fn busy(&self) -> bool {

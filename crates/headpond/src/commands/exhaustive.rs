@@ -15,7 +15,7 @@ pub struct Args {
     /// Operations of the longest sequences
     #[arg(long, requires = "exhaustive", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=6))]
     depth: u8,
-    /// Begin each operation at every moment of the one before, not only at its first, at its end and after it
+    /// Begin each operation at every moment of the one before, with what is in flight held up or not
     #[arg(long, requires = "exhaustive")]
     interleave: bool,
     /// Cut each start after a crash by another one, at each of its moments

@@ -47,7 +47,7 @@ pub struct Case {
 pub struct Search {
     /// Operations of the longest sequences.
     pub depth: usize,
-    /// An operation begins beside the one before at each of its moments; else at its first, at its end and after it.
+    /// An operation begins beside the one before at each of its moments, and overtakes what is in flight or does not; else at its first, at its end and after it.
     pub interleave: bool,
     /// Each start after a crash is cut by another one, at each of its moments, with everything unflushed lost or kept.
     pub in_recovery: bool,
@@ -152,6 +152,7 @@ fn children(of: &Sequence, took: Option<Took>, interleave: bool) -> Vec<Sequence
     if let Some(t) = took {
         if interleave {
             joints.extend((0..t.rest).map(Joint::After));
+            joints.extend((1..t.rest).map(Joint::Held));
         } else {
             joints.extend([0, t.ended].into_iter().filter(|k| *k < t.rest).map(Joint::After));
             joints.dedup();

@@ -55,8 +55,11 @@ pub const ALPHABET: &[Op] = &[
 pub enum Joint {
     /// When the one before has ended and everything has come to rest.
     Rest,
-    /// When so many device operations have completed since the one before began, if it takes as many.
+    /// When so many things have happened since the one before began, if there are as many: device operations that ended,
+    /// moments that came.
     After(u32),
+    /// The same; and what is in flight then ends long after all that follows.
+    Held(u32),
 }
 
 /// Operations, each with when it begins.
@@ -140,13 +143,15 @@ impl FromStr for Op {
 }
 
 impl fmt::Display for Sequence {
-    /// `a,b`: b begins when all is at rest after a; `a/3/b`: when 3 device operations have completed since a began.
+    /// `a,b`: b begins when all is at rest after a; `a/3/b`: when 3 things have happened since a began; `a/3h/b`: and
+    /// what is in flight then is held up.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, (joint, op)) in self.0.iter().enumerate() {
             match joint {
                 _ if n == 0 => {}
                 Joint::Rest => f.write_str(",")?,
                 Joint::After(k) => write!(f, "/{k}/")?,
+                Joint::Held(k) => write!(f, "/{k}h/")?,
             }
             write!(f, "{op}")?;
         }
@@ -163,7 +168,11 @@ impl FromStr for Sequence {
             let mut joint = Joint::Rest;
             for (n, word) in part.split('/').enumerate() {
                 if n % 2 == 1 {
-                    joint = Joint::After(word.parse().map_err(|_| format!("\"{word}\" is not a number of device operations"))?);
+                    let number = |w: &str| w.parse().map_err(|_| format!("\"{w}\" is not a number of happenings"));
+                    joint = match word.strip_suffix('h') {
+                        Some(held) => Joint::Held(number(held)?),
+                        None => Joint::After(number(word)?),
+                    };
                 } else {
                     steps.push((joint, word.parse()?));
                 }
@@ -181,7 +190,7 @@ mod tests {
     fn what_is_written_down_is_read_back() {
         for a in ALPHABET {
             for b in ALPHABET {
-                let s = Sequence::default().and(Joint::Rest, *a).and(Joint::After(3), *b).and(Joint::Rest, *a);
+                let s = Sequence::default().and(Joint::Rest, *a).and(Joint::After(3), *b).and(Joint::Held(1), *a);
                 assert_eq!(s.to_string().parse(), Ok(s));
             }
         }

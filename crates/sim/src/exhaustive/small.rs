@@ -22,6 +22,8 @@ const MEMBER: u64 = (1 << 20) + 8 * SEGMENT;
 const BASE: u64 = 1 << 50;
 /// Nothing happens for so long: all is at rest.
 const QUIET: u64 = 60 * MILLISECOND;
+/// What is held up is held up for so long: anything else has ended by then.
+const HELD: u64 = 20 * MILLISECOND;
 /// What has not ended by then does not end.
 const ENDLESS: u64 = 600_000 * MILLISECOND;
 
@@ -242,7 +244,7 @@ impl Small {
             self.begin(*op);
             let last = n + 1 == sequence.0.len();
             let until = match sequence.0.get(n + 1) {
-                Some((Joint::After(k), _)) => *k,
+                Some((Joint::After(k) | Joint::Held(k), _)) => *k,
                 _ => u32::MAX,
             };
             took = Took::default();
@@ -261,6 +263,9 @@ impl Small {
                     (ended, took.ended) = (true, took.rest);
                 }
                 self.check_time(since)?;
+            }
+            if let Some((Joint::Held(_), _)) = sequence.0.get(n + 1) {
+                self.world.hold(HELD);
             }
         }
         Ok(took)
