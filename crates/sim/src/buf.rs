@@ -26,6 +26,12 @@ impl Cell {
             Cell::Bytes(_) => None,
         }
     }
+    /// A number for this content in this sector.
+    #[must_use]
+    pub fn fingerprint_at(&self, sector: u64) -> u64 {
+        let h = (self.hash() ^ sector.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        (h ^ h >> 32).wrapping_mul(0xc4ce_b9fe_1a85_ec53)
+    }
     fn hash(&self) -> u64 {
         match self {
             Cell::Stamp(s) => s.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ s >> 29,

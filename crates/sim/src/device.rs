@@ -8,6 +8,7 @@ use crate::rng::Rng;
 use crate::sickness::Sickness;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
 
 /// Sectors of a chunk of an image.
 const CHUNK: u64 = 64;
@@ -37,7 +38,8 @@ pub type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 enum Chunk {
     /// Sector i has the stamp `base + i`.
     Run(u64),
-    Cells(Box<[Cell; CHUNK as usize]>),
+    /// Shared between images that were cloned from one, until one of them is written.
+    Cells(Rc<[Cell; CHUNK as usize]>),
 }
 
 /// The content of a device. What was never written is `base + sector`, or zeroes where there is no base.
@@ -79,14 +81,14 @@ impl Image {
         let base = self.base;
         let chunk = self.chunks.entry(n).or_insert_with(|| match base {
             Some(b) => Chunk::Run(b + n * CHUNK),
-            None => Chunk::Cells(Box::new(std::array::from_fn(|_| Cell::ZERO))),
+            None => Chunk::Cells(Rc::new(std::array::from_fn(|_| Cell::ZERO))),
         });
         if let Chunk::Run(base) = chunk {
             let base = *base;
-            *chunk = Chunk::Cells(Box::new(std::array::from_fn(|i| Cell::Stamp(base + i as u64))));
+            *chunk = Chunk::Cells(Rc::new(std::array::from_fn(|i| Cell::Stamp(base + i as u64))));
         }
         if let Chunk::Cells(cells) = chunk {
-            cells[(sector % CHUNK) as usize] = cell;
+            Rc::make_mut(cells)[(sector % CHUNK) as usize] = cell;
         }
     }
 
@@ -109,6 +111,28 @@ impl Image {
         }
     }
 
+    /// A number for all that is on it, the same for equal content however it came about: the sum of all its sectors'.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let cells = |n: u64, c: &Chunk| match c {
+            Chunk::Run(base) => (n * CHUNK..)
+                .zip(*base..base + CHUNK)
+                .map(|(s, c)| self.fingerprint_of(s, &Cell::Stamp(c)))
+                .fold(0, u64::wrapping_add),
+            Chunk::Cells(cells) => {
+                (n * CHUNK..).zip(cells.iter()).map(|(s, c)| self.fingerprint_of(s, c)).fold(0, u64::wrapping_add)
+            }
+        };
+        self.chunks.iter().map(|(n, c)| cells(*n, c)).fold(0, u64::wrapping_add)
+    }
+
+    /// What a cell adds to the fingerprint in a sector: nothing, where it is what was there at first.
+    #[must_use]
+    pub fn fingerprint_of(&self, sector: u64, cell: &Cell) -> u64 {
+        let first = self.base.map_or(0, |b| b + sector);
+        if cell.stamp() == Some(first) { 0 } else { cell.fingerprint_at(sector) }
+    }
+
     /// Reads a run of sectors.
     #[must_use]
     pub fn read(&self, sector: u64, sectors: usize) -> SimBuf {
@@ -124,6 +148,7 @@ impl Image {
 }
 
 /// A write that is visible and not durable yet.
+#[derive(Clone)]
 struct Cached {
     sequence: u64,
     sector: u64,
@@ -144,6 +169,7 @@ pub enum Cut {
 }
 
 /// A simulated device.
+#[derive(Clone)]
 pub struct SimDevice {
     /// What reads see.
     pub visible: Image,
@@ -253,6 +279,11 @@ impl SimDevice {
                 self.write(sector + n as u64, SimBuf::cells(vec![buf.cell(n)]));
             }
         }
+    }
+
+    /// What is visible and not durable yet: the writes in the order in which they completed, each with its first sector.
+    pub fn unflushed(&self) -> impl Iterator<Item = (u64, &SimBuf)> {
+        self.cache.iter().map(|c| (c.sector, &c.buf))
     }
 
     /// What a flush that is submitted now will cover.

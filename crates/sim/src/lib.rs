@@ -5,10 +5,13 @@
 
 pub mod buf;
 pub mod device;
+pub mod exhaustive;
 pub mod models;
 pub mod oracle;
+pub mod plain;
 pub mod replay;
 pub mod rng;
+pub mod shrink;
 pub mod sickness;
 pub mod swarm;
 pub mod torture;

@@ -42,6 +42,7 @@ pub struct WriteRecord {
 }
 
 /// The oracle of one volume.
+#[derive(Clone)]
 pub struct Oracle {
     sectors: NumberMap<Vec<Candidate>>,
     writes: NumberMap<WriteRecord>,
@@ -247,6 +248,31 @@ impl Oracle {
                 c.choosing = c.hidden == NEVER;
             }
         }
+    }
+
+    /// A number for what may be read from now on, after a crash: equal however late it happened and whatever led to it.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        // Ticks count by their order alone.
+        let times = |c: &Candidate| [c.submitted, c.ended, c.hidden];
+        let mut order: Vec<u64> = self.sectors.values().flatten().filter(|c| !c.gone).flat_map(times).collect();
+        order.extend(self.unflushed.iter().map(|u| u.2));
+        order.sort_unstable();
+        order.dedup();
+        let rank = |t: u64| if t == NEVER { NEVER } else { order.partition_point(|o| *o < t) as u64 };
+        let mut h = 0_u64;
+        let mut add = |n: u64| h = (h.rotate_left(25) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for s in self.touched() {
+            add(s);
+            for c in self.sectors[&s].iter().filter(|c| !c.gone) {
+                let flags = [c.acknowledged, c.durable, c.choosing].iter().fold(0, |bits, f| bits << 1 | u64::from(*f));
+                [c.stamp, flags, rank(c.submitted), rank(c.ended), rank(c.hidden)].into_iter().for_each(&mut add);
+            }
+        }
+        for (sector, sectors, t) in &self.unflushed {
+            [*sector, *sectors, rank(*t)].into_iter().for_each(&mut add);
+        }
+        h
     }
 
     /// Sectors that were ever written, in order.

@@ -5,6 +5,7 @@
 use crate::device::SimDevice;
 use crate::models::MILLISECOND;
 use crate::rng::Rng;
+use crate::shrink::Kept;
 use crate::sickness::Sickness;
 use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
@@ -69,6 +70,8 @@ pub struct Plan {
     pub longest: u64,
     /// Engine settings.
     pub settings: Settings,
+    /// What is left of the run where it was made shorter.
+    pub kept: Kept,
 }
 
 impl Plan {
@@ -128,6 +131,7 @@ impl Plan {
             swap_members: false,
             witness_away: false,
             settings,
+            kept: Kept::default(),
         }
         .with_rot(&mut r)
         .with_loss(&mut r)
@@ -191,6 +195,8 @@ impl fmt::Display for Plan {
 pub struct Outcome {
     /// Requests that ended.
     pub requests: u64,
+    /// Requests that were drawn, in each life of the daemon.
+    pub drawn: Vec<u64>,
     /// Power cuts.
     pub power_cuts: u64,
     /// Daemon deaths.
@@ -391,7 +397,7 @@ pub fn run_plan(plan_of: &Plan) -> Outcome {
 
 /// Runs a plan and tells `narrator` all that happens.
 pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Outcome {
-    let mut rng = Rng::new(plan_of.seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut rng = Rng::new(plan_of.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ plan_of.kept.salt);
     let world = World::new(rng.fork(), Timing::Random(10_000, 400_000));
     let clients = plan_of.clients;
     let mut run = Run {
@@ -420,6 +426,9 @@ impl Run {
     fn all(&mut self) -> Result<(), Violation> {
         self.make()?;
         for n in 0..self.plan.crashes {
+            if !self.plan.kept.has_life(n) {
+                continue;
+            }
             let loses = self.plan.lose_member && n == self.plan.crashes / 2;
             if loses && !self.plan.lose_with_crash {
                 self.lose_member();
@@ -440,7 +449,7 @@ impl Run {
                 self.plan.operations * 2
             };
             let budget = self.rng.within(1, most);
-            self.load(budget)?;
+            self.load(n, budget)?;
             if troubled {
                 // Not a daemon's death: the next life would take for written what a failed flush has not made durable.
                 self.power_cut();
@@ -457,7 +466,7 @@ impl Run {
             self.recover()?;
         }
         let budget = self.plan.operations;
-        self.load(budget)?;
+        self.load(self.plan.crashes, budget)?;
         self.heal()
     }
 
@@ -615,17 +624,19 @@ impl Run {
             self.lost = Some(m);
             self.outcome.members_lost += 1;
         }
+        self.world.note(&format!("CACHE DEVICE {m} IS LOST"));
     }
 
-    /// Clients at work for a number of device operations.
-    fn load(&mut self, operations: u64) -> Result<(), Violation> {
+    /// Clients at work for a number of device operations, in a life of the daemon.
+    fn load(&mut self, life: u64, operations: u64) -> Result<(), Violation> {
+        self.outcome.drawn.resize(life as usize + 1, 0);
         let last = self.world.operations + operations;
         let mut idle_steps = 0;
         while self.world.operations < last {
             for c in 0..self.busy.len() {
                 if self.busy[c].is_none() && (self.rng.one_in(3) || idle_steps > 50) {
-                    self.busy[c] = Some(self.request(c));
-                    idle_steps = 0;
+                    self.busy[c] = self.next_request(life, c);
+                    idle_steps = if self.busy[c].is_some() { 0 } else { idle_steps };
                 }
             }
             if self.plan.rot > 0 && self.rng.one_in(self.plan.rot) {
@@ -640,6 +651,10 @@ impl Run {
                 self.world.command(Command::SetMode { volume: 0, mode });
             }
             idle_steps += 1;
+            // Of a run that was made shorter nothing may be left to do.
+            if idle_steps > 2000 && self.world.outstanding() == 0 {
+                break;
+            }
             if self.world.operations.is_multiple_of(64) {
                 self.world.check_segments(0);
             }
@@ -657,6 +672,19 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// The next request that is kept of this life. Each is drawn from a chance of its own, so that it stays what it is
+    /// where others are left out.
+    fn next_request(&mut self, life: u64, client: usize) -> Option<u64> {
+        let drawn = self.outcome.drawn.last_mut()?;
+        let n = self.plan.kept.next_request(life, *drawn)?;
+        *drawn = n + 1;
+        let own = Rng::new(self.plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ life << 40 ^ n);
+        let of_run = std::mem::replace(&mut self.rng, own);
+        let id = self.request(client);
+        self.rng = of_run;
+        Some(id)
     }
 
     /// One client's next request.

@@ -33,6 +33,8 @@ pub enum Timing {
     /// A random time between two bounds, in nanoseconds; once in 64 times twenty times as
     /// long, and once in 1024 times four hundred times.
     Random(u64, u64),
+    /// The same time for each, in nanoseconds: they end in the order in which they were submitted.
+    Fixed(u64),
     /// A model for each device.
     Models(BTreeMap<Device, Box<dyn TimingModel>>),
 }
@@ -400,6 +402,10 @@ impl World {
                 };
                 self.event(self.now + t, Event::Device(n));
             }
+            Timing::Fixed(t) => {
+                let at = self.now + *t;
+                self.event(at, Event::Device(n));
+            }
             Timing::Models(models) => match models.get_mut(&device) {
                 Some(model) => {
                     model.submit(self.now, n, Access { kind, offset, len });
@@ -719,8 +725,10 @@ impl World {
         self.end_daemon();
         let flights = self.take_flights();
         let mut rolled_back = Vec::new();
+        let mut cuts = Vec::new();
         for (device, d) in &mut self.devices {
             let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
+            cuts.push((*device, cut, d.unflushed().count()));
             d.cut_power(cut, &mut self.rng);
             let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
             for f in flights.iter().filter(|f| f.device == *device) {
@@ -734,6 +742,9 @@ impl World {
         }
         for device in rolled_back {
             self.say(|| format!("{} WENT BACK TO AN OLDER STATE", device.to_string().to_uppercase()));
+        }
+        for (device, cut, writes) in cuts {
+            self.say(|| format!("{device} had {writes} writes unflushed: {cut:?}"));
         }
         for o in self.oracles.values_mut() {
             o.power_cut();
@@ -759,6 +770,36 @@ impl World {
             out.push(flights.swap_remove(n).1);
         }
         out
+    }
+
+    /// The changes in flight, in the order of their submission: the device, the first sector, and what is written.
+    #[must_use]
+    pub fn in_flight(&self) -> Vec<(Device, u64, SimBuf)> {
+        let mut flights: Vec<(&u64, &Flight)> = self.flights.iter().collect();
+        flights.sort_by_key(|f| f.0);
+        flights
+            .into_iter()
+            .filter(|(_, f)| changes(&f.op).is_some())
+            .map(|(_, f)| {
+                let parts = written(&f.op);
+                let start = parts.first().map_or(0, |p| p.0);
+                (f.device, start, SimBuf::join(&parts.into_iter().map(|p| p.1).collect::<Vec<_>>()))
+            })
+            .collect()
+    }
+
+    /// What is in flight takes so much longer: what is submitted from now on overtakes it.
+    pub fn hold(&mut self, by: u64) {
+        for ((at, n), event) in std::mem::take(&mut self.events) {
+            let late = if matches!(event, Event::Device(_)) { by } else { 0 };
+            self.events.insert((at + late, n), event);
+        }
+    }
+
+    /// Whether a device operation is under way.
+    #[must_use]
+    pub fn busy(&self) -> bool {
+        !self.flights.is_empty()
     }
 
     /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same.

@@ -3,10 +3,13 @@
 pub mod attach;
 pub mod demo;
 pub mod detach;
+mod exhaustive;
 pub mod flush;
 pub mod mode;
+mod plain;
 pub mod pool;
 pub mod serve;
+mod shrink;
 pub mod sim;
 pub mod status;
 

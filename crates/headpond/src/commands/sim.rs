@@ -1,5 +1,6 @@
 //! `headpond sim`: the engine in the simulated world, seed by seed, through power cuts and daemon deaths.
 
+use super::{exhaustive, plain, shrink};
 use headpond_sim::swarm::{Swarm, catch_panics};
 use headpond_sim::torture::tell_plan;
 use headpond_sim::{Plan, Summary};
@@ -22,9 +23,15 @@ pub struct Args {
     /// Tell all that happens in the seed, step by step
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// The first seed; a fresh one is drawn otherwise
-    #[arg(long, visible_alias = "seed-base", value_name = "N")]
-    from: Option<u64>,
+    /// Make the failing seed short, and tell what is left of it as a story
+    #[arg(long, requires = "seed")]
+    shrink: bool,
+    /// Compare with a plain array, by real bytes: a second oracle, which knows nothing of the engine
+    #[arg(long, conflicts_with_all = ["shrink", "twice", "exhaustive"])]
+    plain: bool,
+    /// The first seed; a fresh one is drawn otherwise. With --exhaustive the first sequence
+    #[arg(long, visible_alias = "seed-base", value_name = "N|SEQUENCE")]
+    from: Option<String>,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -34,6 +41,8 @@ pub struct Args {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    exhaustive: exhaustive::Args,
 }
 
 /// How often progress is shown.
@@ -42,13 +51,29 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Runs the seeds; fails if any of them does.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
+    if let (Some(seed), true, true) = (args.seed, args.plain, args.trace) {
+        return plain::tell(seed);
+    }
+    if let (Some(seed), true) = (args.seed, args.shrink) {
+        return shrink::run(seed, args.trace);
+    }
     if let (Some(seed), true) = (args.seed, args.trace) {
         return tell(seed);
     }
-    let from = args.seed.or(args.from).unwrap_or_else(fresh);
-    let count = if args.seed.is_some() { 1 } else { args.seeds };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores).clamp(1, 1024);
+    if args.exhaustive.wanted() {
+        return args.exhaustive.run(args.from.as_deref(), threads, EVERY, args.json);
+    }
+    let Ok(first) = args.from.as_deref().map(str::parse).transpose() else {
+        eprintln!("--from wants the number of a seed");
+        return ExitCode::from(2);
+    };
+    let from = args.seed.or(first).unwrap_or_else(fresh);
+    let count = if args.seed.is_some() { 1 } else { args.seeds };
+    if args.plain {
+        return plain::run(from, count, threads, args.json);
+    }
     eprintln!("seeds {from} to {}, on {threads} threads", from.saturating_add(count.saturating_sub(1)));
     let begun = Instant::now();
     let swarm = Swarm { from, count, threads, twice: args.twice, stop_at_failure: false, limit: None };
