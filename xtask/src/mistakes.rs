@@ -324,6 +324,15 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "a checkpoint that leaves out what was emptied since it began",
+        story: "A segment that was open at the beginning got marks alone, and is empty: it is not in the table, and its marks are not replayed.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "(s.state != SegmentState::Limbo || s.needed_by >= begun)",
+            new: "s.state != SegmentState::Limbo",
+        }],
+    },
+    Mistake {
         name: "a tombstone dropped before the disk has the zeroes",
         story: "A discarded range is called clean without being zeroed on the disk: the data that was there comes back.",
         edits: &[Edit {
@@ -370,6 +379,25 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a start that leaves the newest superblock on one member",
         story: "A crash left the superblock that names the newest checkpoint on one member; the next checkpoint overwrites the older one, and that member is lost.",
         edits: &[Edit { file: "engine.rs", old: "        core.write_superblock().await;\n", new: "" }],
+    },
+    Mistake {
+        name: "a member that hangs is waited for",
+        story: "A cache device answers nothing more, and everything waits for it for ever.",
+        edits: &[Edit { file: "engine.rs", old: "        core.exec.give_up(since, None);\n", new: "        let _ = since;\n" }],
+    },
+    Mistake {
+        name: "two members gone at once taken for one",
+        story: "As many members as there are copies are away at a start: what only they knew to be dirty is served from the disk.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "let uncertain = lost_copies && ",
+            new: "let uncertain = false && lost_copies && ",
+        }],
+    },
+    Mistake {
+        name: "dirty data whose copies are gone served from the disk",
+        story: "Both members of a pair are gone while the daemon lives; the disk's older data is read in place of what they had.",
+        edits: &[Edit { file: "read.rs", old: "        if plan.lost {\n", new: "        if plan.lost && false {\n" }],
     },
     Mistake {
         name: "marks short of space that wake each other",

@@ -171,7 +171,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         overflow: false,
     };
     let twins = twins_to_release(core, &closed);
-    let table = segment_table(core, generation, &positions, &twins);
+    let table = segment_table(core, generation, begun, &positions, &twins);
     for some in table.chunks(Page::SEGMENTS) {
         pages.put(core, PageBody::Segments(some.to_vec())).await;
     }
@@ -231,16 +231,19 @@ fn twins_to_release<B: Buf>(core: &Core<B>, closed: &[u32]) -> BTreeMap<u32, Pla
     closed.iter().filter_map(twin).collect()
 }
 
+/// The segments that are there, for a checkpoint that was the `begun`th to begin. Those that were emptied since it began
+/// are in it: the marks that emptied others may be in them, after the positions, and the walk may not have seen that.
 fn segment_table<B: Buf>(
     core: &Core<B>,
     generation: u64,
+    begun: u64,
     positions: &BTreeMap<u32, u32>,
     twins: &BTreeMap<u32, Place>,
 ) -> Vec<SegmentEntry> {
     core.segments
         .borrow()
         .iter()
-        .filter(|(_, s)| s.state != SegmentState::Limbo && s.generation <= generation)
+        .filter(|(_, s)| (s.state != SegmentState::Limbo || s.needed_by >= begun) && s.generation <= generation)
         .map(|(n, s)| {
             let mut copies = s.copies;
             if let Some(twin) = twins.get(&n) {

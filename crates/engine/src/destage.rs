@@ -114,6 +114,8 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     let mut written = core::mem::take(&mut *chunk.written.borrow_mut());
     if written.is_empty() {
         volume.sweep_at.set(blocks.last().map_or(0, |b| b + 1));
+        // Of all of them no copy is left: the next ones may be better, and the devices' answers must be heard between.
+        core.exec.sleep(1_000_000).await;
         return !chunk.failed.get();
     }
     written.sort_unstable();

@@ -9,6 +9,7 @@ use crate::shrink::Kept;
 use crate::sickness::Sickness;
 use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
+use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
 use headpond_engine::{Command, Degraded, Device, NewVolume, Settings, Status};
 use std::fmt;
@@ -58,6 +59,12 @@ pub struct Plan {
     pub swap_members: bool,
     /// The witness is away while the member is lost, until the crash: no majority, no acknowledgement.
     pub witness_away: bool,
+    /// It answers nothing more rather than fail; perhaps it comes to itself again.
+    pub hangs: bool,
+    /// Another member is lost later: what only the two had is gone, and must be said to be.
+    pub lose_second: bool,
+    /// Volumes. The second one is detached and attached now and then.
+    pub volumes: u16,
     /// Sectors of cache devices go bad or flip on one copy, one in so many operations; 0 never.
     pub rot: u64,
     /// One member is sick in other ways too.
@@ -130,6 +137,9 @@ impl Plan {
             lose_with_crash: false,
             swap_members: false,
             witness_away: false,
+            hangs: false,
+            lose_second: false,
+            volumes: 1,
             settings,
             kept: Kept::default(),
         }
@@ -142,7 +152,13 @@ impl Plan {
         let settings = Settings { degraded: *r.pick(&[Degraded::WriteThrough, Degraded::Continue]), ..self.settings };
         let swap_members = self.lose_member && self.members == 2 && r.one_in(2);
         let lose_with_crash = self.lose_member && r.one_in(3);
-        Self { lose_with_crash, swap_members, witness_away: self.lose_member && r.one_in(4), settings, ..self }
+        let witness_away = self.lose_member && r.one_in(4);
+        let lose_second = self.lose_member && self.members > 2 && !witness_away && r.one_in(3);
+        let hangs = self.lose_member && !lose_with_crash && r.one_in(3);
+        let settings =
+            Settings { member_timeout_ns: if hangs { 500 * MILLISECOND } else { settings.member_timeout_ns }, ..settings };
+        let volumes = if r.one_in(3) { 2 } else { 1 };
+        Self { lose_with_crash, swap_members, witness_away, lose_second, hangs, volumes, settings, ..self }
     }
 
     /// Rot on one device, in runs that lose none: two damages at once are more than the pool promises to bear.
@@ -161,7 +177,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             self.members,
             self.member_bytes >> 10,
@@ -178,7 +194,10 @@ impl fmt::Display for Plan {
             self.crash_in_recovery,
             if self.hasty { ", crashes soon after starts" } else { "" },
             if self.protected { ", power-loss protection" } else { "" },
+            if self.volumes > 1 { ", two volumes" } else { "" },
             if self.lose_member { ", a member is lost" } else { "" },
+            if self.hangs { " in that it hangs" } else { "" },
+            if self.lose_second { " and another later" } else { "" },
             if self.lose_with_crash { " with a crash" } else { "" },
             if self.swap_members { " and comes back alone" } else { "" },
             if self.witness_away { ", the witness was away meanwhile" } else { "" },
@@ -381,6 +400,12 @@ struct Run {
     /// Where each client's stream goes on.
     cursors: Vec<u64>,
     lost: Option<u8>,
+    /// A second member is gone: what was on the two alone fails.
+    second_lost: bool,
+    /// The pool does not start without the two: the run is over.
+    refused: bool,
+    /// Volumes that clients use.
+    attached: Vec<u16>,
 }
 
 /// Runs a seed. Two runs of one seed are equal to the bit.
@@ -408,6 +433,9 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         busy: vec![None; clients],
         cursors: vec![0; clients],
         lost: None,
+        second_lost: false,
+        refused: false,
+        attached: vec![0],
     };
     run.world.narrator = narrator;
     // A sector that rotted is a copy that is not one.
@@ -431,7 +459,7 @@ impl Run {
             }
             let loses = self.plan.lose_member && n == self.plan.crashes / 2;
             if loses && !self.plan.lose_with_crash {
-                self.lose_member();
+                self.lose_member(self.plan.hangs);
                 self.set_dead(Device::Witness, self.plan.witness_away);
                 self.world.errors_allowed = self.plan.witness_away;
             }
@@ -458,12 +486,22 @@ impl Run {
                 self.crash();
             }
             if loses && self.plan.lose_with_crash {
-                self.lose_member();
+                self.lose_member(false);
             }
+            self.end_hang();
             self.set_dead(Device::Witness, false);
-            self.world.errors_allowed = false;
+            self.world.errors_allowed = self.second_lost;
             self.swap_members();
             self.recover()?;
+            if self.refused {
+                return Ok(());
+            }
+            if self.plan.volumes > 1 && !self.second_lost && self.rng.one_in(2) {
+                self.attach_or_detach(n)?;
+            }
+            if self.refused {
+                return Ok(());
+            }
         }
         let budget = self.plan.operations;
         self.load(self.plan.crashes, budget)?;
@@ -478,7 +516,6 @@ impl Run {
             self.world.devices.insert(Device::Member(m as u8), d);
         }
         self.world.devices.insert(Device::Witness, SimDevice::new(64 << 10, None));
-        self.world.devices.insert(Device::Backing(0), SimDevice::new(p.sectors * 512, Some(BASE)));
         let pool = PoolPlan {
             name: "sim".into(),
             id: [7; 16],
@@ -493,15 +530,15 @@ impl Run {
         let (_, writes) = plan(&pool).map_err(|e| Violation(e.to_string()))?;
         self.world.put_initial(&writes);
         self.start_whole()?;
-        self.world.oracles.insert(0, crate::oracle::Oracle::new(BASE));
         if let Some(d) = self.world.devices.get_mut(&Device::Member(self.sick_member())) {
             d.sickness = self.plan.sickness.clone();
         }
-        let (sectors, phase, mode) = (self.plan.sectors, self.plan.phase, self.plan.mode);
-        let attach =
-            Command::Attach(NewVolume { number: 0, id: [9; 16], name: "v".into(), sectors, phase, mode, backing: "disk".into() });
-        let id = self.world.command(attach);
-        self.finish(id, "attach")
+        for number in 0..self.plan.volumes {
+            let id = self.attach(number);
+            self.finish(id, "attach")?;
+        }
+        self.attached = (0..self.plan.volumes).collect();
+        Ok(())
     }
 
     /// Steps until a command has ended.
@@ -530,11 +567,35 @@ impl Run {
     }
 
     fn start_whole(&mut self) -> Result<(), Violation> {
-        let election = self.world.elect(true).map_err(|e| Violation(format!("the pool does not start: {e}")))?;
+        let Some(election) = self.elect()? else { return Ok(()) };
         let id = self.world.start(self.plan.settings.clone(), election);
-        self.finish(id, "start")?;
-        self.world.check_segments(0);
+        let started = self.finish(id, "start");
+        if self.second_lost && matches!(self.world.command_result(id), Some(Err(_))) {
+            self.refused = true;
+            return Ok(());
+        }
+        started?;
+        // A crash may have left a volume attached, or not.
+        let volumes = self.world.engine.as_ref().map(|e| e.status().volumes).unwrap_or_default();
+        self.attached = volumes.iter().map(|v| v.number).collect();
+        self.check_segments();
         self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Holds the election; `None` if the pool may refuse, short of two members.
+    fn elect(&mut self) -> Result<Option<Election>, Violation> {
+        match self.world.elect(true) {
+            Ok(election) => Ok(Some(election)),
+            Err(_) if self.second_lost => {
+                self.refused = true;
+                Ok(None)
+            }
+            Err(e) => Err(Violation(format!("the pool does not start: {e}"))),
+        }
+    }
+
+    fn check_segments(&mut self) {
+        self.attached.clone().into_iter().for_each(|v| self.world.check_segments(v));
     }
 
     /// Starts again, perhaps several times: recovery is cut too.
@@ -544,7 +605,7 @@ impl Run {
             if !cut {
                 break;
             }
-            let election = self.world.elect(true).map_err(|e| Violation(format!("the pool does not start: {e}")))?;
+            let Some(election) = self.elect()? else { return Ok(()) };
             let id = self.world.start(self.plan.settings.clone(), election);
             let last = self.world.operations + self.rng.within(1, 200);
             while self.world.operations < last && self.world.command_result(id).is_none() && self.world.step() {
@@ -617,14 +678,73 @@ impl Run {
         }
     }
 
-    fn lose_member(&mut self) {
+    fn lose_member(&mut self, hangs: bool) {
         let m = self.rng.below(self.plan.members as u64) as u8;
-        if let Some(d) = self.world.devices.get_mut(&Device::Member(m)) {
-            d.dead = true;
-            self.lost = Some(m);
-            self.outcome.members_lost += 1;
+        self.lost = Some(m);
+        self.outcome.members_lost += 1;
+        if hangs {
+            self.world.hang(Device::Member(m), true);
+        } else {
+            self.set_dead(Device::Member(m), true);
+            self.world.note(&format!("CACHE DEVICE {m} IS LOST"));
         }
-        self.world.note(&format!("CACHE DEVICE {m} IS LOST"));
+    }
+
+    /// Another one than the first: what only the two had is gone.
+    fn lose_another(&mut self) {
+        let Some(first) = self.lost else { return };
+        let m = (first + self.rng.within(1, self.plan.members as u64 - 1) as u8) % self.plan.members as u8;
+        self.set_dead(Device::Member(m), true);
+        self.world.note(&format!("CACHE DEVICE {m} IS LOST TOO"));
+        self.outcome.members_lost += 1;
+        (self.second_lost, self.world.errors_allowed, self.world.count_copies) = (true, true, false);
+    }
+
+    /// A crash ends a hang too: the device is dead from then on, or as it was.
+    fn end_hang(&mut self) {
+        let Some(m) = self.lost.filter(|_| self.plan.hangs) else { return };
+        let hung = self.world.devices.get(&Device::Member(m)).is_some_and(|d| d.hangs);
+        self.world.hang(Device::Member(m), false);
+        if hung && self.rng.one_in(2) {
+            self.set_dead(Device::Member(m), true);
+        }
+    }
+
+    /// The second volume is detached, after which its disk alone must be right; or attached. A crash may come meanwhile.
+    fn attach_or_detach(&mut self, life: u64) -> Result<(), Violation> {
+        let detaches = self.attached.contains(&1);
+        self.attached = vec![0];
+        let id = if detaches { self.world.command(Command::Detach { volume: 1 }) } else { self.attach(1) };
+        let limit = self.rng.within(1, 4 * self.plan.operations);
+        let last = self.world.operations + limit;
+        while self.world.command_result(id).is_none() {
+            if self.world.operations >= last {
+                self.crash();
+                return self.recover();
+            }
+            self.load(life, 1)?;
+        }
+        match self.world.command_result(id) {
+            Some(Ok(())) if detaches => self.world.check_disk(1),
+            Some(Ok(())) => self.attached.push(1),
+            Some(Err(e)) if !self.world.errors_allowed => {
+                return Err(Violation(format!("volume 1 cannot be {}: {e}", if detaches { "detached" } else { "attached" })));
+            }
+            _ => {}
+        }
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Asks for a volume to be attached; its disk keeps what is on it.
+    fn attach(&mut self, number: u16) -> u64 {
+        let base = BASE + (u64::from(number) << 40);
+        let (sectors, phase, mode) = (self.plan.sectors, self.plan.phase, self.plan.mode);
+        self.world.devices.entry(Device::Backing(number)).or_insert_with(|| SimDevice::new(sectors * 512, Some(base)));
+        self.world.oracles.entry(number).or_insert_with(|| crate::oracle::Oracle::new(base));
+        let name = format!("v{number}");
+        let backing = format!("disk{number}");
+        let new = NewVolume { number, id: [9 + number as u8; 16], name, sectors, phase, mode, backing };
+        self.world.command(Command::Attach(new))
     }
 
     /// Clients at work for a number of device operations, in a life of the daemon.
@@ -632,7 +752,14 @@ impl Run {
         self.outcome.drawn.resize(life as usize + 1, 0);
         let last = self.world.operations + operations;
         let mut idle_steps = 0;
+        let (mut before, mut quiet) = (self.world.operations, 0);
         while self.world.operations < last {
+            // Volumes that are refused ask nothing of any device.
+            quiet = if self.world.operations == before { quiet + 1 } else { 0 };
+            before = self.world.operations;
+            if self.second_lost && quiet > 5000 {
+                break;
+            }
             for c in 0..self.busy.len() {
                 if self.busy[c].is_none() && (self.rng.one_in(3) || idle_steps > 50) {
                     self.busy[c] = self.next_request(life, c);
@@ -648,7 +775,8 @@ impl Run {
             if self.plan.switch_modes && self.rng.one_in(300) {
                 let mode =
                     *self.rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough]);
-                self.world.command(Command::SetMode { volume: 0, mode });
+                let volume = *self.rng.pick(&self.attached);
+                self.world.command(Command::SetMode { volume, mode });
             }
             idle_steps += 1;
             // Of a run that was made shorter nothing may be left to do.
@@ -656,7 +784,13 @@ impl Run {
                 break;
             }
             if self.world.operations.is_multiple_of(64) {
-                self.world.check_segments(0);
+                self.check_segments();
+            }
+            if self.plan.lose_second && !self.second_lost && self.lost.is_some() && self.rng.one_in(200) {
+                self.lose_another();
+            }
+            if let Some(m) = self.lost.filter(|_| self.plan.hangs && self.rng.one_in(5000)) {
+                self.world.hang(Device::Member(m), false);
             }
             if !self.world.step() {
                 return Err(Violation(format!("nothing can happen any more: {}", self.describe())));
@@ -711,12 +845,13 @@ impl Run {
             self.cursors[client] = sector;
         }
         let fua = self.rng.one_in(8);
+        let volume = *self.rng.pick(&self.attached);
         match self.rng.below(20) {
-            0..=7 => self.world.write(0, sector, sectors, fua),
-            8..=15 => self.world.read(0, sector, sectors as u32),
-            16 | 17 => self.world.flush(0),
-            18 => self.world.discard(0, sector, sectors, u64::from(self.plan.phase)),
-            _ => self.world.write_zeroes(0, sector, sectors, fua),
+            0..=7 => self.world.write(volume, sector, sectors, fua),
+            8..=15 => self.world.read(volume, sector, sectors as u32),
+            16 | 17 => self.world.flush(volume),
+            18 => self.world.discard(volume, sector, sectors, u64::from(self.plan.phase)),
+            _ => self.world.write_zeroes(volume, sector, sectors, fua),
         }
     }
 
@@ -732,16 +867,17 @@ impl Run {
             return;
         }
         let Some(engine) = &self.world.engine else { return };
+        let volume = *self.rng.pick(&self.attached);
         // Where something is, on a mirrored segment: of clean data there is one copy, and the disk.
         let mut places = Vec::new();
-        engine.each_piece(0, |b, _| places.push(b));
+        engine.each_piece(volume, |b, _| places.push(b));
         if places.is_empty() {
             return;
         }
         let block = *self.rng.pick(&places);
         let shift = (8 - u64::from(self.plan.phase)) % 8;
         let Some(sector) = (block * 8).checked_sub(shift) else { return };
-        let Some(copies) = engine.locate(0, sector) else { return };
+        let Some(copies) = engine.locate(volume, sector) else { return };
         let Some((_, at)) = copies.iter().find(|(m, _)| *m == member) else { return };
         let bad = self.rng.one_in(2);
         let flipped = self.rng.next() >> 1;
@@ -767,8 +903,29 @@ impl Run {
                 return Err(Violation(format!("requests do not end: {}", self.describe())));
             }
         }
-        // Read everything once, so that each sector has chosen.
-        let touched = self.world.oracles[&0].touched();
+        for volume in self.attached.clone() {
+            self.read_all(volume)?;
+        }
+        self.check_segments();
+        if self.second_lost {
+            // What the two alone had fails, and nothing says when somebody gives it up.
+            return self.world.violation.take().map_or(Ok(()), Err);
+        }
+        for volume in self.attached.clone() {
+            let id = self.world.command(Command::Detach { volume });
+            self.finish(id, "detach")?;
+        }
+        if let Some(e) = &self.world.engine {
+            self.outcome.counts.add(&e.status());
+        }
+        let all: Vec<u16> = self.world.oracles.keys().copied().collect();
+        all.into_iter().for_each(|v| self.world.check_disk(v));
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Reads everything that was ever written once, so that each sector has chosen.
+    fn read_all(&mut self, volume: u16) -> Result<(), Violation> {
+        let touched = self.world.oracles[&volume].touched();
         let mut at = 0;
         while at < touched.len() {
             let start = touched[at];
@@ -776,9 +933,9 @@ impl Run {
             while end < touched.len() && touched[end] == touched[end - 1] + 1 && end - at < 128 {
                 end += 1;
             }
-            self.world.read(0, start, (end - at) as u32);
+            self.world.read(volume, start, (end - at) as u32);
             at = end;
-            while self.world.outstanding() > 16 {
+            while self.world.outstanding() > 16 || at == touched.len() && self.world.outstanding() > 0 {
                 if let Some(v) = self.world.violation.take() {
                     return Err(v);
                 }
@@ -787,13 +944,6 @@ impl Run {
                 }
             }
         }
-        self.world.check_segments(0);
-        let id = self.world.command(Command::Detach { volume: 0 });
-        self.finish(id, "detach")?;
-        if let Some(e) = &self.world.engine {
-            self.outcome.counts.add(&e.status());
-        }
-        self.world.check_disk(0);
-        self.world.violation.take().map_or(Ok(()), Err)
+        Ok(())
     }
 }

@@ -490,7 +490,28 @@ impl World {
         }
     }
 
+    /// A device answers nothing from now on, or all that it still owes, in an order of chance, and everything again.
+    pub fn hang(&mut self, device: Device, hangs: bool) {
+        let Some(d) = self.devices.get_mut(&device) else { return };
+        if d.hangs == hangs {
+            return;
+        }
+        d.hangs = hangs;
+        self.say(|| format!("{device} {}", if hangs { "HANGS" } else { "ANSWERS AGAIN" }));
+        if !hangs {
+            let mut owed: Vec<u64> = self.flights.iter().filter(|(_, f)| f.device == device).map(|(n, _)| *n).collect();
+            owed.sort_unstable();
+            for n in owed {
+                let at = self.now + self.rng.within(1_000, 1_000_000);
+                self.event(at, Event::Device(n));
+            }
+        }
+    }
+
     fn end_flight(&mut self, n: u64) {
+        if self.flights.get(&n).is_some_and(|f| self.devices.get(&f.device).is_some_and(|d| d.hangs)) {
+            return;
+        }
         let Some(f) = self.flights.remove(&n) else { return };
         let result = self.perform(&f);
         self.say(|| format!("  {} ended {}", f.io.0, if result.is_ok() { "well" } else { "badly" }));
