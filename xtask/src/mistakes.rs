@@ -395,6 +395,11 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "members that left one after the other not added up",
+        story: "A second member leaves before what the first left on one copy is mended, and the daemon dies: nobody knows what was dirty there.",
+        edits: &[Edit { file: "membership.rs", old: "left_before.saturating_add(", new: "0u8.saturating_add(" }],
+    },
+    Mistake {
         name: "dirty data whose copies are gone served from the disk",
         story: "Both members of a pair are gone while the daemon lives; the disk's older data is read in place of what they had.",
         edits: &[Edit { file: "read.rs", old: "        if plan.lost {\n", new: "        if plan.lost && false {\n" }],

@@ -170,6 +170,11 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         failed: Vec::new(),
         overflow: false,
     };
+    // What has no copy left is in the image, as lost.
+    let mended = core.segments.borrow().iter().all(|(_, s)| {
+        let copies = s.places().count();
+        s.dirty == 0 || copies == 0 || copies >= usize::from(core.pool.borrow().copies)
+    });
     let twins = twins_to_release(core, &closed);
     let table = segment_table(core, generation, begun, &positions, &twins);
     for some in table.chunks(Page::SEGMENTS) {
@@ -193,6 +198,9 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     }
     let pointer = CheckpointPointer { sequence, area, pages: pages.next, members, version: core.version.get(), generation };
     core.pool.borrow_mut().checkpoint = pointer;
+    if mended {
+        core.pool.borrow_mut().left = 0;
+    }
     if !core.write_superblock().await {
         return false;
     }

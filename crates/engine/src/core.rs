@@ -47,6 +47,8 @@ pub(crate) struct Pool {
     pub changing: bool,
     /// No majority for an epoch without the member that failed: nothing that needs the cache can be acknowledged.
     pub stalled: bool,
+    /// Members that left since all dirty data last had its copies: see the superblock.
+    pub left: u8,
     pub segment_bytes: u64,
     /// The newest epoch in which a member joined.
     pub last_join: u64,

@@ -142,6 +142,7 @@ pub fn plan(plan: &PoolPlan) -> Result<(Superblock, Vec<InitialWrite>), PlanErro
         copies: plan.copies,
         unit: plan.unit,
         witness: plan.witness,
+        left: 0,
         owner: [0; 16],
         fence: 0,
         members,

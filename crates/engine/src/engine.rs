@@ -76,6 +76,7 @@ impl<B: Buf> Engine<B> {
             failing: 0,
             changing: false,
             stalled: false,
+            left: s.left,
             segment_bytes,
             last_join: 0,
         };
@@ -319,9 +320,9 @@ async fn start<B: Buf>(
     if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
-    let lost_copies = missing.len() >= usize::from(core.pool.borrow().copies);
+    let lost_copies = core.pool.borrow().left >= core.pool.borrow().copies;
     for v in core.all_volumes() {
-        // As many members gone at once as there are copies: records may be missing that nobody left has heard of.
+        // As many members gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard of.
         let uncertain = lost_copies && v.intent.any(Bit::Dirty);
         let matches = match backings.contains(&v.number) {
             true => recovery::disk_matches(core, &v, SAMPLES).await,

@@ -59,6 +59,7 @@ impl<B: Buf> Core<B> {
             copies: pool.copies,
             unit: pool.unit,
             witness: pool.witness,
+            left: pool.left,
             owner: pool.owner,
             fence: pool.fence,
             members: pool.members.iter().map(|m| MemberEntry { id: m.id, state: m.state, layout: m.layout }).collect(),
@@ -206,6 +207,7 @@ pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8]) {
 
 /// One membership change: takes out all members that failed, until the rest agrees.
 async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
+    let left_before = core.pool.borrow().left;
     let majority = loop {
         {
             let mut pool = core.pool.borrow_mut();
@@ -215,6 +217,8 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
                     m.state = MemberState::Out;
                 }
             }
+            let now: Vec<u8> = pool.in_sync().collect();
+            pool.left = left_before.saturating_add(before.iter().filter(|m| !now.contains(m)).count() as u8);
         }
         let raised = core.raise_epoch(&before).await;
         for m in raised.failed {

@@ -140,6 +140,9 @@ pub struct Superblock {
     pub unit: u32,
     /// Whether a witness votes.
     pub witness: bool,
+    /// Members that left since a checkpoint last found all dirty data on as many copies as it should have. Where they are
+    /// as many as the copies, there may be dirty data that nobody left knows of.
+    pub left: u8,
     /// Reserved: the server that owns the pool, and the fence it holds.
     pub owner: [u8; 16],
     /// Reserved: grows each time that another server takes over.
@@ -170,7 +173,7 @@ impl Superblock {
         w.u8(self.member);
         w.u8(self.copies);
         w.u8(u8::from(self.witness));
-        w.u8(0);
+        w.u8(self.left);
         w.u32(self.unit);
         w.bytes(&self.owner);
         w.u64(self.fence);
@@ -242,8 +245,7 @@ impl Superblock {
         r.u64()?;
         let pool = r.id()?;
         let (key, epoch, sequence) = (r.u64()?, r.u64()?, r.u64()?);
-        let (member, copies, witness) = (r.u8()?, r.u8()?, r.u8()? != 0);
-        r.u8()?;
+        let (member, copies, witness, left) = (r.u8()?, r.u8()?, r.u8()? != 0, r.u8()?);
         let unit = r.u32()?;
         let owner = r.id()?;
         let fence = r.u64()?;
@@ -300,6 +302,22 @@ impl Superblock {
             }
             volumes.push(VolumeEntry { number, id, name, sectors, phase, mode, intent_first, intent_pages, backing });
         }
-        Ok(Self { pool, name, key, member, epoch, sequence, copies, unit, witness, owner, fence, members, volumes, checkpoint })
+        Ok(Self {
+            pool,
+            name,
+            key,
+            member,
+            epoch,
+            sequence,
+            copies,
+            unit,
+            witness,
+            left,
+            owner,
+            fence,
+            members,
+            volumes,
+            checkpoint,
+        })
     }
 }

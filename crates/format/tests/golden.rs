@@ -34,6 +34,7 @@ fn superblock() -> Superblock {
         copies: 2,
         unit: 4096,
         witness: true,
+        left: 0,
         owner: *b"an owner, unused",
         fence: 3,
         members: vec![

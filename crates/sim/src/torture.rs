@@ -438,8 +438,9 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         attached: vec![0],
     };
     run.world.narrator = narrator;
-    // A sector that rotted is a copy that is not one.
-    run.world.count_copies = plan_of.rot == 0 && !plan_of.sickness.any();
+    // A sector that rotted is a copy that is not one. Without a majority a record may be left on one copy alone, which
+    // nobody was told of; it is mended after the next start.
+    run.world.count_copies = plan_of.rot == 0 && !plan_of.sickness.any() && !plan_of.witness_away;
     let result = run.all();
     let mut outcome = run.outcome;
     outcome.hash = run.world.trace_hash();
