@@ -16,8 +16,8 @@ use std::time::Instant;
 struct Mistake {
     name: &'static str,
     story: &'static str,
-    /// The check that must find it.
-    check: &'static str,
+    /// The checks that must find it, each.
+    checks: &'static [&'static str],
     /// In `crates`.
     file: &'static str,
     old: &'static str,
@@ -28,7 +28,7 @@ const MISTAKES: [Mistake; 5] = [
     Mistake {
         name: "a start that replays no log",
         story: "What was acknowledged since the last checkpoint is not looked for, and older data is served in its place.",
-        check: "kills-nbd",
+        checks: &["kills-nbd", "ext4"],
         file: "engine/src/recovery.rs",
         old: "found.iter().filter(|f| f.replay_from != u32::MAX).collect();",
         new: "found.iter().filter(|f| f.replay_from != u32::MAX && f.header.class == headpond_format::Class::Single).collect();",
@@ -36,7 +36,8 @@ const MISTAKES: [Mistake; 5] = [
     Mistake {
         name: "a start that replays all dirty data but the newest segment",
         story: "Of what was acknowledged since the last checkpoint, only the last part is lost: what a file system wrote just before the kill.",
-        check: "ext4",
+        // Ten rounds of ext4 find it as well, but not every time (two runs of three), so they are asked for a coarser one.
+        checks: &["xfs", "kills-loop"],
         file: "engine/src/recovery.rs",
         old: "    let mut marks: Vec<(u16, Entry)> = Vec::new();\n    for f in replay {",
         new: "    let mut marks: Vec<(u16, Entry)> = Vec::new();\n    if let Some(n) = replay.iter().rposition(|f| f.header.class == headpond_format::Class::Mirrored) {\n        replay.remove(n);\n    }\n    for f in replay {",
@@ -44,7 +45,7 @@ const MISTAKES: [Mistake; 5] = [
     Mistake {
         name: "an acknowledgement before the record is on the members",
         story: "A write is acknowledged as soon as it is sent to the cache devices: what a kill cuts off was promised.",
-        check: "kills-nbd",
+        checks: &["kills-nbd"],
         file: "engine/src/log.rs",
         old: "            for (place, write) in writes {\n                match write.await {\n",
         new: "            for (place, write) in writes {\n                core2.exec.spawn(async move { drop(write.await) });\n                match Ok::<(), ()>(()) {\n",
@@ -52,7 +53,7 @@ const MISTAKES: [Mistake; 5] = [
     Mistake {
         name: "an invalidation skipped on bypass",
         story: "A write went past the cache, and the clean copy that it outdated is still read.",
-        check: "fio-nbd",
+        checks: &["fio-nbd"],
         file: "engine/src/write.rs",
         old: "        forget(core, volume, part, version);\n",
         new: "",
@@ -60,7 +61,7 @@ const MISTAKES: [Mistake; 5] = [
     Mistake {
         name: "zeroes over the loop device taken for a discard",
         story: "The kernel sends zeroes as a hole; the volume rounds a discard inwards, and the edges keep what was there.",
-        check: "fio-loop",
+        checks: &["fio-loop"],
         file: "host/src/fuse/protocol.rs",
         old: "if (offset | len).is_multiple_of(u64::from(PAGE)) {",
         new: "if offset < u64::MAX {",
@@ -79,29 +80,33 @@ pub fn run(mut context: Context, only: &[String]) -> Result<()> {
     let (source, target, yard) = (bench.join("source"), bench.join("target"), bench.join("yard"));
     let mut missed = Vec::new();
     let is_wanted = |mistake: &&Mistake| {
-        only.is_empty() || only.iter().any(|word| mistake.name.contains(word.as_str()) || mistake.check.contains(word.as_str()))
+        only.is_empty()
+            || only.iter().any(|word| {
+                mistake.name.contains(word.as_str()) || mistake.checks.iter().any(|check| check.contains(word.as_str()))
+            })
     };
     let mut found = 0;
     for mistake in MISTAKES.iter().filter(is_wanted) {
         let begun = Instant::now();
         let built = patch(mistake, &source).and_then(|()| build(&source, &target));
         context.headpond = built.with_context(|| format!("planting \"{}\"", mistake.name))?;
-        // What a failed check keeps is of no use here.
-        let _ = fs::remove_dir_all(&yard);
-        fs::create_dir_all(&yard)?;
-        context.folder = yard.clone();
-        let check =
-            CHECKS.iter().find(|check| check.name == mistake.check).context("a mistake names a check that is not there")?;
-        let result = one(check, &context);
-        let _ = fs::remove_dir_all(&yard);
-        interrupt::check()?;
-        let took = in_words(begun.elapsed());
-        if result["outcome"] == "failed" {
-            found += 1;
-            println!("planted: {} ... found by {} ({took})", mistake.name, check.name);
-        } else {
-            println!("planted: {} ... NOT FOUND by {} ({took})\n         {}", mistake.name, check.name, mistake.story);
-            missed.push(mistake.name);
+        for name in mistake.checks {
+            // What the last check left is of no use here.
+            let _ = fs::remove_dir_all(&yard);
+            fs::create_dir_all(&yard)?;
+            context.folder = yard.clone();
+            let check = CHECKS.iter().find(|check| check.name == *name).context("a mistake names a check that is not there")?;
+            let result = one(check, &context);
+            let _ = fs::remove_dir_all(&yard);
+            interrupt::check()?;
+            let took = in_words(begun.elapsed());
+            if result["outcome"] == "failed" {
+                found += 1;
+                println!("planted: {} ... found by {name} ({took})", mistake.name);
+            } else {
+                println!("planted: {} ... NOT FOUND by {name} ({took})\n         {}", mistake.name, mistake.story);
+                missed.push(mistake.name);
+            }
         }
     }
     println!("planted mistakes: {found} found, {} not", missed.len());
