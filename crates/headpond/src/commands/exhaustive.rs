@@ -15,6 +15,9 @@ pub struct Args {
     /// Operations of the longest sequences
     #[arg(long, requires = "exhaustive", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=6))]
     depth: u8,
+    /// Begin every sequence with these operations, as in write:120+8
+    #[arg(long, requires = "exhaustive", value_name = "SEQUENCE")]
+    after: Option<String>,
     /// Begin each operation at every moment of the one before, with what is in flight held up or not
     #[arg(long, requires = "exhaustive")]
     interleave: bool,
@@ -50,10 +53,17 @@ impl Args {
             return Ok(tell_case(&case.parse()?));
         }
         let from: Option<Sequence> = from.map(str::parse).transpose()?;
+        let after: Sequence = self.after.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         let begun = Instant::now();
         let shown = Mutex::new(begun);
-        let search =
-            Search { depth: usize::from(self.depth), interleave: self.interleave, in_recovery: self.in_recovery, from, threads };
+        let search = Search {
+            after,
+            depth: usize::from(self.depth),
+            interleave: self.interleave,
+            in_recovery: self.in_recovery,
+            from,
+            threads,
+        };
         let totals = search.run(|t| {
             let Ok(mut shown) = shown.lock() else { return };
             if shown.elapsed() >= every {

@@ -45,6 +45,8 @@ pub struct Case {
 /// What to search.
 #[derive(Clone, Debug)]
 pub struct Search {
+    /// What every sequence begins with: operations that do not count.
+    pub after: Sequence,
     /// Operations of the longest sequences.
     pub depth: usize,
     /// An operation begins beside the one before at each of its moments, and overtakes what is in flight or does not; else at its first, at its end and after it.
@@ -92,7 +94,7 @@ impl Search {
     /// Goes through all of it; the first sequence that fails ends it. `progress` is called after each sequence.
     pub fn run(&self, progress: impl Fn(&Totals) + Sync) -> Totals {
         let shared = Shared { totals: Mutex::default(), seen: Mutex::default() };
-        let mut level = children(&Sequence::default(), None, false);
+        let mut level = children(&self.after, None, false);
         let mut begun = self.from.is_none();
         for depth in 1..=self.depth {
             let first = match &self.from {
@@ -345,7 +347,7 @@ mod tests {
     use super::*;
 
     fn search(depth: usize) -> Totals {
-        Search { depth, interleave: false, in_recovery: false, from: None, threads: 1 }.run(|_| ())
+        Search { after: Sequence::default(), depth, interleave: false, in_recovery: false, from: None, threads: 1 }.run(|_| ())
     }
 
     #[test]
