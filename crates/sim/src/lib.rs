@@ -3,13 +3,16 @@
 //!
 //! Everything follows from a seed: the same seed gives the same run, to the bit.
 
+pub mod bench;
 pub mod buf;
 pub mod device;
+pub mod modelled;
 pub mod models;
 pub mod oracle;
 pub mod replay;
 pub mod rng;
 pub mod swarm;
+pub mod target;
 pub mod torture;
 pub mod world;
 
