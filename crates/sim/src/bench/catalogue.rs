@@ -3,6 +3,7 @@
 use super::clients::{Clients, Pace, Pattern};
 use super::load::{Cache, Load, Mark, SsdKind};
 use crate::models::SECOND;
+use headpond_engine::Settings;
 use headpond_engine::format::Mode;
 use std::ops::Range;
 
@@ -64,6 +65,7 @@ fn load(name: &str, clients: Clients) -> Load {
         cache_bytes: GIB,
         cache: Cache::Empty,
         one_dead: false,
+        settings: Settings::default(),
         no_disk_cache: false,
         settle_s: 5,
         window_s: 30,
@@ -87,11 +89,16 @@ impl Load {
         self.cache = Cache::Warm;
         self
     }
+    /// Only what the group added last uses is warm.
+    fn warm_last(mut self) -> Self {
+        self.cache = Cache::WarmLast;
+        self
+    }
     fn full(mut self) -> Self {
         self.cache = Cache::Full;
         self
     }
-    /// Measured with all the space for dirty data in use.
+    /// Measured in the steady state of more writes than the cache can take.
     fn dirty(mut self, cache_bytes: u64, settle_s: u64, window_s: u64) -> Self {
         (self.cache, self.cache_bytes) = (Cache::Dirty, cache_bytes);
         (self.settle_s, self.window_s, self.long) = (settle_s, window_s, true);
@@ -207,8 +214,11 @@ pub fn catalogue() -> Vec<Load> {
             .brief(5, 20),
         load("stream reads beside hits", reads(one, MIB, 4, BESIDE))
             .marked(true, 0.97)
-            .and(reads(Random, 4 * KIB, 4, HOT))
+            .and(clients("hits", 100, Random, 4 * KIB, 4, HOT))
             .marked(false, 20.0)
+            .warm_last(),
+        load("stream reads beside random reads, both part warm", reads(one, MIB, 4, 0..2 * GIB))
+            .and(clients("random", 100, Random, 4 * KIB, 4, 2 * GIB..4 * GIB))
             .warm(),
         load("stream reads beside misses", reads(one, MIB, 4, BESIDE)).and(clients("misses", 100, Random, 4 * KIB, 4, WIDE)),
         load("stream writes beside misses", writes(one, MIB, 4, BESIDE)).and(clients("misses", 100, Random, 4 * KIB, 4, WIDE)),

@@ -2,6 +2,7 @@
 
 use super::clients::Clients;
 use crate::models::ssd::SsdParams;
+use headpond_engine::Settings;
 use headpond_engine::format::Mode;
 
 /// The SSDs of a pool.
@@ -48,9 +49,11 @@ pub enum Cache {
     Empty,
     /// The clients' region, clean, as far as it fits.
     Warm,
+    /// The region of the last group alone, clean.
+    WarmLast,
     /// Clean data in all of it, of which the clients' region is no part; what is admitted has to evict.
     Full,
-    /// The clients' own writes, dirty, in all the space that may hold dirty data: measured once that is so.
+    /// The clients' own writes, dirty, more than half of what may be: measured in the steady state after that.
     Dirty,
 }
 
@@ -60,7 +63,7 @@ impl Cache {
     pub fn name(self) -> &'static str {
         match self {
             Cache::Empty => "empty",
-            Cache::Warm => "warm",
+            Cache::Warm | Cache::WarmLast => "warm",
             Cache::Full => "full",
             Cache::Dirty => "dirty",
         }
@@ -93,6 +96,8 @@ pub struct Load {
     pub cache: Cache,
     /// One of the SSDs dies before the clients begin.
     pub one_dead: bool,
+    /// The engine's settings.
+    pub settings: Settings,
     /// The disk's write cache is off.
     pub no_disk_cache: bool,
     /// Seconds before anything counts: what the drive's caches take at first is over by then.

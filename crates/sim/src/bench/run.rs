@@ -25,8 +25,8 @@ pub struct Options {
 
 /// Answers after which a window that no disk limits is long enough.
 const ENOUGH: usize = 150_000;
-/// Virtual time in which a load must have filled what may be dirty, in seconds.
-const FILLING_S: u64 = 1200;
+/// Longest virtual time to wait for a load to fill what may be dirty, in seconds.
+const FILLING_S: u64 = 120;
 /// Bytes of the reads that warm a cache: short enough to be admitted, and too short to add up to streams.
 const WARMING: u64 = 64 << 10;
 
@@ -68,7 +68,7 @@ pub struct After {
     pub dirty_percent: [u32; 2],
     /// Dirty bytes, when the window began and ended.
     pub dirty_bytes: [u64; 2],
-    /// Bytes that may be dirty, by bytes of the region that the clients use.
+    /// Bytes that may be dirty, by bytes of the region that the clients write to; zero where they write nothing.
     pub write_space: f64,
     /// Dirty bytes at the end, by bytes of the region.
     pub density: f64,
@@ -133,14 +133,15 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
         disk: disk(load),
         witness: true,
         checked: false,
-        settings: Settings::default(),
+        settings: load.settings.clone(),
         seed,
     };
     let mut world = modelled.build()?;
     match load.cache {
         Cache::Empty | Cache::Dirty => {}
-        Cache::Warm => {
-            for c in clients {
+        Cache::Warm | Cache::WarmLast => {
+            let from = if load.cache == Cache::WarmLast { clients.len() - 1 } else { 0 };
+            for c in &clients[from..] {
                 let end = c.region.end.min(c.region.start + load.cache_bytes * 3 / 2);
                 warm(&mut world, c.region.start, end, seed)?;
             }
@@ -158,9 +159,9 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
     let mut driver = Driver::begin(clients, seed, &mut world);
     driver.run(&mut world, span(load, options, load.settle_s))?;
     if load.cache == Cache::Dirty {
-        // Until what may be dirty is; then as long again as it settled, since that was not yet the steady state.
+        // Until more is dirty than comes at the SSDs' pace; then again some time, since that was not yet the steady state.
         let begun = world.now;
-        while status(&world)?.dirty_percent < 98 && world.now - begun < FILLING_S * SECOND {
+        while status(&world)?.dirty_percent <= load.settings.destage_percent && world.now - begun < FILLING_S * SECOND {
             driver.run(&mut world, Span { ns: SECOND, answers: usize::MAX })?;
         }
         driver.run(&mut world, span(load, options, load.settle_s.max(load.window_s)))?;
@@ -176,15 +177,15 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
     let region: u64 = {
         let mut all: Vec<_> = clients.iter().filter(|c| c.reads < 100).map(|c| c.region.clone()).collect();
         all.dedup();
-        all.iter().map(|r| r.end - r.start).sum::<u64>().max(1)
+        all.iter().map(|r| r.end - r.start).sum::<u64>()
     };
-    let (volumes, space) = ([&before, &at_end].map(volume), write_space(&at_end));
+    let (volumes, space) = ([&before, &at_end].map(volume), write_space(&at_end, &load.settings));
     let dirty_bytes = volumes.each_ref().map(|v| v.0 * 4096);
     let after = After {
         dirty_percent: [before.dirty_percent, at_end.dirty_percent],
         dirty_bytes,
-        write_space: space as f64 / region as f64,
-        density: dirty_bytes[1] as f64 / region as f64,
+        write_space: if region > 0 { space as f64 / region as f64 } else { 0.0 },
+        density: if region > 0 { dirty_bytes[1] as f64 / region as f64 } else { 0.0 },
         drain_s,
         fates: fates(&volumes[0].1, &volumes[1].1),
     };
@@ -200,9 +201,9 @@ fn volume(status: &Status) -> (u64, VolumeStats) {
 }
 
 /// Bytes that may be dirty: each is on as many devices as there are copies.
-fn write_space(status: &Status) -> u64 {
+fn write_space(status: &Status, settings: &Settings) -> u64 {
     let slots = status.members.iter().map(|m| u64::from(m.segments)).sum::<u64>() / u64::from(status.copies.max(1));
-    slots * status.segment_bytes * u64::from(Settings::default().dirty_percent) / 100
+    slots * status.segment_bytes * u64::from(settings.dirty_percent) / 100
 }
 
 fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static str, u64)> {
