@@ -93,6 +93,7 @@ impl Reached {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn the_pace_falls_from_no_limit_to_nothing_and_is_the_sweeps_own_half_way() {
