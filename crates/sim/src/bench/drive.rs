@@ -38,8 +38,8 @@ impl Driver {
         let seed = |n: usize| seed.wrapping_add(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let generators: Vec<_> = clients.iter().enumerate().map(|(n, c)| Generator::new(c.clone(), seed(n))).collect();
         let mut driver = Self { next_burst: vec![target.now(); generators.len()], generators, under: BTreeMap::new() };
-        for group in 0..clients.len() {
-            if let Pace::Closed(depth) = clients[group].pace {
+        for (group, asking) in clients.iter().enumerate() {
+            if let Pace::Closed(depth) = asking.pace {
                 (0..depth).for_each(|_| driver.ask(group, target));
             }
         }

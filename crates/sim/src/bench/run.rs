@@ -154,10 +154,8 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
             warm(&mut world, beyond, beyond, beyond + 2 * load.cache_bytes, seed)?;
         }
     }
-    if load.one_dead {
-        if let Some(d) = world.devices.get_mut(&Device::Member(1)) {
-            d.dead = true;
-        }
+    if let Some(d) = world.devices.get_mut(&Device::Member(1)).filter(|_| load.one_dead) {
+        d.dead = true;
     }
     let mut driver = Driver::begin(clients, seed, &mut world);
     driver.run(&mut world, span(load, options, load.settle_s))?;
