@@ -6,6 +6,7 @@ use crate::intent::Intent;
 use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::log::Log;
 use crate::map::Map;
+use crate::policy::pace::{Reached, Turns};
 use crate::policy::streams::Streams;
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
@@ -125,6 +126,9 @@ pub(crate) struct Volume<B: Buf> {
     pub sweep_at: Cell<u64>,
     pub destage_stuck: Cell<u32>,
     pub destaging: Cell<bool>,
+    /// What destage reaches, and the turns of writes that wait for what it wins.
+    pub reached: Cell<Reached>,
+    pub turns: Cell<Turns>,
     pub work: Signal<B>,
     pub stats: RefCell<VolumeStats>,
 }
@@ -267,7 +271,7 @@ impl<B: Buf> Core<B> {
         volume.disk_in_use.set(volume.disk_in_use.get() + 1);
         DiskUse { core: self.clone(), volume: volume.clone() }
     }
-    /// How full the space for dirty data is: percent of the segments that may hold it.
+    /// How full the space for dirty data is: percent of the segments, or of the map's pieces, that may hold it.
     pub fn dirty_percent(&self) -> u32 {
         self.dirty_percent_of(&self.segments.borrow(), &self.pool.borrow())
     }
@@ -277,7 +281,10 @@ impl<B: Buf> Core<B> {
         let copies = pool.copies_now().max(1) as u64;
         let members = pool.in_sync().count().max(1) as u64;
         // A pool of more members holds more pairs than the smallest member has slots.
-        (held * copies * 100 / (total * members).max(1)).min(200) as u32
+        let of_segments = held * copies * 100 / (total * members).max(1);
+        // Fragments can fill the map before their data fills the segments.
+        let of_pieces = segments.dirty * 100 / (self.most_pieces_of(pool) * 9 / 10).max(1);
+        of_segments.max(of_pieces).min(200) as u32
     }
 }
 

@@ -37,7 +37,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             volume.work.wait_until(now + core.settings.idle_ns / 4).await;
             continue;
         }
-        volume.destaging.set(true);
+        if !volume.destaging.replace(true) {
+            let mut reached = volume.reached.get();
+            reached.begin(now);
+            volume.reached.set(reached);
+        }
         if !chunk(&core, &volume, depth).await {
             volume.destage_stuck.set(volume.destage_stuck.get() + 1);
             core.exec.sleep(AFTER_FAILURE_NS).await;
@@ -228,6 +232,10 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
         volume.disk_flusher.wrote();
     }
     if ok {
+        let bytes = pieces.iter().map(|(_, p)| u64::from(p.live.count_ones()) * 512).sum();
+        let mut reached = volume.reached.get();
+        reached.note(core.now(), bytes);
+        volume.reached.set(reached);
         let mut written = chunk.written.borrow_mut();
         let mut seen = vec![];
         for (b, _) in pieces {

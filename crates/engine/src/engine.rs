@@ -292,6 +292,8 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<IntentPag
         sweep_at: Cell::new(0),
         destage_stuck: Cell::new(0),
         destaging: Cell::new(false),
+        reached: Cell::default(),
+        turns: Cell::default(),
         work: Signal::new(exec),
         stats: RefCell::default(),
     })

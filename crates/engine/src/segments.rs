@@ -357,6 +357,12 @@ impl Segments {
         self.taken
     }
 
+    /// Of these, the ones with nothing dirty in them: the next checkpoint frees them, or one of their copies.
+    pub fn emptied_segments(&self) -> u64 {
+        let freed = |s: &Segment| s.state == SegmentState::Limbo || s.state == SegmentState::Sealed && s.places().count() == 2;
+        self.iter().filter(|(_, s)| s.takes_dirty_space() && s.dirty == 0 && s.pins == 0 && freed(s)).count() as u64
+    }
+
     /// Slots that the next checkpoint will free.
     pub fn limbo(&self) -> u32 {
         self.iter().filter(|(_, s)| s.state == SegmentState::Limbo).count() as u32

@@ -1,10 +1,11 @@
 //! Room in the log: who may have it, and how it is won back ahead of demand.
 
-use crate::core::{Core, Volume};
+use crate::core::{Core, Pool, Volume};
 use crate::fetch::fetch;
 use crate::io::Buf;
 use crate::log::Item;
 use crate::map::Piece;
+use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::read::runs;
 use crate::segments::SegmentState;
 use alloc::rc::Rc;
@@ -14,10 +15,13 @@ use headpond_format::{Class, Page};
 impl<B: Buf> Core<B> {
     /// Pieces that the maps may hold.
     fn most_pieces(&self) -> u64 {
+        self.most_pieces_of(&self.pool.borrow())
+    }
+
+    pub(crate) fn most_pieces_of(&self, pool: &Pool) -> u64 {
         if self.settings.max_pieces > 0 {
             return self.settings.max_pieces;
         }
-        let pool = self.pool.borrow();
         let members = pool.in_sync().count().max(1) as u64;
         let area = pool.in_sync().map(|m| pool.members[usize::from(m)].layout.checkpoint_bytes).min().unwrap_or(0);
         // Half of what the areas can hold is kept for the segment table and for pages that are not full.
@@ -27,6 +31,12 @@ impl<B: Buf> Core<B> {
 
     fn map_has_room(&self, volume: &Volume<B>) -> bool {
         self.segments.borrow().live < self.most_pieces() && volume.map.borrow().extra_pieces() < self.settings.max_fragments
+    }
+
+    /// Whether clean pieces have to go so that dirty ones find room in the map, ahead of demand.
+    fn map_is_nearly_full(&self) -> bool {
+        let (most, segments) = (self.most_pieces(), self.segments.borrow());
+        segments.live >= most - most / 16 && segments.dirty < segments.live
     }
 
     /// Whether a write may be absorbed.
@@ -74,7 +84,14 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             continue;
         }
         mend_copies(&core).await;
-        while core.segments.borrow().free_min() < core.free_target() {
+        let (dirty_percent, emptied, taken) = {
+            let s = core.segments.borrow();
+            (core.dirty_percent_of(&s, &core.pool.borrow()), s.emptied_segments(), s.dirty_segments())
+        };
+        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) {
+            checkpoint(&core).await;
+        }
+        while core.segments.borrow().free_min() < core.free_target() || core.map_is_nearly_full() {
             if !win_one(&core).await {
                 break;
             }
@@ -96,17 +113,25 @@ async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         return true;
     }
     if limbo > 0 || twins > 0 {
-        let done = core.checkpoints_done.get();
-        core.want_checkpoint();
-        while core.checkpoints_done.get() == done && core.checkpoint_wanted.get() {
-            core.checkpoint_signal.wait().await;
-            if core.pool.borrow().stalled {
-                return false;
-            }
-        }
-        return core.checkpoints_done.get() > done;
+        return checkpoint(core).await;
+    }
+    if core.map_is_nearly_full() && thin_one(core) {
+        return true;
     }
     compact_one(core).await
+}
+
+/// A checkpoint, for what it frees; `false` if there was none.
+async fn checkpoint<B: Buf>(core: &Rc<Core<B>>) -> bool {
+    let done = core.checkpoints_done.get();
+    core.want_checkpoint();
+    while core.checkpoints_done.get() == done && core.checkpoint_wanted.get() {
+        core.checkpoint_signal.wait().await;
+        if core.pool.borrow().stalled {
+            return false;
+        }
+    }
+    core.checkpoints_done.get() > done
 }
 
 /// Evicts the oldest clean segment that was not read since the hand last came by.
@@ -144,6 +169,27 @@ fn evict_one<B: Buf>(core: &Core<B>) -> bool {
     segments.settle();
     core.stats.borrow_mut().evicted += 1;
     true
+}
+
+/// Lets go of what is clean in the oldest segment that also holds something dirty: room in the map, not on the members.
+fn thin_one<B: Buf>(core: &Core<B>) -> bool {
+    let oldest = core
+        .segments
+        .borrow()
+        .iter()
+        .filter(|(_, s)| s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.pins == 0 && s.live > s.dirty)
+        .min_by_key(|(_, s)| s.generation)
+        .map(|(n, s)| (n, s.volume, s.blocks.clone()));
+    let Some((segment, volume, blocks)) = oldest else { return false };
+    let Some(volume) = core.volume(volume) else { return false };
+    let mut map = volume.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    let before = segments.live;
+    for b in blocks {
+        map.drop_clean(&mut segments, b, |p| p.segment == segment);
+    }
+    segments.settle();
+    segments.live < before
 }
 
 /// Moves what is dirty out of a mirrored segment that holds little of it.

@@ -5,6 +5,8 @@ use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::{AppendError, Appended, Item};
 use crate::map::mask;
+use crate::policy::pace::{self, Room};
+use crate::policy::streams::Belongs;
 use crate::read::{insert_clean, unregister};
 use crate::settings::Degraded;
 use crate::stats::Bypass;
@@ -33,6 +35,8 @@ enum Fate {
     Refuse,
 }
 
+/// How often a write that waits for room looks again, in nanoseconds.
+const AGAIN_NS: u64 = 5_000_000;
 /// Regions ahead of a stream whose intent bits are set with its own.
 const AHEAD: u64 = 4;
 
@@ -47,7 +51,15 @@ pub(crate) async fn write<B: Buf>(
     let blocks = Volume::<B>::blocks(&range);
     let _writing = core.begin_writing(volume, blocks);
     let bytes = (range.end - range.start) * 512;
-    let reason = match decide(core, volume, &range, &content) {
+    let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get());
+    let mut fate = decide(core, volume, &range, &content, belongs);
+    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && !turn(core, volume, bytes).await {
+        fate = Fate::Bypass(Bypass::Full);
+    } else if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) {
+        // Waiting for the turn takes time, in which the mode may change, and members leave.
+        fate = decide(core, volume, &range, &content, belongs);
+    }
+    let reason = match fate {
         Fate::Refuse => return Err(RequestError::Io),
         Fate::Absorb => match absorb(core, volume, &range, &content).await {
             Ok(()) => {
@@ -101,9 +113,46 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     if on_disk.is_err() || lost { Err(RequestError::Io) } else { Ok(()) }
 }
 
-fn decide<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, content: &Content<B>) -> Fate {
+/// Waits until a write that is to be absorbed has its turn and there is room for it; `false` if it is to go to the disk
+/// instead, since that would take too long.
+async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
+    let came = core.now();
+    let room = Room {
+        dirty_percent: core.dirty_percent(),
+        begin_percent: core.settings.destage_percent,
+        destage: volume.reached.get().per_second(),
+    };
+    if let Some(rate) = pace::rate(&room) {
+        let mut turns = volume.turns.get();
+        let turn = turns.take(came, bytes, rate);
+        volume.turns.set(turns);
+        match turn {
+            Some(at) if at > came => core.exec.sleep(at - came).await,
+            Some(_) => {}
+            None => return false,
+        }
+    }
+    while !core.room_for_dirty(volume) {
+        let waited = core.now() - came;
+        // Where it is not for dirty data that there is no room, destage will not win any.
+        let hopeless = core.dirty_percent() <= core.settings.destage_percent;
+        if hopeless || waited >= pace::LONGEST_NS || volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
+            return false;
+        }
+        // By time, and not by a signal that whoever looks in vain gives himself.
+        core.exec.sleep(AGAIN_NS).await;
+    }
+    true
+}
+
+fn decide<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+    belongs: Belongs,
+) -> Fate {
     let sectors = range.end - range.start;
-    let belongs = volume.writes.borrow_mut().note(range.start, sectors, volume.flushes_seen.get());
     if volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
         return Fate::Bypass(Bypass::Mode);
     }

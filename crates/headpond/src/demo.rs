@@ -16,13 +16,13 @@ mod report;
 mod stage;
 mod target;
 
-pub use figures::Figures;
+pub use figures::{Figures, number};
 pub use filesystem::FileSystem;
-pub use report::{page, terminal};
+pub use report::{escape, open, page, ratios, terminal};
 pub use stage::Devices;
 
 use anyhow::{Context, Result, bail};
-use figures::{Check, Dirty, Loads, Measurement, Reached, Setup, WARM_UP, number};
+use figures::{Check, Dirty, Loads, Measurement, Reached, Setup, WARM_UP};
 use filesystem::Files;
 use headpond_engine::Settings;
 use headpond_host::report::Report;

@@ -1,5 +1,6 @@
 //! The command.
 
+mod bench;
 mod commands;
 mod config;
 mod demo;
@@ -37,6 +38,8 @@ enum Command {
     Mode(commands::mode::Mode),
     /// Show what the cache does on a modelled disk, and that it loses nothing
     Demo(commands::demo::Demo),
+    /// Run loads on a modelled disk, bare and cached, and compare
+    Bench(commands::bench::Bench),
     /// Run the engine in its simulated world, through power cuts and daemon deaths
     Sim(commands::sim::Args),
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Flush(flush) => flush.run(),
         Command::Mode(mode) => mode.run(),
         Command::Demo(demo) => demo.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Sim(args) => return commands::sim::run(&args),
     };
     exit::code(result)

@@ -3,9 +3,11 @@
 //!
 //! Everything follows from a seed: the same seed gives the same run, to the bit.
 
+pub mod bench;
 pub mod buf;
 pub mod device;
 pub mod exhaustive;
+pub mod modelled;
 pub mod models;
 pub mod oracle;
 pub mod plain;
@@ -14,6 +16,7 @@ pub mod rng;
 pub mod shrink;
 pub mod sickness;
 pub mod swarm;
+pub mod target;
 pub mod torture;
 pub mod world;
 

@@ -3,17 +3,15 @@
 //! The format is the csv that CloudPhysics' traces are published in: version, time in seconds, SCSI operation in hex,
 //! bytes, first sector of 512 bytes. Requests that share a second are spread evenly over it.
 
-use crate::device::SimDevice;
+use crate::modelled::Modelled;
 use crate::models::rotating::RotatingParams;
 use crate::models::ssd::SsdParams;
-use crate::models::{Access, Kind, RotatingDisk, SECOND, Ssd, TimingModel};
-use crate::oracle::Oracle;
-use crate::rng::Rng;
-use crate::world::{Timing, Violation, World};
-use headpond_engine::create::{PoolPlan, plan};
+use crate::models::{RotatingDisk, SECOND};
+use crate::target::{Answer, Ask, Bare, Target};
+use crate::world::{Violation, World};
 use headpond_engine::format::Mode;
 use headpond_engine::stats::{Bypass, VolumeStats};
-use headpond_engine::{Command, Device, NewVolume, Settings};
+use headpond_engine::{Device, Settings};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::BufRead;
@@ -311,184 +309,40 @@ fn common_phase(requests: &[Traced]) -> u8 {
     (0..8u8).max_by_key(|p| (counts[usize::from(*p)], 8 - p)).unwrap_or(0)
 }
 
-/// What requests are sent to.
-trait Target {
-    fn now(&self) -> u64;
-    fn send(&mut self, r: &Traced) -> u64;
-    /// Lets time pass until `at`.
-    fn until(&mut self, at: u64) -> Result<(), ReplayError>;
-    /// Lets the next thing happen.
-    fn step(&mut self) -> Result<(), ReplayError>;
-    /// Requests that have ended, and how long each took.
-    fn ended(&mut self) -> Vec<(u64, u64)>;
-}
-
 /// Sends all requests and waits for all answers.
 fn drive(target: &mut impl Target, requests: &[Traced], pace: Pace) -> Result<Side, ReplayError> {
     let begun = target.now();
     let mut waiting: BTreeMap<u64, bool> = BTreeMap::new();
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
-    let mut collect = |target: &mut dyn FnMut() -> Vec<(u64, u64)>, waiting: &mut BTreeMap<u64, bool>| {
-        for (id, took) in target() {
+    let mut collect = |answers: Vec<Answer>, waiting: &mut BTreeMap<u64, bool>| {
+        for Answer { id, took_ns, .. } in answers {
             match waiting.remove(&id) {
-                Some(true) => writes.push(took),
-                Some(false) => reads.push(took),
+                Some(true) => writes.push(took_ns),
+                Some(false) => reads.push(took_ns),
                 None => {}
             }
         }
     };
     for r in requests {
         match pace {
-            Pace::Open { percent } => target.until(begun + r.at / 100 * percent)?,
+            Pace::Open { percent } => while target.step(begun + r.at / 100 * percent)? {},
             Pace::Closed { depth } => {
                 while waiting.len() >= depth.max(1) {
-                    target.step()?;
-                    collect(&mut || target.ended(), &mut waiting);
+                    target.step(u64::MAX)?;
+                    collect(target.answers(), &mut waiting);
                 }
             }
         }
-        let id = target.send(r);
+        let (sector, sectors) = (r.sector, r.sectors);
+        let id = target.send(if r.writes { Ask::Write { sector, sectors } } else { Ask::Read { sector, sectors } });
         waiting.insert(id, r.writes);
-        collect(&mut || target.ended(), &mut waiting);
+        collect(target.answers(), &mut waiting);
     }
     while !waiting.is_empty() {
-        target.step()?;
-        collect(&mut || target.ended(), &mut waiting);
+        target.step(u64::MAX)?;
+        collect(target.answers(), &mut waiting);
     }
     Ok(Side { reads: Times::of(reads), writes: Times::of(writes), took_ns: target.now() - begun })
-}
-
-/// A disk that requests go to as they are.
-struct Bare {
-    disk: RotatingDisk,
-    now: u64,
-    sent: Vec<u64>,
-    done: Vec<u64>,
-    ended: Vec<(u64, u64)>,
-}
-
-impl Bare {
-    fn to(&mut self, at: u64) {
-        self.now = self.now.max(at);
-        self.disk.advance(self.now, &mut self.done);
-        for id in self.done.drain(..) {
-            self.ended.push((id, self.now - self.sent[id as usize]));
-        }
-    }
-}
-
-impl Target for Bare {
-    fn now(&self) -> u64 {
-        self.now
-    }
-    fn send(&mut self, r: &Traced) -> u64 {
-        let id = self.sent.len() as u64;
-        self.sent.push(self.now);
-        let kind = if r.writes { Kind::Write } else { Kind::Read };
-        self.disk.submit(self.now, id, Access { kind, offset: r.sector * 512, len: r.sectors * 512 });
-        id
-    }
-    fn until(&mut self, at: u64) -> Result<(), ReplayError> {
-        while let Some(next) = self.disk.next_completion().filter(|t| *t <= at) {
-            self.to(next);
-        }
-        self.to(at);
-        Ok(())
-    }
-    fn step(&mut self) -> Result<(), ReplayError> {
-        let next = self.disk.next_completion().ok_or_else(|| ReplayError::Failed("the disk forgot a request".into()))?;
-        self.to(next);
-        Ok(())
-    }
-    fn ended(&mut self) -> Vec<(u64, u64)> {
-        std::mem::take(&mut self.ended)
-    }
-}
-
-impl Target for World {
-    fn now(&self) -> u64 {
-        self.now
-    }
-    fn send(&mut self, r: &Traced) -> u64 {
-        if r.writes { self.write(0, r.sector, r.sectors, false) } else { self.read(0, r.sector, r.sectors as u32) }
-    }
-    fn until(&mut self, at: u64) -> Result<(), ReplayError> {
-        self.run_until(at);
-        self.violation.take().map_or(Ok(()), |v| Err(v.into()))
-    }
-    fn step(&mut self) -> Result<(), ReplayError> {
-        if !World::step(self) {
-            return Err(ReplayError::Failed("nothing can happen any more".into()));
-        }
-        self.violation.take().map_or(Ok(()), |v| Err(v.into()))
-    }
-    fn ended(&mut self) -> Vec<(u64, u64)> {
-        self.take_ended().into_iter().map(|e| (e.id, e.took)).collect()
-    }
-}
-
-/// The stamp that sector 0 of the disk has at first.
-const BASE: u64 = 1 << 50;
-
-/// A world with a pool of two SSDs and a write-back volume over a disk.
-fn cached_world(options: &Options, sectors: u64, phase: u8) -> Result<World, ReplayError> {
-    let mut rng = Rng::new(options.seed);
-    let (disk, members) = (Device::Backing(0), [Device::Member(0), Device::Member(1)]);
-    let mut models: BTreeMap<Device, Box<dyn TimingModel>> = BTreeMap::new();
-    models.insert(disk, Box::new(RotatingDisk::new(options.disk.clone())));
-    for m in members {
-        models.insert(m, Box::new(Ssd::new(&options.ssd)));
-    }
-    let key = rng.next();
-    let mut world = World::new(rng, Timing::Models(models));
-    world.count_copies = false;
-    let device = |bytes, base| {
-        let mut device = SimDevice::new(bytes, base);
-        device.tracked = false;
-        device
-    };
-    world.devices.insert(disk, device(sectors * 512, Some(BASE)));
-    for m in members {
-        world.devices.insert(m, device(options.cache_bytes, None));
-    }
-    let pool = PoolPlan {
-        name: "replay".into(),
-        id: [7; 16],
-        key,
-        copies: 2,
-        unit: 512,
-        segment_bytes: 0,
-        intent_pages: 16,
-        witness: false,
-        members: vec![([1; 16], options.cache_bytes), ([2; 16], options.cache_bytes)],
-    };
-    let (_, writes) = plan(&pool).map_err(|e| ReplayError::Failed(e.to_string()))?;
-    world.put_initial(&writes);
-    let election = world.elect(false).map_err(|e| ReplayError::Failed(e.to_string()))?;
-    let id = world.start(options.settings.clone(), election);
-    finish(&mut world, id)?;
-    world.oracles.insert(0, Oracle::new(BASE));
-    let id = world.command(Command::Attach(NewVolume {
-        number: 0,
-        id: [9; 16],
-        name: "volume".into(),
-        sectors,
-        phase,
-        mode: Mode::WriteBack,
-        backing: "disk".into(),
-    }));
-    finish(&mut world, id)?;
-    Ok(world)
-}
-
-/// Lets time pass until a command has ended.
-fn finish(world: &mut World, id: u64) -> Result<(), ReplayError> {
-    loop {
-        match world.command_result(id) {
-            Some(result) => return result.map_err(|e| ReplayError::Failed(e.to_string())),
-            None => Target::step(world)?,
-        }
-    }
 }
 
 /// Replays a trace against the disk alone and against Headpond. The same trace and options give the same result.
@@ -505,10 +359,20 @@ pub fn replay(reader: impl BufRead, options: &Options) -> Result<ReplayResult, R
         return Err(ReplayError::Failed(format!("the trace reaches to sector {sectors}, beyond the modelled disk")));
     }
     let phase = options.phase.unwrap_or_else(|| common_phase(&requests)) % 8;
-    let mut bare =
-        Bare { disk: RotatingDisk::new(options.disk.clone()), now: 0, sent: Vec::new(), done: Vec::new(), ended: Vec::new() };
-    let bare = drive(&mut bare, &requests, options.pace)?;
-    let mut world = cached_world(options, sectors, phase)?;
+    let bare = drive(&mut Bare::new(RotatingDisk::new(options.disk.clone())), &requests, options.pace)?;
+    let modelled = Modelled {
+        sectors,
+        phase,
+        mode: Mode::WriteBack,
+        cache_bytes: options.cache_bytes,
+        ssd: options.ssd.clone(),
+        disk: options.disk.clone(),
+        witness: false,
+        checked: true,
+        settings: options.settings.clone(),
+        seed: options.seed,
+    };
+    let mut world = modelled.build()?;
     let before = (world.disk_reads, world.unasked_disk_reads, member_bytes(&world));
     let cached = drive(&mut world, &requests, options.pace)?;
     let status = world.engine.as_ref().map(|e| e.status()).ok_or_else(|| ReplayError::Failed("the daemon has ended".into()))?;
@@ -536,6 +400,7 @@ fn member_bytes(world: &World) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::Rng;
     use std::fmt::Write;
 
     /// Two partitions that begin off the grid, writes smaller and larger than a block, and reads of what was written.

@@ -329,14 +329,18 @@ impl World {
         true
     }
 
+    /// When the next thing happens, if anything can.
+    pub fn next_time(&mut self) -> Option<u64> {
+        self.pump();
+        let timer = self.engine.as_ref().and_then(Engine::next_timer);
+        let event = self.events.first_key_value().map(|((t, _), _)| *t);
+        [timer, event].into_iter().flatten().min()
+    }
+
     /// Lets time pass until `at` at most, with all that happens before.
     pub fn run_until(&mut self, at: u64) {
         loop {
-            self.pump();
-            let timer = self.engine.as_ref().and_then(Engine::next_timer);
-            let event = self.events.first_key_value().map(|((t, _), _)| *t);
-            let next = [timer, event].into_iter().flatten().min();
-            match next {
+            match self.next_time() {
                 Some(t) if t <= at && self.violation.is_none() => {
                     self.step();
                 }

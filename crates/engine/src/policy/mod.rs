@@ -1,4 +1,6 @@
 //! Decisions without I/O: each from a table of inputs to a table of outputs.
 
 pub mod destage;
+pub mod pace;
+pub mod reclaim;
 pub mod streams;

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod attach;
+pub mod bench;
 pub mod demo;
 pub mod detach;
 mod exhaustive;

@@ -4,7 +4,8 @@ mod page;
 mod plot;
 mod table;
 
-pub use page::page;
+pub use page::{escape, open, page};
+pub use plot::ratios;
 pub use table::terminal;
 
 #[cfg(test)]

@@ -21,12 +21,7 @@ fn class(setup: Setup) -> &'static str {
 pub fn page(figures: &Figures) -> String {
     let mut out = String::new();
     let failures = figures.failures();
-    let _ = write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>Headpond demo</title><style>{STYLE}</style></head><body>\n<h1>Headpond demo</h1>\n"
-    );
+    open(&mut out, "Headpond demo");
     let summary = match (failures.len(), figures.judged) {
         (0, true) => "All promises kept, all checks passed.".to_owned(),
         (0, false) => "All checks passed; a run this short does not judge speed.".to_owned(),
@@ -174,7 +169,17 @@ fn write_lines(out: &mut String, figures: &Figures) {
     }
 }
 
+/// The beginning of a page: its style is in it.
+pub fn open(out: &mut String, title: &str) {
+    let _ = write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
+    );
+}
+
 /// Text as text.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

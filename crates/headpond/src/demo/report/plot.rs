@@ -142,3 +142,36 @@ pub(super) fn bars(title: &str, unit: &str, bars: &[(String, &'static str, f64, 
     }
     out + "</svg>"
 }
+
+/// A lying bar for each name and value, longer by powers of ten, from the line at 1 to the right where it is more and to
+/// the left where it is less; and a thin mark at each one's own `at_least`.
+pub fn ratios(title: &str, rows: &[(String, f64, f64)]) -> String {
+    const NAMES: f64 = 330.0;
+    const ROW: f64 = 17.0;
+    let axis = Axis::new(Scale::Powers, rows.iter().flat_map(|row| [row.1, row.2]).chain([0.99, 1.01]));
+    let x = |value: f64| NAMES + axis.at(value) * (WIDTH - NAMES - 60.0);
+    let height = TOP + ROW * rows.len() as f64 + BOTTOM;
+    let mut out = String::new();
+    let _ = write!(out, "<svg viewBox=\"0 0 {WIDTH:.0} {height:.0}\" role=\"img\" aria-label=\"{title}\">");
+    for value in &axis.marks {
+        let (x, bottom) = (x(*value), height - BOTTOM);
+        let _ = write!(out, "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP:.1}\" y2=\"{bottom:.1}\"/>");
+        let _ = write!(out, "<text class=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{value}</text>", bottom + 16.0);
+    }
+    for (n, (name, value, at_least)) in rows.iter().enumerate() {
+        let (top, one, end) = (TOP + ROW * n as f64, x(1.0), x(*value));
+        let (left, width) = (one.min(end), (one - end).abs().max(1.0));
+        let class = if value < at_least { "bare" } else { "back" };
+        let _ = write!(out, "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>", NAMES - 8.0, top + 12.0);
+        let _ = write!(
+            out,
+            "<rect class=\"{class}\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>",
+            top + 2.0,
+            ROW - 4.0
+        );
+        let mark = x(*at_least);
+        let _ = write!(out, "<line class=\"grid\" x1=\"{mark:.1}\" x2=\"{mark:.1}\" y1=\"{top:.1}\" y2=\"{:.1}\"/>", top + ROW);
+        let _ = write!(out, "<text x=\"{:.1}\" y=\"{:.1}\">{value:.2}</text>", one.max(end) + 5.0, top + 12.0);
+    }
+    out + "</svg>"
+}

@@ -1,0 +1,128 @@
+//! Clients at work on a target: closed loops ask again when answered, bursts come when it is their time.
+
+use super::clients::{Clients, Generator, Pace};
+use super::measure::{Reached, Series};
+use crate::models::SECOND;
+use crate::target::{Answer, Ask, Target};
+use crate::world::Violation;
+use std::collections::BTreeMap;
+
+/// A request under way.
+struct Under {
+    group: usize,
+    begun: u64,
+    bytes: u64,
+    /// It is a write that a flush is to follow.
+    flush_next: bool,
+}
+
+/// How long a phase takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// At most, in nanoseconds.
+    pub ns: u64,
+    /// It ends after a second already if there were this many answers by then: what no disk limits is steady sooner.
+    pub answers: usize,
+}
+
+/// Several groups of clients on one target.
+pub struct Driver {
+    generators: Vec<Generator>,
+    next_burst: Vec<u64>,
+    under: BTreeMap<u64, Under>,
+}
+
+impl Driver {
+    /// The clients begin: closed loops ask at once.
+    pub fn begin(clients: &[Clients], seed: u64, target: &mut impl Target) -> Self {
+        let seed = |n: usize| seed.wrapping_add(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let generators: Vec<_> = clients.iter().enumerate().map(|(n, c)| Generator::new(c.clone(), seed(n))).collect();
+        let mut driver = Self { next_burst: vec![target.now(); generators.len()], generators, under: BTreeMap::new() };
+        for (group, asking) in clients.iter().enumerate() {
+            if let Pace::Closed(depth) = asking.pace {
+                (0..depth).for_each(|_| driver.ask(group, target));
+            }
+        }
+        driver
+    }
+
+    fn ask(&mut self, group: usize, target: &mut impl Target) {
+        let generator = &mut self.generators[group];
+        let ask = generator.ask();
+        let (bytes, flush_next) = match ask {
+            Ask::Write { sectors, .. } => (sectors * 512, generator.clients().flushed),
+            Ask::Read { sectors, .. } => (sectors * 512, false),
+            Ask::Flush => (0, false),
+        };
+        let begun = target.now();
+        let id = target.send(ask);
+        self.under.insert(id, Under { group, begun, bytes, flush_next });
+    }
+
+    /// Deals with an answer. `asks`: closed loops ask again.
+    fn answered(&mut self, answer: Answer, asks: bool, target: &mut impl Target) -> Option<(Under, bool)> {
+        let under = self.under.remove(&answer.id)?;
+        if under.flush_next && !answer.failed {
+            let id = target.send(Ask::Flush);
+            self.under.insert(id, Under { flush_next: false, ..under });
+            return None;
+        }
+        if asks && matches!(self.generators[under.group].clients().pace, Pace::Closed(_)) {
+            self.ask(under.group, target);
+        }
+        Some((under, answer.failed))
+    }
+
+    fn bursts(&mut self, target: &mut impl Target) -> u64 {
+        let mut next = u64::MAX;
+        for group in 0..self.generators.len() {
+            let Pace::Bursts { requests, every_ns } = self.generators[group].clients().pace else { continue };
+            if self.next_burst[group] <= target.now() {
+                self.next_burst[group] += every_ns;
+                (0..requests).for_each(|_| self.ask(group, target));
+            }
+            next = next.min(self.next_burst[group]);
+        }
+        next
+    }
+
+    /// Works for a span and returns what each group reached in it.
+    ///
+    /// # Errors
+    /// Something happened that must not.
+    pub fn run<T: Target>(&mut self, target: &mut T, span: Span) -> Result<Vec<Reached>, Violation> {
+        let begun = target.now();
+        let mut series = vec![Series::default(); self.generators.len()];
+        let mut answers = 0;
+        loop {
+            let now = target.now();
+            let early = answers >= span.answers && now - begun >= SECOND;
+            if now - begun >= span.ns || early {
+                return Ok(series.into_iter().map(|s| s.reached(now - begun)).collect());
+            }
+            let next = self.bursts(target);
+            target.step(next.min(begun + span.ns))?;
+            for answer in target.answers() {
+                let now = target.now();
+                if let Some((under, failed)) = self.answered(answer, true, target) {
+                    answers += 1;
+                    series[under.group].note(now - begun, now - under.begun, under.bytes, failed);
+                }
+            }
+        }
+    }
+
+    /// Asks no more, and waits for the answers still to come.
+    ///
+    /// # Errors
+    /// Something happened that must not.
+    pub fn end(&mut self, target: &mut impl Target) -> Result<(), Violation> {
+        while !self.under.is_empty() {
+            target.step(u64::MAX)?;
+            for answer in target.answers() {
+                self.answered(answer, false, target);
+            }
+        }
+        Ok(())
+    }
+}
