@@ -753,12 +753,11 @@ impl Run {
         self.outcome.drawn.resize(life as usize + 1, 0);
         let last = self.world.operations + operations;
         let mut idle_steps = 0;
-        let (mut before, mut quiet) = (self.world.operations, 0);
+        let mut steps = 0;
         while self.world.operations < last {
-            // Volumes that are refused ask nothing of any device.
-            quiet = if self.world.operations == before { quiet + 1 } else { 0 };
-            before = self.world.operations;
-            if self.second_lost && quiet > 5000 {
+            // Volumes that are refused ask next to nothing of any device.
+            steps += 1;
+            if self.second_lost && steps > 20_000 {
                 break;
             }
             for c in 0..self.busy.len() {
