@@ -16,7 +16,7 @@ pub struct Sickness {
     /// Writes that land elsewhere on the device: the target shows old valid data, the other place well-formed foreign
     /// data (M3).
     pub misdirected_writes: u64,
-    /// Reads that return another place's data (M4).
+    /// Reads that return another place's data (M4), while the pool serves.
     pub misdirected_reads: u64,
     /// Flushes are called done and are not (M6).
     pub lies: bool,

@@ -45,6 +45,8 @@ struct Asked {
     kind: AskedKind,
     submitted: u64,
     at: u64,
+    /// Members that had left when it was submitted.
+    left: u64,
 }
 
 enum AskedKind {
@@ -105,6 +107,8 @@ pub struct World {
     pub errors_allowed: bool,
     model_wakes: BTreeMap<Device, u64>,
     snapshots: BTreeMap<Device, Snapshot>,
+    /// The command that a start ends with, until it has.
+    starting: Option<u64>,
     hash: u64,
     /// Called with each thing that happens, in words.
     pub narrator: Option<Box<dyn FnMut(String)>>,
@@ -139,6 +143,7 @@ impl World {
             errors_allowed: false,
             model_wakes: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            starting: None,
             hash: 0,
             narrator: None,
         }
@@ -219,6 +224,7 @@ impl World {
         let id = self.next_command;
         self.next_command += 1;
         self.commands.insert(id, None);
+        self.starting = Some(id);
         self.engine = Some(Engine::start(self.now, settings, election, &backings, CommandId(id)));
         id
     }
@@ -246,6 +252,11 @@ impl World {
         self.asked.len()
     }
 
+    /// Members that have left, in runs that count copies.
+    fn members_left(&self) -> u64 {
+        self.engine.as_ref().filter(|_| self.count_copies).map_or(0, |e| e.status().stats.members_left)
+    }
+
     fn ask(&mut self, volume: u16, kind: AskedKind, request: Request<SimBuf>) -> u64 {
         let id = self.next_request;
         self.next_request += 1;
@@ -256,7 +267,8 @@ impl World {
             now
         });
         self.say(|| format!("request {id}: {}", in_words(&request)));
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now });
+        let left = self.members_left();
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, left });
         if let Some(e) = &self.engine {
             e.request(volume, RequestId(id), request);
         }
@@ -364,6 +376,7 @@ impl World {
                 Effect::Reply { id, result, .. } => self.reply(id.0, result),
                 Effect::Done { id, result } => {
                     self.trace(id.0 << 8 | u64::from(result.is_ok()));
+                    self.starting = self.starting.filter(|s| *s != id.0);
                     self.commands.insert(id.0, Some(result));
                 }
             }
@@ -537,7 +550,11 @@ impl World {
                 if !d.readable(offset / 512, sectors) || d.fail_reads > 0 && self.rng.one_in(d.fail_reads) {
                     return Err(DeviceError::Failed);
                 }
-                let from = sickness::read_comes_from(d, offset / 512, sectors, &mut self.rng);
+                // Not in a start: a record that it did not see for once would be there again at the next.
+                let from = match self.starting {
+                    Some(_) => offset / 512,
+                    None => sickness::read_comes_from(d, offset / 512, sectors, &mut self.rng),
+                };
                 Ok(Some(d.visible.read(from, sectors as usize)))
             }
             DeviceOp::Write { offset, bufs } => {
@@ -594,7 +611,9 @@ impl World {
                     o.end(*write, ok, ok && *durable);
                 }
                 if let Some(r) = record.filter(|_| ok && self.count_copies) {
-                    self.copies_of(a.volume, r.sector, r.sectors, *durable, false);
+                    // One that a member left under may rest on the other copy, as what was acknowledged just before.
+                    let earlier = self.members_left() > a.left;
+                    self.copies_of(a.volume, r.sector, r.sectors, *durable, earlier);
                 }
             }
             (AskedKind::Flush, Ok(_)) => {
