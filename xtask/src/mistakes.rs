@@ -279,6 +279,11 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "an intent page found on one member taken for everybody's",
+        story: "A crash left the newest page on one member; the start trusts its bits, and that member is lost: the others never had them.",
+        edits: &[Edit { file: "engine.rs", old: "let on_all = holders >= members.len();", new: "let on_all = holders > 0;" }],
+    },
+    Mistake {
         name: "an intent bit cleared without a disk flush",
         story: "A checkpoint clears a region's bit while the disk still has the bypassed write in its volatile cache.",
         edits: &[Edit {

@@ -257,7 +257,7 @@ async fn serve<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, request: Request<B
     }
 }
 
-fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<IntentPage>) -> Rc<Volume<B>> {
+fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPage, bool)>) -> Rc<Volume<B>> {
     let exec = &core.exec;
     let shift = (8 - u64::from(e.phase)) % 8;
     Rc::new(Volume {
@@ -335,6 +335,8 @@ async fn start<B: Buf>(
         if matches == Some(false) && !dirty {
             drop_clean(core, &v);
         }
+        // What some members lack of the intent map they get now.
+        intent::write_pages(core, &v);
         if backings.contains(&v.number) && !v.refused.get() {
             v.serving.set(true);
             core.exec.spawn(destage::run(core.clone(), v.clone()));
@@ -347,8 +349,9 @@ async fn start<B: Buf>(
     Ok(())
 }
 
-/// The newest whole copy of each intent page of a volume. Where none is left everything counts as marked.
-async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<IntentPage> {
+/// The newest whole copy of each intent page of a volume, and whether all members have it. Where none is left everything
+/// counts as marked.
+async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(IntentPage, bool)> {
     let members: Vec<u8> = core.pool.borrow().in_sync().collect();
     let key = core.pool.borrow().key;
     let mut pages = Vec::new();
@@ -362,19 +365,26 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<IntentP
             }
         }
         let mut best: Option<IntentPage> = None;
+        let mut holders = 0;
         for read in reads {
             let Ok(Some(bytes)) = read.await else { continue };
             let Ok(p) = IntentPage::decode(key, &bytes.to_bytes(), page) else { continue };
-            if p.volume == e.number && best.as_ref().is_none_or(|b| b.sequence < p.sequence) {
-                best = Some(p);
+            if p.volume != e.number || best.as_ref().is_some_and(|b| b.sequence > p.sequence) {
+                continue;
             }
+            holders = if best.as_ref() == Some(&p) { holders + 1 } else { 1 };
+            best = Some(p);
         }
-        pages.push(best.unwrap_or_else(|| {
-            let mut all = IntentPage::empty(page, e.number);
-            all.intent.fill(0xff);
-            all.dirty.fill(0xff);
-            all
-        }));
+        let on_all = holders >= members.len();
+        pages.push(best.map_or_else(
+            || {
+                let mut all = IntentPage::empty(page, e.number);
+                all.intent.fill(0xff);
+                all.dirty.fill(0xff);
+                (all, false)
+            },
+            |p| (p, on_all),
+        ));
     }
     pages
 }
@@ -466,7 +476,7 @@ async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), Comman
     // Records of a volume that had this number before must not be replayed into this one.
     checkpoint_now(core).await?;
     let sequence = core.next_version();
-    let pages = (first..first + wanted).map(|p| IntentPage { sequence, ..IntentPage::empty(p, new.number) }).collect();
+    let pages = (first..first + wanted).map(|p| (IntentPage { sequence, ..IntentPage::empty(p, new.number) }, true)).collect();
     let entry = VolumeEntry {
         number: new.number,
         id: new.id,

@@ -79,11 +79,14 @@ pub(crate) fn pages_for(sectors: u64) -> u32 {
 }
 
 impl<B: Buf> Intent<B> {
-    pub fn new(changed: Signal<B>, volume: u16, first_page: u32, pages: Vec<IntentPage>) -> Self {
+    /// Pages, each with whether all members in sync hold it. One that some lack does not count until they do: the member
+    /// that has it may be lost.
+    pub fn new(changed: Signal<B>, volume: u16, first_page: u32, pages: Vec<(IntentPage, bool)>) -> Self {
         let regions = pages.len() * REGIONS_PER_PAGE as usize;
-        let state = |(n, p): (usize, IntentPage)| {
+        let state = |(n, (p, on_all)): (usize, (IntentPage, bool))| {
             let p = IntentPage { page: first_page + n as u32, volume, ..p };
-            PageState { wanted: p.clone(), written: p.clone(), durable: p, needs: false, writing: false }
+            let there = if on_all { p.clone() } else { IntentPage::empty(p.page, volume) };
+            PageState { wanted: p, written: there.clone(), durable: there, needs: !on_all, writing: false }
         };
         Self {
             first_page,

@@ -663,8 +663,9 @@ impl World {
         // A member that died this moment does not count, whether or not the engine has noticed.
         let alive = |m: u8| self.devices.get(&Device::Member(m)).is_some_and(|d| !d.dead);
         let in_sync = status.members.iter().filter(|m| m.in_sync && alive(m.number)).count();
+        let unnoticed = status.members.iter().any(|m| m.in_sync && !alive(m.number));
         // What was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
-        let lost = earlier && in_sync < status.members.len();
+        let lost = unnoticed || earlier && in_sync < status.members.len();
         let need = if lost { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
         // A few sectors of each write: a count of all would cost more than it finds.
         for s in [sector, sector + sectors / 2, sector + sectors - 1] {
