@@ -320,6 +320,18 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "a checkpoint that knows the volumes of a moment before",
+        story: "A volume is attached while a checkpoint waits to begin; its first segment is in the table without a position, and is not replayed.",
+        edits: &[
+            Edit {
+                file: "checkpoint.rs",
+                old: "    core.checkpoint_begins.set(true);\n",
+                new: "    core.checkpoint_begins.set(true);\n    let before = core.all_volumes();\n",
+            },
+            Edit { file: "checkpoint.rs", old: "    let volumes = core.all_volumes();\n", new: "    let volumes = before;\n" },
+        ],
+    },
+    Mistake {
         name: "a checkpoint named before its pages are flushed",
         story: "The superblock that names the image survives a power cut, and pages of the image do not.",
         edits: &[Edit {

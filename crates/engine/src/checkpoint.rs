@@ -110,13 +110,13 @@ impl<B: Buf> Pages<B> {
 
 /// Takes one checkpoint; `false` if a member failed under it.
 async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
-    let volumes = core.all_volumes();
     // No mark is between the log and the map when it begins.
     core.checkpoint_begins.set(true);
     while core.marks_held.get() > 0 {
         core.checkpoint_signal.wait().await;
     }
-    // It begins: from here on the log is replayed.
+    // It begins: from here on the log is replayed. A volume that comes later opens its segments later.
+    let volumes = core.all_volumes();
     let begun = {
         let mut segments = core.segments.borrow_mut();
         segments.settle();
