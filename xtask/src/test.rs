@@ -7,8 +7,8 @@ use crate::{boundaries, hammer, planted, tools};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Seeds of the simulator: a little over four crashes come of each.
-const SEEDS: u64 = 2600;
+/// Seeds of the simulator: a little over six crashes come of each.
+const SEEDS: u64 = 1700;
 /// Crashes, power cuts and daemon deaths together, that the simulator must get through.
 const CRASHES: u64 = 10_000;
 
