@@ -341,15 +341,6 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
-        name: "a checkpoint that leaves out what was emptied since it began",
-        story: "A segment that was open at the beginning got marks alone, and is empty: it is not in the table, and its marks are not replayed.",
-        edits: &[Edit {
-            file: "checkpoint.rs",
-            old: "(s.state != SegmentState::Limbo || s.needed_by >= begun)",
-            new: "s.state != SegmentState::Limbo",
-        }],
-    },
-    Mistake {
         name: "a tombstone dropped before the disk has the zeroes",
         story: "A discarded range is called clean without being zeroed on the disk: the data that was there comes back.",
         edits: &[Edit {
@@ -410,11 +401,6 @@ pub const MISTAKES: &[Mistake] = &[
             old: "let uncertain = lost_copies && ",
             new: "let uncertain = false && lost_copies && ",
         }],
-    },
-    Mistake {
-        name: "members that left one after the other not added up",
-        story: "A second member leaves before what the first left on one copy is mended, and the daemon dies: nobody knows what was dirty there.",
-        edits: &[Edit { file: "membership.rs", old: "left_before.saturating_add(", new: "0u8.saturating_add(" }],
     },
     Mistake {
         name: "dirty data whose copies are gone served from the disk",
