@@ -394,20 +394,6 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit { file: "engine.rs", old: "        core.exec.give_up(since, None);\n", new: "        let _ = since;\n" }],
     },
     Mistake {
-        name: "two members gone at once taken for one",
-        story: "As many members as there are copies are away at a start: what only they knew to be dirty is served from the disk.",
-        edits: &[Edit {
-            file: "engine.rs",
-            old: "let uncertain = lost_copies && ",
-            new: "let uncertain = false && lost_copies && ",
-        }],
-    },
-    Mistake {
-        name: "dirty data whose copies are gone served from the disk",
-        story: "Both members of a pair are gone while the daemon lives; the disk's older data is read in place of what they had.",
-        edits: &[Edit { file: "read.rs", old: "        if plan.lost {\n", new: "        if plan.lost && false {\n" }],
-    },
-    Mistake {
         name: "marks short of space that wake each other",
         story: "Two that wait for space wake each other for ever, in one step of the engine: no completion is taken any more.",
         edits: &[Edit {
