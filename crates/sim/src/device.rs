@@ -168,6 +168,18 @@ pub enum Cut {
     BySector,
 }
 
+impl Cut {
+    /// Whether the next sector of a write is kept; `whole` is what was drawn for the write.
+    fn keeps(self, whole: bool, rng: &mut Rng) -> bool {
+        match self {
+            Cut::LoseAll => false,
+            Cut::KeepAll => true,
+            Cut::ByWrite => whole,
+            Cut::BySector => rng.one_in(2),
+        }
+    }
+}
+
 /// A simulated device.
 #[derive(Clone)]
 pub struct SimDevice {
@@ -252,13 +264,7 @@ impl SimDevice {
     pub fn tear(&mut self, sector: u64, buf: &SimBuf, cut: Cut, rng: &mut Rng) {
         let whole = rng.one_in(2);
         for n in 0..buf.sectors() {
-            let keep = match cut {
-                Cut::LoseAll => false,
-                Cut::KeepAll => true,
-                Cut::ByWrite => whole,
-                Cut::BySector => rng.one_in(2),
-            };
-            if keep {
+            if cut.keeps(whole, rng) {
                 self.visible.set(sector + n as u64, buf.cell(n));
                 self.durable.set(sector + n as u64, buf.cell(n));
             }
@@ -269,13 +275,7 @@ impl SimDevice {
     pub fn land(&mut self, sector: u64, buf: &SimBuf, cut: Cut, rng: &mut Rng) {
         let whole = rng.one_in(2);
         for n in 0..buf.sectors() {
-            let keep = match cut {
-                Cut::LoseAll => false,
-                Cut::KeepAll => true,
-                Cut::ByWrite => whole,
-                Cut::BySector => rng.one_in(2),
-            };
-            if keep {
+            if cut.keeps(whole, rng) {
                 self.write(sector + n as u64, SimBuf::cells(vec![buf.cell(n)]));
             }
         }
@@ -317,13 +317,7 @@ impl SimDevice {
         for c in std::mem::take(&mut self.cache) {
             let whole = rng.one_in(2);
             for n in 0..c.buf.sectors() {
-                let keep = match cut {
-                    Cut::LoseAll => false,
-                    Cut::KeepAll => true,
-                    Cut::ByWrite => whole,
-                    Cut::BySector => rng.one_in(2),
-                };
-                if keep {
+                if cut.keeps(whole, rng) {
                     self.durable.set(c.sector + n as u64, c.buf.cell(n));
                 }
             }

@@ -73,7 +73,7 @@ const EFFORT: u64 = 20_000;
 #[must_use]
 pub fn try_plan(plan: &Plan) -> Trial {
     let o = catch_panics(|| tell_plan(plan, None));
-    Trial { what: o.violation, drawn: o.drawn, operations: o.operations }
+    Trial { what: o.violation, drawn: o.drawn, operations: o.totals.operations }
 }
 
 /// What kind of failure it is: its first words, without numbers. A shorter plan that fails in another way is another story.
@@ -345,9 +345,10 @@ mod tests {
         let whole = tell_plan(&plan, None);
         assert_eq!(whole.violation, None);
         let mut listed = plan.clone();
-        listed.kept.requests = Some((0..).zip(&whole.drawn).flat_map(|(life, n)| (0..*n).map(move |r| (life, r))).collect());
+        listed.kept.requests =
+            Some((0..).zip(&whole.drawn).flat_map(|(life, n)| (0..*n).map(move |r| (life, r))).collect());
         listed.kept.lives = Some((0..plan.crashes).collect());
-        assert_eq!(tell_plan(&listed, None).requests, whole.requests);
+        assert_eq!(tell_plan(&listed, None).totals.requests, whole.totals.requests);
     }
 
     #[test]

@@ -2,391 +2,20 @@
 //! after crash, and ends by healing everything: all I/O ends, all dirty data reaches the disk, and the disk alone is
 //! what the clients wrote.
 
+mod outcome;
+mod plan;
+
+pub use outcome::{Counts, Outcome, Summary, Totals};
+pub use plan::Plan;
+
 use crate::device::SimDevice;
 use crate::models::MILLISECOND;
 use crate::rng::Rng;
-use crate::shrink::Kept;
-use crate::sickness::Sickness;
 use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, Degraded, Device, NewVolume, Settings, Status};
-use std::fmt;
-
-/// What a seed draws.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The seed.
-    pub seed: u64,
-    /// Cache devices, and their size in bytes.
-    pub members: usize,
-    /// Bytes of each.
-    pub member_bytes: u64,
-    /// Copies of dirty data.
-    pub copies: u8,
-    /// Unit of records.
-    pub unit: u32,
-    /// Bytes of a segment.
-    pub segment_bytes: u64,
-    /// Sectors of the volume.
-    pub sectors: u64,
-    /// Sectors that clients use: few, so that they meet.
-    pub hot_sectors: u64,
-    /// The grid's phase.
-    pub phase: u8,
-    /// The volume's mode at first.
-    pub mode: Mode,
-    /// Clients, each with one request under way.
-    pub clients: usize,
-    /// Crashes.
-    pub crashes: u64,
-    /// Power cuts among them, in percent; the rest are daemon deaths.
-    pub power_percent: u64,
-    /// Device operations between crashes, on average.
-    pub operations: u64,
-    /// One start in so many is cut by a crash itself; 0 none.
-    pub crash_in_recovery: u64,
-    /// Crashes come soon after starts, often: what a start took for durable is put to the test.
-    pub hasty: bool,
-    /// Cache devices have power-loss protection.
-    pub protected: bool,
-    /// A member is lost at some point.
-    pub lose_member: bool,
-    /// It is lost together with a crash: the start has to find out.
-    pub lose_with_crash: bool,
-    /// Of two members the lost one is back at starts, alone: it may only be taken if nothing was acknowledged that it lacks.
-    pub swap_members: bool,
-    /// The witness is away while the member is lost, until the crash: no majority, no acknowledgement.
-    pub witness_away: bool,
-    /// It answers nothing more rather than fail; perhaps it comes to itself again.
-    pub hangs: bool,
-    /// Another member is lost later: what only the two had is gone, and must be said to be.
-    pub lose_second: bool,
-    /// Volumes. The second one is detached and attached now and then.
-    pub volumes: u16,
-    /// Sectors of cache devices go bad or flip on one copy, one in so many operations; 0 never.
-    pub rot: u64,
-    /// One member is sick in other ways too.
-    pub sickness: Sickness,
-    /// Mode switches happen.
-    pub switch_modes: bool,
-    /// For a while, up to a power cut, the disk fails reads, writes and flushes, one in so many; 0 never.
-    pub disk_errors: u64,
-    /// Longest request in sectors.
-    pub longest: u64,
-    /// Engine settings.
-    pub settings: Settings,
-    /// What is left of the run where it was made shorter.
-    pub kept: Kept,
-}
-
-impl Plan {
-    /// The plan of a seed.
-    #[must_use]
-    pub fn of(seed: u64) -> Self {
-        let mut r = Rng::new(seed);
-        let members = *r.pick(&[1, 2, 2, 2, 2, 3, 4]);
-        let copies = if members == 1 { 1 } else { 2 };
-        let segment_bytes = *r.pick(&[64 << 10, 64 << 10, 128 << 10]);
-        let slots = r.within(12, 60);
-        let hot_sectors = *r.pick(&[256, 1024, 4096, 16384]);
-        let settings = Settings {
-            stream_bytes: *r.pick(&[32 << 10, 64 << 10, 512 << 10]),
-            large_bytes: *r.pick(&[32 << 10, 64 << 10, 128 << 10]),
-            admit_bytes: *r.pick(&[16 << 10, 64 << 10]),
-            zeroes_bytes: *r.pick(&[16 << 10, 64 << 10]),
-            dirty_percent: *r.pick(&[50, 80]),
-            destage_percent: *r.pick(&[10, 30, 50]),
-            idle_ns: *r.pick(&[MILLISECOND, 20 * MILLISECOND]),
-            chunk_blocks: *r.pick(&[4, 32, 256]),
-            destage_depth: *r.pick(&[1, 4, 16]),
-            destage_run_bytes: *r.pick(&[8 << 10, 64 << 10]),
-            checkpoint_bytes: *r.pick(&[128 << 10, 512 << 10, 8 << 20]),
-            reserve_segments: 2,
-            free_percent: *r.pick(&[5, 10]),
-            appends: *r.pick(&[1, 2, 4, 8]),
-            record_bytes: *r.pick(&[8 << 10, 32 << 10]),
-            max_fragments: *r.pick(&[64, 4096]),
-            ..Settings::default()
-        };
-        Self {
-            seed,
-            members,
-            member_bytes: (2 << 20) + slots * segment_bytes,
-            copies,
-            unit: *r.pick(&[512, 512, 4096]),
-            segment_bytes,
-            sectors: ((3 * 64) << 20) / 512 + r.below(64),
-            hot_sectors,
-            phase: *r.pick(&[0, 0, 7, 3]),
-            mode: *r.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround]),
-            clients: *r.pick(&[1, 4, 12]),
-            crashes: r.within(1, 6),
-            power_percent: *r.pick(&[0, 50, 100, 60]),
-            operations: *r.pick(&[100, 400, 1500]),
-            crash_in_recovery: *r.pick(&[0, 8, 8, 2]),
-            hasty: false,
-            protected: r.one_in(4),
-            lose_member: members > 1 && r.one_in(4),
-            rot: 0,
-            sickness: Sickness::default(),
-            switch_modes: r.one_in(4),
-            disk_errors: 0,
-            longest: *r.pick(&[8, 32, 256]),
-            lose_with_crash: false,
-            swap_members: false,
-            witness_away: false,
-            hangs: false,
-            lose_second: false,
-            volumes: 1,
-            settings,
-            kept: Kept::default(),
-        }
-        .with_rot(&mut r)
-        .with_loss(&mut r)
-    }
-
-    /// How the member is lost, and whether dirty data is taken on one copy then.
-    fn with_loss(self, r: &mut Rng) -> Self {
-        let settings = Settings { degraded: *r.pick(&[Degraded::WriteThrough, Degraded::Continue]), ..self.settings };
-        let swap_members = self.lose_member && self.members == 2 && r.one_in(2);
-        let lose_with_crash = self.lose_member && r.one_in(3);
-        let witness_away = self.lose_member && r.one_in(4);
-        let lose_second = self.lose_member && self.members > 2 && !witness_away && r.one_in(3);
-        let hangs = self.lose_member && !lose_with_crash && r.one_in(3);
-        let settings =
-            Settings { member_timeout_ns: if hangs { 500 * MILLISECOND } else { settings.member_timeout_ns }, ..settings };
-        let volumes = if r.one_in(3) { 2 } else { 1 };
-        Self { lose_with_crash, swap_members, witness_away, lose_second, hangs, volumes, settings, ..self }
-    }
-
-    /// Rot on one device, in runs that lose none: two damages at once are more than the pool promises to bear.
-    fn with_rot(self, r: &mut Rng) -> Self {
-        let bears = self.members > 1 && !self.lose_member;
-        let rots = r.one_in(3) && bears;
-        let sickness = if r.one_in(3) && bears { Sickness::draw(r) } else { Sickness::default() };
-        let hasty = r.one_in(3);
-        let disk_errors = if r.one_in(5) && !self.lose_member { *r.pick(&[3, 10, 50]) } else { 0 };
-        let crashes = if hasty { self.crashes * 2 } else { self.crashes };
-        Self { rot: if rots { 200 } else { 0 }, sickness, hasty, disk_errors, crashes, ..self }
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}",
-            self.seed,
-            self.members,
-            self.member_bytes >> 10,
-            self.copies,
-            self.unit,
-            self.segment_bytes >> 10,
-            self.mode.name(),
-            self.phase,
-            self.clients,
-            self.hot_sectors,
-            self.crashes,
-            self.power_percent,
-            self.operations,
-            self.crash_in_recovery,
-            if self.hasty { ", crashes soon after starts" } else { "" },
-            if self.protected { ", power-loss protection" } else { "" },
-            if self.volumes > 1 { ", two volumes" } else { "" },
-            if self.lose_member { ", a member is lost" } else { "" },
-            if self.hangs { " in that it hangs" } else { "" },
-            if self.lose_second { " and another later" } else { "" },
-            if self.lose_with_crash { " with a crash" } else { "" },
-            if self.swap_members { " and comes back alone" } else { "" },
-            if self.witness_away { ", the witness was away meanwhile" } else { "" },
-            if self.rot > 0 { ", cache devices rot" } else { "" },
-            self.sickness,
-            if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
-            if self.switch_modes { ", modes switch" } else { "" },
-        )
-    }
-}
-
-/// What a run did.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// Requests that ended.
-    pub requests: u64,
-    /// Requests that were drawn, in each life of the daemon.
-    pub drawn: Vec<u64>,
-    /// Power cuts.
-    pub power_cuts: u64,
-    /// Daemon deaths.
-    pub deaths: u64,
-    /// Of both, those that cut a recovery.
-    pub in_recovery: u64,
-    /// Members lost.
-    pub members_lost: u64,
-    /// Times that a lost member was there alone at a start, and was taken: nothing had been acknowledged that it lacked.
-    pub back_taken: u64,
-    /// Times that it was refused.
-    pub back_refused: u64,
-    /// Sums up all that happened.
-    pub hash: u64,
-    /// Device operations.
-    pub operations: u64,
-    /// What went wrong, if anything did.
-    pub violation: Option<String>,
-    /// What the engine counted, summed over its lives.
-    pub counts: Counts,
-}
-
-/// What the engine counted.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    /// Writes absorbed.
-    pub absorbed: u64,
-    /// Writes bypassed.
-    pub bypassed: u64,
-    /// Ordered overwrites.
-    pub ordered: u64,
-    /// Read hits, partial ones included.
-    pub hits: u64,
-    /// Blocks destaged.
-    pub destaged: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-    /// Segments relocated.
-    pub relocated: u64,
-    /// Segments evicted.
-    pub evicted: u64,
-    /// Fills spoiled.
-    pub spoiled: u64,
-    /// Records completed at starts.
-    pub completed: u64,
-    /// Pieces repaired.
-    pub repaired: u64,
-}
-
-impl Counts {
-    fn add(&mut self, s: &Status) {
-        for v in &s.volumes {
-            self.absorbed += v.stats.absorbed.requests;
-            self.bypassed += v.stats.write_bypass.iter().map(|c| c.requests).sum::<u64>();
-            self.ordered += v.stats.ordered_overwrites;
-            self.hits += v.stats.hit.requests + v.stats.partial_hit.requests;
-            self.destaged += v.stats.destaged.bytes / 4096;
-            self.spoiled += v.stats.fills_spoiled;
-        }
-        self.checkpoints += s.stats.checkpoints;
-        self.relocated += s.stats.relocated;
-        self.evicted += s.stats.evicted;
-        self.completed += s.stats.completed_at_start;
-        self.repaired += s.stats.repaired;
-    }
-
-    fn merge(&mut self, o: &Counts) {
-        self.absorbed += o.absorbed;
-        self.bypassed += o.bypassed;
-        self.ordered += o.ordered;
-        self.hits += o.hits;
-        self.destaged += o.destaged;
-        self.checkpoints += o.checkpoints;
-        self.relocated += o.relocated;
-        self.evicted += o.evicted;
-        self.spoiled += o.spoiled;
-        self.completed += o.completed;
-        self.repaired += o.repaired;
-    }
-}
-
-/// Many runs.
-#[derive(Clone, Debug, Default)]
-pub struct Summary {
-    /// Runs.
-    pub seeds: u64,
-    /// Sums of the outcomes.
-    pub requests: u64,
-    /// Power cuts.
-    pub power_cuts: u64,
-    /// Daemon deaths.
-    pub deaths: u64,
-    /// Of both, those that cut a recovery.
-    pub in_recovery: u64,
-    /// Members lost.
-    pub members_lost: u64,
-    /// Times that a lost member was there alone at a start, and was taken: nothing had been acknowledged that it lacked.
-    pub back_taken: u64,
-    /// Times that it was refused.
-    pub back_refused: u64,
-    /// Device operations.
-    pub operations: u64,
-    /// The engine's counts.
-    pub counts: Counts,
-    /// Seeds that failed, with what went wrong.
-    pub failures: Vec<(u64, String)>,
-}
-
-impl Summary {
-    /// Adds a run.
-    pub fn add(&mut self, seed: u64, o: &Outcome) {
-        self.seeds += 1;
-        self.requests += o.requests;
-        self.power_cuts += o.power_cuts;
-        self.deaths += o.deaths;
-        self.in_recovery += o.in_recovery;
-        self.members_lost += o.members_lost;
-        self.back_taken += o.back_taken;
-        self.back_refused += o.back_refused;
-        self.operations += o.operations;
-        self.counts.merge(&o.counts);
-        if let Some(v) = &o.violation {
-            self.failures.push((seed, v.clone()));
-        }
-    }
-
-    /// Adds what another thread summed up.
-    pub fn merge(&mut self, o: Summary) {
-        self.seeds += o.seeds;
-        self.requests += o.requests;
-        self.power_cuts += o.power_cuts;
-        self.deaths += o.deaths;
-        self.in_recovery += o.in_recovery;
-        self.members_lost += o.members_lost;
-        self.back_taken += o.back_taken;
-        self.back_refused += o.back_refused;
-        self.operations += o.operations;
-        self.counts.merge(&o.counts);
-        self.failures.extend(o.failures);
-        self.failures.sort();
-    }
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let c = &self.counts;
-        writeln!(
-            f,
-            "{} seeds, {} crashes: {} power cuts and {} daemon deaths, {} of them in recovery; {} members lost, which came back alone {} times and were refused {} times",
-            self.seeds,
-            self.power_cuts + self.deaths,
-            self.power_cuts,
-            self.deaths,
-            self.in_recovery,
-            self.members_lost,
-            self.back_taken + self.back_refused,
-            self.back_refused
-        )?;
-        writeln!(f, "{} requests, {} device operations", self.requests, self.operations)?;
-        writeln!(
-            f,
-            "writes: {} absorbed, {} bypassed, {} of them ordered overwrites; {} read hits; {} fills spoiled",
-            c.absorbed, c.bypassed, c.ordered, c.hits, c.spoiled
-        )?;
-        write!(
-            f,
-            "{} blocks destaged, {} checkpoints, {} segments relocated, {} evicted, {} records completed at starts, {} pieces repaired",
-            c.destaged, c.checkpoints, c.relocated, c.evicted, c.completed, c.repaired
-        )
-    }
-}
+use headpond_engine::{Command, Device, NewVolume};
 
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
@@ -444,7 +73,7 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
     let result = run.all();
     let mut outcome = run.outcome;
     outcome.hash = run.world.trace_hash();
-    outcome.operations = run.world.operations;
+    outcome.totals.operations = run.world.operations;
     if let Err(Violation(what)) = result {
         outcome.violation = Some(what);
     }
@@ -614,7 +243,7 @@ impl Run {
                     return Err(v);
                 }
             }
-            self.outcome.in_recovery += 1;
+            self.outcome.totals.in_recovery += 1;
             self.crash();
         }
         self.start_whole()
@@ -626,19 +255,19 @@ impl Run {
         } else {
             self.before_crash();
             self.world.kill();
-            self.outcome.deaths += 1;
+            self.outcome.totals.deaths += 1;
         }
     }
 
     fn power_cut(&mut self) {
         self.before_crash();
         self.world.cut_power();
-        self.outcome.power_cuts += 1;
+        self.outcome.totals.power_cuts += 1;
     }
 
     fn before_crash(&mut self) {
         if let Some(e) = &self.world.engine {
-            self.outcome.counts.add(&e.status());
+            self.outcome.totals.counts.add(&e.status());
         }
         for b in &mut self.busy {
             *b = None;
@@ -663,9 +292,9 @@ impl Run {
         if self.world.elect(true).is_ok() {
             self.world.note("THE LOST MEMBER IS BACK, ALONE");
             self.lost = Some(away);
-            self.outcome.back_taken += 1;
+            self.outcome.totals.back_taken += 1;
         } else {
-            self.outcome.back_refused += 1;
+            self.outcome.totals.back_refused += 1;
             self.set_dead(Device::Member(away), false);
             // Beside the other it is known to be stale; or it is away again.
             let again = self.rng.one_in(2);
@@ -682,7 +311,7 @@ impl Run {
     fn lose_member(&mut self, hangs: bool) {
         let m = self.rng.below(self.plan.members as u64) as u8;
         self.lost = Some(m);
-        self.outcome.members_lost += 1;
+        self.outcome.totals.members_lost += 1;
         if hangs {
             self.world.hang(Device::Member(m), true);
         } else {
@@ -697,7 +326,7 @@ impl Run {
         let m = (first + self.rng.within(1, self.plan.members as u64 - 1) as u8) % self.plan.members as u8;
         self.set_dead(Device::Member(m), true);
         self.world.note(&format!("CACHE DEVICE {m} IS LOST TOO"));
-        self.outcome.members_lost += 1;
+        self.outcome.totals.members_lost += 1;
         (self.second_lost, self.world.errors_allowed, self.world.count_copies) = (true, true, false);
     }
 
@@ -799,7 +428,7 @@ impl Run {
                 return Err(v);
             }
             for e in self.world.take_ended() {
-                self.outcome.requests += 1;
+                self.outcome.totals.requests += 1;
                 for b in self.busy.iter_mut().filter(|b| **b == Some(e.id)) {
                     *b = None;
                 }
@@ -916,7 +545,7 @@ impl Run {
             self.finish(id, "detach")?;
         }
         if let Some(e) = &self.world.engine {
-            self.outcome.counts.add(&e.status());
+            self.outcome.totals.counts.add(&e.status());
         }
         let all: Vec<u16> = self.world.oracles.keys().copied().collect();
         all.into_iter().for_each(|v| self.world.check_disk(v));

@@ -1,5 +1,9 @@
 //! The world: an engine, its devices, virtual time, and clients' requests checked against the oracle.
 
+mod checks;
+mod crash;
+mod words;
+
 use crate::buf::SimBuf;
 use crate::device::{Cut, NumberMap, SimDevice};
 use crate::models::{Access, Kind, TimingModel};
@@ -14,6 +18,7 @@ use headpond_engine::{
     RequestError, RequestId, Settings,
 };
 use std::collections::BTreeMap;
+use words::in_words;
 
 /// A device operation under way.
 struct Flight {
@@ -444,29 +449,6 @@ impl World {
         }
     }
 
-    /// Whether a client waits for a read that a range lies in.
-    fn asked_for(&self, of: u16, start: u64, count: u64) -> bool {
-        self.asked.values().any(|a| match a.kind {
-            AskedKind::Read { sector, sectors } => {
-                a.volume == of && sector <= start && start + count <= sector + u64::from(sectors)
-            }
-            _ => false,
-        })
-    }
-
-    /// R13, by looking: no two changes of overlapping sectors of a device are under way at once.
-    fn one_writer_per_range(&mut self, device: Device, op: &DeviceOp<SimBuf>) {
-        if matches!(self.timing, Timing::Models(_)) {
-            return;
-        }
-        let Some((start, end)) = changes(op) else { return };
-        let clash =
-            self.flights.values().find(|f| f.device == device && changes(&f.op).is_some_and(|(s, e)| s < end && start < e));
-        if clash.is_some() {
-            self.fail(format!("two writes to bytes {start} to {end} of {device} are in flight at once (R13)"));
-        }
-    }
-
     fn event(&mut self, at: u64, event: Event) {
         let n = self.next_event;
         self.next_event += 1;
@@ -634,187 +616,9 @@ impl World {
         self.ended.push(Ended { id, took: self.now - a.at, error });
     }
 
-    fn check_read(&mut self, a: &Asked, sector: u64, sectors: u32, bufs: &[SimBuf]) {
-        let cells: Vec<_> = bufs.iter().flat_map(|b| (0..b.sectors()).map(|n| b.cell(n))).collect();
-        if cells.len() != sectors as usize {
-            self.fail(format!("a read of {sectors} sectors returned {}", cells.len()));
-            return;
-        }
-        let mut wrong = None;
-        if let Some(o) = self.oracles.get_mut(&a.volume) {
-            for (n, cell) in cells.iter().enumerate() {
-                let s = sector + n as u64;
-                let stamp = cell.stamp().unwrap_or(u64::MAX);
-                if let Err(allowed) = o.check(s, stamp, a.submitted) {
-                    wrong = Some(format!("sector {s} read as {}, allowed were {}", show(stamp), show_all(&allowed)));
-                    break;
-                }
-            }
-        }
-        if let Some(what) = wrong {
-            self.fail(what);
-        }
-    }
-
-    /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be.
-    fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, earlier: bool) {
-        let Some(engine) = &self.engine else { return };
-        let status = engine.status();
-        // A member that died this moment does not count, whether or not the engine has noticed.
-        let alive = |m: u8| self.devices.get(&Device::Member(m)).is_some_and(|d| !d.dead);
-        let in_sync = status.members.iter().filter(|m| m.in_sync && alive(m.number)).count();
-        let unnoticed = status.members.iter().any(|m| m.in_sync && !alive(m.number));
-        // What was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
-        let lost = unnoticed || earlier && in_sync < status.members.len();
-        let need = if lost { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
-        // A few sectors of each write: a count of all would cost more than it finds.
-        for s in [sector, sector + sectors / 2, sector + sectors - 1] {
-            let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
-            if stamp == 0 {
-                continue;
-            }
-            let on = |d: &SimDevice| if durable { d.durable.get(s).stamp() } else { d.visible.get(s).stamp() };
-            if self.devices.get(&Device::Backing(volume)).is_some_and(|d| on(d) == Some(stamp)) {
-                continue;
-            }
-            let holds = |m: &u8, at: u64| {
-                self.devices.get(&Device::Member(*m)).is_some_and(|d| {
-                    let image = if durable { &d.durable } else { &d.visible };
-                    !d.dead && image.get(at).stamp() == Some(stamp)
-                })
-            };
-            let place = self.place_of(volume, s).unwrap_or_default();
-            let mut copies = place.iter().filter(|(m, at)| holds(m, *at)).count();
-            if copies < need {
-                // What is being moved is still where it was: look everywhere.
-                copies = self
-                    .devices
-                    .iter()
-                    .filter(|(device, d)| {
-                        let image = if durable { &d.durable } else { &d.visible };
-                        matches!(device, Device::Member(_)) && !d.dead && image.holds(stamp)
-                    })
-                    .count();
-            }
-            if copies < need {
-                let how = if durable { "durably " } else { "" };
-                self.fail(format!(
-                    "sector {s} was acknowledged as {} {how}with {copies} copies on the media, of {need}; the map says {place:?}",
-                    show(stamp)
-                ));
-                return;
-            }
-        }
-    }
-
-    /// The segment table against the map: what it counts is what is there, and what is dirty has its copies.
-    pub fn check_segments(&mut self, volume: u16) {
-        let Some(engine) = &self.engine else { return };
-        let mut counted: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
-        engine.each_piece(volume, |_, p| {
-            let c = counted.entry(p.segment).or_default();
-            c.0 += 1;
-            c.1 += u32::from(p.dirty());
-        });
-        let whole = engine.status().members.iter().all(|m| m.in_sync);
-        let copies = usize::from(engine.status().copies);
-        let mut wrong = None;
-        engine.each_segment(|n, s| {
-            if s.volume != volume {
-                return;
-            }
-            let (live, dirty) = counted.get(&n).copied().unwrap_or_default();
-            if (s.live, s.dirty) != (live, dirty) {
-                wrong = Some(format!("segment {n} counts {} pieces, {} dirty; the map has {live}, {dirty}", s.live, s.dirty));
-            }
-            if whole && self.count_copies && dirty > 0 && s.places().count() < copies {
-                wrong = Some(format!("segment {n} holds {dirty} dirty pieces on {} copies", s.places().count()));
-            }
-        });
-        if let Some(what) = wrong {
-            self.fail(what);
-        }
-    }
-
-    /// Where the cache says that a sector's copies are; whether they are there is looked up on the media.
-    fn place_of(&self, volume: u16, sector: u64) -> Option<Vec<(u8, u64)>> {
-        let engine = self.engine.as_ref()?;
-        engine.locate(volume, sector).map(|v| v.into_iter().map(|(m, byte)| (m, byte / 512)).collect())
-    }
-
     /// Tells a story's narrator.
     pub fn note(&mut self, what: &str) {
         self.say(|| what.to_string());
-    }
-
-    /// The daemon dies. Of what it had in flight each write may still land, until the next claim is granted.
-    pub fn kill(&mut self) {
-        self.note("THE DAEMON IS KILLED");
-        self.end_daemon();
-        for f in self.take_flights() {
-            let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector]);
-            for (sector, buf) in written(&f.op) {
-                if let Some(d) = self.devices.get_mut(&f.device) {
-                    d.land(sector, &buf, cut, &mut self.rng);
-                }
-            }
-        }
-        for o in self.oracles.values_mut() {
-            o.killed();
-        }
-    }
-
-    /// The power goes, for everything at once.
-    pub fn cut_power(&mut self) {
-        self.note("POWER CUT");
-        self.end_daemon();
-        let flights = self.take_flights();
-        let mut rolled_back = Vec::new();
-        let mut cuts = Vec::new();
-        for (device, d) in &mut self.devices {
-            let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
-            cuts.push((*device, cut, d.unflushed().count()));
-            d.cut_power(cut, &mut self.rng);
-            let cut = *self.rng.pick(&[Cut::LoseAll, Cut::KeepAll, Cut::ByWrite, Cut::BySector, Cut::BySector]);
-            for f in flights.iter().filter(|f| f.device == *device) {
-                for (sector, buf) in written(&f.op) {
-                    d.tear(sector, &buf, cut, &mut self.rng);
-                }
-            }
-            if self.snapshots.get_mut(device).is_some_and(|s| s.perhaps_restore(d, &mut self.rng)) {
-                rolled_back.push(*device);
-            }
-        }
-        for device in rolled_back {
-            self.say(|| format!("{} WENT BACK TO AN OLDER STATE", device.to_string().to_uppercase()));
-        }
-        for (device, cut, writes) in cuts {
-            self.say(|| format!("{device} had {writes} writes unflushed: {cut:?}"));
-        }
-        for o in self.oracles.values_mut() {
-            o.power_cut();
-        }
-    }
-
-    fn end_daemon(&mut self) {
-        self.engine = None;
-        self.asked.clear();
-        self.events.clear();
-        self.commands.clear();
-        self.ended.clear();
-        self.model_wakes.clear();
-    }
-
-    /// What was in flight, in an order of chance.
-    fn take_flights(&mut self) -> Vec<Flight> {
-        let mut flights: Vec<(u64, Flight)> = self.flights.drain().collect();
-        flights.sort_by_key(|f| f.0);
-        let mut out = Vec::with_capacity(flights.len());
-        while !flights.is_empty() {
-            let n = self.rng.below(flights.len() as u64) as usize;
-            out.push(flights.swap_remove(n).1);
-        }
-        out
     }
 
     /// The changes in flight, in the order of their submission: the device, the first sector, and what is written.
@@ -846,57 +650,6 @@ impl World {
     pub fn busy(&self) -> bool {
         !self.flights.is_empty()
     }
-
-    /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same.
-    pub fn check_disk(&mut self, volume: u16) {
-        let Some(o) = self.oracles.get_mut(&volume) else { return };
-        let now = o.tick();
-        let mut wrong = None;
-        for s in o.touched() {
-            let stamp = self.devices[&Device::Backing(volume)].visible.get(s).stamp().unwrap_or(u64::MAX);
-            if let Err(allowed) = o.check(s, stamp, now) {
-                wrong = Some(format!(
-                    "after the detach, sector {s} of the disk is {}, allowed were {}",
-                    show(stamp),
-                    show_all(&allowed)
-                ));
-                break;
-            }
-        }
-        if let Some(what) = wrong {
-            self.fail(what);
-        }
-    }
-}
-
-/// A request in words.
-fn in_words(r: &Request<SimBuf>) -> String {
-    match r {
-        Request::Read { sector, sectors } => format!("read {sector} +{sectors}"),
-        Request::Write { sector, data, fua } => {
-            let write = data.run().unwrap_or(0) >> 20;
-            format!("write {write}: {sector} +{}{}", data.sectors(), if *fua { ", durable" } else { "" })
-        }
-        Request::Flush => "flush".into(),
-        Request::Discard { sector, sectors } => format!("discard {sector} +{sectors}"),
-        Request::WriteZeroes { sector, sectors, fua } => {
-            format!("write zeroes {sector} +{sectors}{}", if *fua { ", durable" } else { "" })
-        }
-    }
-}
-
-/// A stamp in words.
-fn show(stamp: u64) -> String {
-    match stamp {
-        0 => "zeroes".into(),
-        u64::MAX => "metadata".into(),
-        s if s >= 1 << 50 => format!("as at first (sector {})", s & ((1 << 50) - 1)),
-        s => format!("write {} (sector {})", s >> 20, s & 0xf_ffff),
-    }
-}
-
-fn show_all(stamps: &[u64]) -> String {
-    stamps.iter().map(|s| show(*s)).collect::<Vec<_>>().join(", ")
 }
 
 /// The bytes that an operation changes.

@@ -108,7 +108,7 @@ fn tell(seed: u64) -> ExitCode {
             ExitCode::FAILURE
         }
         None => {
-            println!("passed: {} requests, {} device operations", outcome.requests, outcome.operations);
+            println!("passed: {} requests, {} device operations", outcome.totals.requests, outcome.totals.operations);
             ExitCode::SUCCESS
         }
     }
@@ -127,7 +127,7 @@ fn fresh() -> u64 {
 
 fn show_progress(sum: &Summary, count: u64) {
     let line =
-        format!("{} of {count} seeds, {} crashes, {} failures", sum.seeds, sum.power_cuts + sum.deaths, sum.failures.len());
+        format!("{} of {count} seeds, {} crashes, {} failures", sum.seeds, sum.totals.crashes(), sum.failures.len());
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{line}\r");
     } else {
@@ -145,17 +145,18 @@ fn in_words(sum: &Summary, took: Duration) -> String {
 }
 
 fn as_json(sum: &Summary, from: u64, took: Duration) -> String {
-    let c = &sum.counts;
+    let t = &sum.totals;
+    let c = &t.counts;
     serde_json::json!({
         "from": from,
         "seeds": sum.seeds,
         "seconds": took.as_secs_f64(),
-        "requests": sum.requests,
-        "device_operations": sum.operations,
-        "power_cuts": sum.power_cuts,
-        "daemon_deaths": sum.deaths,
-        "in_recovery": sum.in_recovery,
-        "members_lost": sum.members_lost,
+        "requests": t.requests,
+        "device_operations": t.operations,
+        "power_cuts": t.power_cuts,
+        "daemon_deaths": t.deaths,
+        "in_recovery": t.in_recovery,
+        "members_lost": t.members_lost,
         "absorbed": c.absorbed,
         "bypassed": c.bypassed,
         "ordered_overwrites": c.ordered,

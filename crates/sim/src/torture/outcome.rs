@@ -1,0 +1,170 @@
+//! What runs did, one and many, and what the engine counted meanwhile.
+
+use headpond_engine::Status;
+use std::fmt;
+
+/// What was done, in one run or in many.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Requests that ended.
+    pub requests: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Daemon deaths.
+    pub deaths: u64,
+    /// Of both, those that cut a recovery.
+    pub in_recovery: u64,
+    /// Members lost.
+    pub members_lost: u64,
+    /// Times that a lost member was there alone at a start, and was taken: nothing had been acknowledged that it lacked.
+    pub back_taken: u64,
+    /// Times that it was refused.
+    pub back_refused: u64,
+    /// Device operations.
+    pub operations: u64,
+    /// What the engine counted, over its lives.
+    pub counts: Counts,
+}
+
+impl Totals {
+    /// Power cuts and daemon deaths.
+    #[must_use]
+    pub fn crashes(&self) -> u64 {
+        self.power_cuts + self.deaths
+    }
+
+    fn add(&mut self, o: &Totals) {
+        self.requests += o.requests;
+        self.power_cuts += o.power_cuts;
+        self.deaths += o.deaths;
+        self.in_recovery += o.in_recovery;
+        self.members_lost += o.members_lost;
+        self.back_taken += o.back_taken;
+        self.back_refused += o.back_refused;
+        self.operations += o.operations;
+        self.counts.merge(&o.counts);
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What was done.
+    pub totals: Totals,
+    /// Requests that were drawn, in each life of the daemon.
+    pub drawn: Vec<u64>,
+    /// Sums up all that happened.
+    pub hash: u64,
+    /// What went wrong, if anything did.
+    pub violation: Option<String>,
+}
+
+/// What the engine counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Writes absorbed.
+    pub absorbed: u64,
+    /// Writes bypassed.
+    pub bypassed: u64,
+    /// Ordered overwrites.
+    pub ordered: u64,
+    /// Read hits, partial ones included.
+    pub hits: u64,
+    /// Blocks destaged.
+    pub destaged: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Segments relocated.
+    pub relocated: u64,
+    /// Segments evicted.
+    pub evicted: u64,
+    /// Fills spoiled.
+    pub spoiled: u64,
+    /// Records completed at starts.
+    pub completed: u64,
+    /// Pieces repaired.
+    pub repaired: u64,
+}
+
+impl Counts {
+    /// Adds what an engine has counted in its life.
+    pub fn add(&mut self, s: &Status) {
+        for v in &s.volumes {
+            self.absorbed += v.stats.absorbed.requests;
+            self.bypassed += v.stats.write_bypass.iter().map(|c| c.requests).sum::<u64>();
+            self.ordered += v.stats.ordered_overwrites;
+            self.hits += v.stats.hit.requests + v.stats.partial_hit.requests;
+            self.destaged += v.stats.destaged.bytes / 4096;
+            self.spoiled += v.stats.fills_spoiled;
+        }
+        self.checkpoints += s.stats.checkpoints;
+        self.relocated += s.stats.relocated;
+        self.evicted += s.stats.evicted;
+        self.completed += s.stats.completed_at_start;
+        self.repaired += s.stats.repaired;
+    }
+
+    fn merge(&mut self, o: &Counts) {
+        self.absorbed += o.absorbed;
+        self.bypassed += o.bypassed;
+        self.ordered += o.ordered;
+        self.hits += o.hits;
+        self.destaged += o.destaged;
+        self.checkpoints += o.checkpoints;
+        self.relocated += o.relocated;
+        self.evicted += o.evicted;
+        self.spoiled += o.spoiled;
+        self.completed += o.completed;
+        self.repaired += o.repaired;
+    }
+}
+
+/// Many runs.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Runs.
+    pub seeds: u64,
+    /// What was done in all of them.
+    pub totals: Totals,
+    /// Seeds that failed, with what went wrong.
+    pub failures: Vec<(u64, String)>,
+}
+
+impl Summary {
+    /// Adds a run.
+    pub fn add(&mut self, seed: u64, o: &Outcome) {
+        self.seeds += 1;
+        self.totals.add(&o.totals);
+        self.failures.extend(o.violation.iter().map(|v| (seed, v.clone())));
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let t = &self.totals;
+        let c = &t.counts;
+        writeln!(
+            f,
+            "{} seeds, {} crashes: {} power cuts and {} daemon deaths, {} of them in recovery; {} members lost, which came back alone {} times and were refused {} times",
+            self.seeds,
+            t.crashes(),
+            t.power_cuts,
+            t.deaths,
+            t.in_recovery,
+            t.members_lost,
+            t.back_taken + t.back_refused,
+            t.back_refused
+        )?;
+        writeln!(f, "{} requests, {} device operations", t.requests, t.operations)?;
+        writeln!(
+            f,
+            "writes: {} absorbed, {} bypassed, {} of them ordered overwrites; {} read hits; {} fills spoiled",
+            c.absorbed, c.bypassed, c.ordered, c.hits, c.spoiled
+        )?;
+        write!(
+            f,
+            "{} blocks destaged, {} checkpoints, {} segments relocated, {} evicted, {} records completed at starts, {} pieces repaired",
+            c.destaged, c.checkpoints, c.relocated, c.evicted, c.completed, c.repaired
+        )
+    }
+}

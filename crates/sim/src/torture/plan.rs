@@ -1,0 +1,204 @@
+//! What a seed draws: geometry, load, settings, faults.
+
+use crate::models::MILLISECOND;
+use crate::rng::Rng;
+use crate::shrink::Kept;
+use crate::sickness::Sickness;
+use headpond_engine::format::Mode;
+use headpond_engine::{Degraded, Settings};
+use std::fmt;
+
+/// What a seed draws.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Cache devices, and their size in bytes.
+    pub members: usize,
+    /// Bytes of each.
+    pub member_bytes: u64,
+    /// Copies of dirty data.
+    pub copies: u8,
+    /// Unit of records.
+    pub unit: u32,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Sectors of the volume.
+    pub sectors: u64,
+    /// Sectors that clients use: few, so that they meet.
+    pub hot_sectors: u64,
+    /// The grid's phase.
+    pub phase: u8,
+    /// The volume's mode at first.
+    pub mode: Mode,
+    /// Clients, each with one request under way.
+    pub clients: usize,
+    /// Crashes.
+    pub crashes: u64,
+    /// Power cuts among them, in percent; the rest are daemon deaths.
+    pub power_percent: u64,
+    /// Device operations between crashes, on average.
+    pub operations: u64,
+    /// One start in so many is cut by a crash itself; 0 none.
+    pub crash_in_recovery: u64,
+    /// Crashes come soon after starts, often: what a start took for durable is put to the test.
+    pub hasty: bool,
+    /// Cache devices have power-loss protection.
+    pub protected: bool,
+    /// A member is lost at some point.
+    pub lose_member: bool,
+    /// It is lost together with a crash: the start has to find out.
+    pub lose_with_crash: bool,
+    /// Of two members the lost one is back at starts, alone: it may only be taken if nothing was acknowledged that it lacks.
+    pub swap_members: bool,
+    /// The witness is away while the member is lost, until the crash: no majority, no acknowledgement.
+    pub witness_away: bool,
+    /// It answers nothing more rather than fail; perhaps it comes to itself again.
+    pub hangs: bool,
+    /// Another member is lost later: what only the two had is gone, and must be said to be.
+    pub lose_second: bool,
+    /// Volumes. The second one is detached and attached now and then.
+    pub volumes: u16,
+    /// Sectors of cache devices go bad or flip on one copy, one in so many operations; 0 never.
+    pub rot: u64,
+    /// One member is sick in other ways too.
+    pub sickness: Sickness,
+    /// Mode switches happen.
+    pub switch_modes: bool,
+    /// For a while, up to a power cut, the disk fails reads, writes and flushes, one in so many; 0 never.
+    pub disk_errors: u64,
+    /// Longest request in sectors.
+    pub longest: u64,
+    /// Engine settings.
+    pub settings: Settings,
+    /// What is left of the run where it was made shorter.
+    pub kept: Kept,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut r = Rng::new(seed);
+        let members = *r.pick(&[1, 2, 2, 2, 2, 3, 4]);
+        let copies = if members == 1 { 1 } else { 2 };
+        let segment_bytes = *r.pick(&[64 << 10, 64 << 10, 128 << 10]);
+        let slots = r.within(12, 60);
+        let hot_sectors = *r.pick(&[256, 1024, 4096, 16384]);
+        let settings = Settings {
+            stream_bytes: *r.pick(&[32 << 10, 64 << 10, 512 << 10]),
+            large_bytes: *r.pick(&[32 << 10, 64 << 10, 128 << 10]),
+            admit_bytes: *r.pick(&[16 << 10, 64 << 10]),
+            zeroes_bytes: *r.pick(&[16 << 10, 64 << 10]),
+            dirty_percent: *r.pick(&[50, 80]),
+            destage_percent: *r.pick(&[10, 30, 50]),
+            idle_ns: *r.pick(&[MILLISECOND, 20 * MILLISECOND]),
+            chunk_blocks: *r.pick(&[4, 32, 256]),
+            destage_depth: *r.pick(&[1, 4, 16]),
+            destage_run_bytes: *r.pick(&[8 << 10, 64 << 10]),
+            checkpoint_bytes: *r.pick(&[128 << 10, 512 << 10, 8 << 20]),
+            reserve_segments: 2,
+            free_percent: *r.pick(&[5, 10]),
+            appends: *r.pick(&[1, 2, 4, 8]),
+            record_bytes: *r.pick(&[8 << 10, 32 << 10]),
+            max_fragments: *r.pick(&[64, 4096]),
+            ..Settings::default()
+        };
+        Self {
+            seed,
+            members,
+            member_bytes: (2 << 20) + slots * segment_bytes,
+            copies,
+            unit: *r.pick(&[512, 512, 4096]),
+            segment_bytes,
+            sectors: ((3 * 64) << 20) / 512 + r.below(64),
+            hot_sectors,
+            phase: *r.pick(&[0, 0, 7, 3]),
+            mode: *r.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround]),
+            clients: *r.pick(&[1, 4, 12]),
+            crashes: r.within(1, 6),
+            power_percent: *r.pick(&[0, 50, 100, 60]),
+            operations: *r.pick(&[100, 400, 1500]),
+            crash_in_recovery: *r.pick(&[0, 8, 8, 2]),
+            hasty: false,
+            protected: r.one_in(4),
+            lose_member: members > 1 && r.one_in(4),
+            rot: 0,
+            sickness: Sickness::default(),
+            switch_modes: r.one_in(4),
+            disk_errors: 0,
+            longest: *r.pick(&[8, 32, 256]),
+            lose_with_crash: false,
+            swap_members: false,
+            witness_away: false,
+            hangs: false,
+            lose_second: false,
+            volumes: 1,
+            settings,
+            kept: Kept::default(),
+        }
+        .with_rot(&mut r)
+        .with_loss(&mut r)
+    }
+
+    /// How the member is lost, and whether dirty data is taken on one copy then.
+    fn with_loss(self, r: &mut Rng) -> Self {
+        let settings = Settings { degraded: *r.pick(&[Degraded::WriteThrough, Degraded::Continue]), ..self.settings };
+        let swap_members = self.lose_member && self.members == 2 && r.one_in(2);
+        let lose_with_crash = self.lose_member && r.one_in(3);
+        let witness_away = self.lose_member && r.one_in(4);
+        let lose_second = self.lose_member && self.members > 2 && !witness_away && r.one_in(3);
+        let hangs = self.lose_member && !lose_with_crash && r.one_in(3);
+        let settings =
+            Settings { member_timeout_ns: if hangs { 500 * MILLISECOND } else { settings.member_timeout_ns }, ..settings };
+        let volumes = if r.one_in(3) { 2 } else { 1 };
+        Self { lose_with_crash, swap_members, witness_away, lose_second, hangs, volumes, settings, ..self }
+    }
+
+    /// Rot on one device, in runs that lose none: two damages at once are more than the pool promises to bear.
+    fn with_rot(self, r: &mut Rng) -> Self {
+        let bears = self.members > 1 && !self.lose_member;
+        let rots = r.one_in(3) && bears;
+        let sickness = if r.one_in(3) && bears { Sickness::draw(r) } else { Sickness::default() };
+        let hasty = r.one_in(3);
+        let disk_errors = if r.one_in(5) && !self.lose_member { *r.pick(&[3, 10, 50]) } else { 0 };
+        let crashes = if hasty { self.crashes * 2 } else { self.crashes };
+        Self { rot: if rots { 200 } else { 0 }, sickness, hasty, disk_errors, crashes, ..self }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            self.seed,
+            self.members,
+            self.member_bytes >> 10,
+            self.copies,
+            self.unit,
+            self.segment_bytes >> 10,
+            self.mode.name(),
+            self.phase,
+            self.clients,
+            self.hot_sectors,
+            self.crashes,
+            self.power_percent,
+            self.operations,
+            self.crash_in_recovery,
+            if self.hasty { ", crashes soon after starts" } else { "" },
+            if self.protected { ", power-loss protection" } else { "" },
+            if self.volumes > 1 { ", two volumes" } else { "" },
+            if self.lose_member { ", a member is lost" } else { "" },
+            if self.hangs { " in that it hangs" } else { "" },
+            if self.lose_second { " and another later" } else { "" },
+            if self.lose_with_crash { " with a crash" } else { "" },
+            if self.swap_members { " and comes back alone" } else { "" },
+            if self.witness_away { ", the witness was away meanwhile" } else { "" },
+            if self.rot > 0 { ", cache devices rot" } else { "" },
+            self.sickness,
+            if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
+            if self.switch_modes { ", modes switch" } else { "" },
+        )
+    }
+}

@@ -1,0 +1,162 @@
+//! What is looked at while a world runs: what reads return, copies on the media, the engine's tables, the disk alone.
+
+use super::words::{show, show_all};
+use super::{Asked, AskedKind, Timing, World, changes};
+use crate::buf::SimBuf;
+use crate::device::SimDevice;
+use headpond_engine::{Device, DeviceOp};
+use std::collections::BTreeMap;
+
+impl World {
+    /// Whether a client waits for a read that a range lies in.
+    pub(super) fn asked_for(&self, of: u16, start: u64, count: u64) -> bool {
+        self.asked.values().any(|a| match a.kind {
+            AskedKind::Read { sector, sectors } => {
+                a.volume == of && sector <= start && start + count <= sector + u64::from(sectors)
+            }
+            _ => false,
+        })
+    }
+
+    /// R13, by looking: no two changes of overlapping sectors of a device are under way at once.
+    pub(super) fn one_writer_per_range(&mut self, device: Device, op: &DeviceOp<SimBuf>) {
+        if matches!(self.timing, Timing::Models(_)) {
+            return;
+        }
+        let Some((start, end)) = changes(op) else { return };
+        let clash =
+            self.flights.values().find(|f| f.device == device && changes(&f.op).is_some_and(|(s, e)| s < end && start < e));
+        if clash.is_some() {
+            self.fail(format!("two writes to bytes {start} to {end} of {device} are in flight at once (R13)"));
+        }
+    }
+
+    pub(super) fn check_read(&mut self, a: &Asked, sector: u64, sectors: u32, bufs: &[SimBuf]) {
+        let cells: Vec<_> = bufs.iter().flat_map(|b| (0..b.sectors()).map(|n| b.cell(n))).collect();
+        if cells.len() != sectors as usize {
+            self.fail(format!("a read of {sectors} sectors returned {}", cells.len()));
+            return;
+        }
+        let mut wrong = None;
+        if let Some(o) = self.oracles.get_mut(&a.volume) {
+            for (n, cell) in cells.iter().enumerate() {
+                let s = sector + n as u64;
+                let stamp = cell.stamp().unwrap_or(u64::MAX);
+                if let Err(allowed) = o.check(s, stamp, a.submitted) {
+                    wrong = Some(format!("sector {s} read as {}, allowed were {}", show(stamp), show_all(&allowed)));
+                    break;
+                }
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+
+    /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be.
+    pub(super) fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, earlier: bool) {
+        let Some(engine) = &self.engine else { return };
+        let status = engine.status();
+        // A member that died this moment does not count, whether or not the engine has noticed.
+        let alive = |m: u8| self.devices.get(&Device::Member(m)).is_some_and(|d| !d.dead);
+        let in_sync = status.members.iter().filter(|m| m.in_sync && alive(m.number)).count();
+        let unnoticed = status.members.iter().any(|m| m.in_sync && !alive(m.number));
+        // What was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
+        let lost = unnoticed || earlier && in_sync < status.members.len();
+        let need = if lost { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
+        // A few sectors of each write: a count of all would cost more than it finds.
+        for s in [sector, sector + sectors / 2, sector + sectors - 1] {
+            let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
+            if stamp == 0 {
+                continue;
+            }
+            let on = |d: &SimDevice| if durable { d.durable.get(s).stamp() } else { d.visible.get(s).stamp() };
+            if self.devices.get(&Device::Backing(volume)).is_some_and(|d| on(d) == Some(stamp)) {
+                continue;
+            }
+            let holds = |m: &u8, at: u64| {
+                self.devices.get(&Device::Member(*m)).is_some_and(|d| {
+                    let image = if durable { &d.durable } else { &d.visible };
+                    !d.dead && image.get(at).stamp() == Some(stamp)
+                })
+            };
+            let place = self.place_of(volume, s).unwrap_or_default();
+            let mut copies = place.iter().filter(|(m, at)| holds(m, *at)).count();
+            if copies < need {
+                // What is being moved is still where it was: look everywhere.
+                copies = self
+                    .devices
+                    .iter()
+                    .filter(|(device, d)| {
+                        let image = if durable { &d.durable } else { &d.visible };
+                        matches!(device, Device::Member(_)) && !d.dead && image.holds(stamp)
+                    })
+                    .count();
+            }
+            if copies < need {
+                let how = if durable { "durably " } else { "" };
+                self.fail(format!(
+                    "sector {s} was acknowledged as {} {how}with {copies} copies on the media, of {need}; the map says {place:?}",
+                    show(stamp)
+                ));
+                return;
+            }
+        }
+    }
+
+    /// The segment table against the map: what it counts is what is there, and what is dirty has its copies.
+    pub fn check_segments(&mut self, volume: u16) {
+        let Some(engine) = &self.engine else { return };
+        let mut counted: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        engine.each_piece(volume, |_, p| {
+            let c = counted.entry(p.segment).or_default();
+            c.0 += 1;
+            c.1 += u32::from(p.dirty());
+        });
+        let whole = engine.status().members.iter().all(|m| m.in_sync);
+        let copies = usize::from(engine.status().copies);
+        let mut wrong = None;
+        engine.each_segment(|n, s| {
+            if s.volume != volume {
+                return;
+            }
+            let (live, dirty) = counted.get(&n).copied().unwrap_or_default();
+            if (s.live, s.dirty) != (live, dirty) {
+                wrong = Some(format!("segment {n} counts {} pieces, {} dirty; the map has {live}, {dirty}", s.live, s.dirty));
+            }
+            if whole && self.count_copies && dirty > 0 && s.places().count() < copies {
+                wrong = Some(format!("segment {n} holds {dirty} dirty pieces on {} copies", s.places().count()));
+            }
+        });
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+
+    /// Where the cache says that a sector's copies are; whether they are there is looked up on the media.
+    fn place_of(&self, volume: u16, sector: u64) -> Option<Vec<(u8, u64)>> {
+        let engine = self.engine.as_ref()?;
+        engine.locate(volume, sector).map(|v| v.into_iter().map(|(m, byte)| (m, byte / 512)).collect())
+    }
+
+    /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same.
+    pub fn check_disk(&mut self, volume: u16) {
+        let Some(o) = self.oracles.get_mut(&volume) else { return };
+        let now = o.tick();
+        let mut wrong = None;
+        for s in o.touched() {
+            let stamp = self.devices[&Device::Backing(volume)].visible.get(s).stamp().unwrap_or(u64::MAX);
+            if let Err(allowed) = o.check(s, stamp, now) {
+                wrong = Some(format!(
+                    "after the detach, sector {s} of the disk is {}, allowed were {}",
+                    show(stamp),
+                    show_all(&allowed)
+                ));
+                break;
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+}
