@@ -1,4 +1,4 @@
-//! Runs seeds until one fails: `hunt FROM COUNT SECONDS THREADS`.
+//! Runs seeds until one fails: `hunt FROM COUNT SECONDS THREADS [FEATURE..]`.
 //!
 //! For whoever plants mistakes (`cargo xtask planted`) and wants to know whether the simulator sees them: what was done
 //! is printed as lines of a word and its values.
@@ -8,14 +8,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 fn main() -> ExitCode {
-    let numbers: Option<Vec<u64>> = std::env::args().skip(1).map(|a| a.parse().ok()).collect();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Option<Vec<u64>> = args.iter().take(4).map(|a| a.parse().ok()).collect();
     let Some([from, count, seconds, threads]) = numbers.as_deref() else {
-        eprintln!("hunt FROM COUNT SECONDS THREADS");
+        eprintln!("hunt FROM COUNT SECONDS THREADS [FEATURE..]");
         return ExitCode::from(2);
     };
     let swarm = Swarm {
         from: *from,
         count: *count,
+        with: args[4..].to_vec(),
         threads: *threads as usize,
         twice: false,
         stop_at_failure: true,
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
     };
     let sum = swarm.run(|_| ());
     println!("seeds {}", sum.seeds);
+    println!("crashes {}", sum.totals.crashes());
     for (seed, what) in &sum.failures {
         println!("failed {seed} {}", what.chars().take(300).collect::<String>());
     }

@@ -345,8 +345,7 @@ mod tests {
         let whole = tell_plan(&plan, None);
         assert_eq!(whole.violation, None);
         let mut listed = plan.clone();
-        listed.kept.requests =
-            Some((0..).zip(&whole.drawn).flat_map(|(life, n)| (0..*n).map(move |r| (life, r))).collect());
+        listed.kept.requests = Some((0..).zip(&whole.drawn).flat_map(|(life, n)| (0..*n).map(move |r| (life, r))).collect());
         listed.kept.lives = Some((0..plan.crashes).collect());
         assert_eq!(tell_plan(&listed, None).totals.requests, whole.totals.requests);
     }

@@ -16,8 +16,10 @@ const ENDLESS: Duration = Duration::from_secs(40);
 pub struct Swarm {
     /// The first seed.
     pub from: u64,
-    /// How many.
+    /// How many, of those that are run.
     pub count: u64,
+    /// Only seeds that have drawn all of these are run: names of [`crate::torture::FEATURES`].
+    pub with: Vec<String>,
     /// Threads.
     pub threads: usize,
     /// Runs each seed twice, and calls it a failure if the two differ.
@@ -33,7 +35,8 @@ impl Swarm {
     /// an engine that runs in a circle, ends the process: nothing else can end it.
     pub fn run(&self, progress: impl Fn(&Summary) + Sync) -> Summary {
         let begun = Instant::now();
-        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (next, taken, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let with: Vec<&str> = self.with.iter().map(String::as_str).collect();
         let sum = Mutex::new(Summary::default());
         let threads = self.threads.max(1);
         // For each thread when its seed began, in milliseconds, and which it is; zero once the thread has ended.
@@ -43,11 +46,13 @@ impl Swarm {
             for (since, current) in &running {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) && self.limit.is_none_or(|l| begun.elapsed() < l) {
-                        let n = next.fetch_add(1, Ordering::Relaxed);
-                        if n >= self.count {
+                        let seed = self.from.wrapping_add(next.fetch_add(1, Ordering::Relaxed));
+                        if !with.is_empty() && Plan::of(seed).has(&with) == Ok(false) {
+                            continue;
+                        }
+                        if taken.fetch_add(1, Ordering::Relaxed) >= self.count {
                             break;
                         }
-                        let seed = self.from.wrapping_add(n);
                         current.store(seed, Ordering::Relaxed);
                         since.store(now(), Ordering::Relaxed);
                         let outcome = if self.twice { run_twice(seed) } else { run_caught(seed) };
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_seed_run_twice_is_the_same_to_the_bit() {
-        let swarm = Swarm { from: 1, count: 6, threads: 2, twice: true, stop_at_failure: false, limit: None };
+        let swarm = Swarm { from: 1, count: 6, with: Vec::new(), threads: 2, twice: true, stop_at_failure: false, limit: None };
         let differ: Vec<_> = swarm.run(|_| ()).failures.into_iter().filter(|(_, w)| w.starts_with("two runs differ")).collect();
         assert_eq!(differ, []);
     }

@@ -6,7 +6,7 @@ mod outcome;
 mod plan;
 
 pub use outcome::{Counts, Outcome, Summary, Totals};
-pub use plan::Plan;
+pub use plan::{Drawn, FEATURES, Plan};
 
 use crate::device::SimDevice;
 use crate::models::MILLISECOND;

@@ -32,6 +32,9 @@ pub struct Args {
     /// The first seed; a fresh one is drawn otherwise. With --exhaustive the first sequence
     #[arg(long, visible_alias = "seed-base", value_name = "N|SEQUENCE")]
     from: Option<String>,
+    /// Run only seeds that have drawn this, one-member, loss, second-loss, hang, two-volumes and others; may be given again
+    #[arg(long, value_name = "FEATURE", conflicts_with_all = ["seed", "plain", "exhaustive"])]
+    with: Vec<String>,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -74,9 +77,17 @@ pub fn run(args: &Args) -> ExitCode {
     if args.plain {
         return plain::run(from, count, threads, args.json);
     }
-    eprintln!("seeds {from} to {}, on {threads} threads", from.saturating_add(count.saturating_sub(1)));
+    let with: Vec<&str> = args.with.iter().map(String::as_str).collect();
+    if let Err(unknown) = Plan::of(from).has(&with) {
+        eprintln!("--with: {unknown}");
+        return ExitCode::from(2);
+    }
+    match with.as_slice() {
+        [] => eprintln!("seeds {from} to {}, on {threads} threads", from.saturating_add(count.saturating_sub(1))),
+        with => eprintln!("{count} seeds from {from} on that have drawn {}, on {threads} threads", with.join(" and ")),
+    }
     let begun = Instant::now();
-    let swarm = Swarm { from, count, threads, twice: args.twice, stop_at_failure: false, limit: None };
+    let swarm = Swarm { from, count, with: args.with.clone(), threads, twice: args.twice, stop_at_failure: false, limit: None };
     let shown = Mutex::new(begun);
     let sum = swarm.run(|sum| {
         let Ok(mut shown) = shown.lock() else { return };
@@ -126,8 +137,7 @@ fn fresh() -> u64 {
 }
 
 fn show_progress(sum: &Summary, count: u64) {
-    let line =
-        format!("{} of {count} seeds, {} crashes, {} failures", sum.seeds, sum.totals.crashes(), sum.failures.len());
+    let line = format!("{} of {count} seeds, {} crashes, {} failures", sum.seeds, sum.totals.crashes(), sum.failures.len());
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{line}\r");
     } else {

@@ -75,7 +75,41 @@ pub struct Plan {
     pub kept: Kept,
 }
 
+/// Whether a plan has drawn something.
+pub type Drawn = fn(&Plan) -> bool;
+
+/// What a plan may have drawn beside the load, by name.
+pub const FEATURES: &[(&str, Drawn)] = &[
+    ("one-member", |p| p.members == 1),
+    ("loss", |p| p.lose_member),
+    ("loss-with-crash", |p| p.lose_with_crash),
+    ("second-loss", |p| p.lose_second),
+    ("hang", |p| p.hangs),
+    ("swap", |p| p.swap_members),
+    ("witness-away", |p| p.witness_away),
+    ("rot", |p| p.rot > 0),
+    ("sick", |p| p.sickness.any()),
+    ("disk-errors", |p| p.disk_errors > 0),
+    ("two-volumes", |p| p.volumes > 1),
+    ("mode-switches", |p| p.switch_modes),
+    ("hasty", |p| p.hasty),
+];
+
 impl Plan {
+    /// Whether the seed has drawn all of these, by their names in [`FEATURES`]; an unknown name is an error that says so.
+    ///
+    /// # Errors
+    /// A name that is not in the list.
+    pub fn has(&self, features: &[&str]) -> Result<bool, String> {
+        features.iter().try_fold(true, |all, name| match FEATURES.iter().find(|(n, _)| n == name) {
+            Some((_, drawn)) => Ok(all && drawn(self)),
+            None => {
+                let names: Vec<&str> = FEATURES.iter().map(|(n, _)| *n).collect();
+                Err(format!("there is no feature {name:?}; there are {}", names.join(", ")))
+            }
+        })
+    }
+
     /// The plan of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
