@@ -402,4 +402,40 @@ pub const MISTAKES: &[Mistake] = &[
             new: "                    core.space.wait_until(core.now() + 10_000_000).await;\n",
         }],
     },
+    Mistake {
+        name: "members that left one after the other not added up",
+        story: "A cache device leaves, and before what it alone had with another is mended, that other one: after a restart the disk is taken for current there.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "    let left_before = core.pool.borrow().left;\n",
+            new: "    let left_before = 0;\n",
+        }],
+    },
+    Mistake {
+        name: "a volume served though its copies left with their members",
+        story: "As many cache devices are gone as there are copies: records may be missing that nobody left has heard of, and the volume is served.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "let lost_copies = core.pool.borrow().left >= core.pool.borrow().copies;",
+            new: "let lost_copies = false;",
+        }],
+    },
+    Mistake {
+        name: "dirty data without a copy read from the disk",
+        story: "Both copies of a dirty block are gone, and its range is served from the disk, which is older (R8).",
+        edits: &[Edit {
+            file: "read.rs",
+            old: "                } else if p.dirty() {\n",
+            new: "                } else if false && p.dirty() {\n",
+        }],
+    },
+    Mistake {
+        name: "marks in a segment emptied during a checkpoint left out",
+        story: "A segment whose marks emptied another is itself emptied while the checkpoint is taken: it is not in the table, and its marks are not replayed.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "(s.state != SegmentState::Limbo || s.needed_by >= begun)",
+            new: "s.state != SegmentState::Limbo",
+        }],
+    },
 ];
