@@ -363,7 +363,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The disk has a write whose record a power cut then takes: the clean copy that the record had replaced comes back, older than the disk.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "    if durable(core).await.is_err() {\n        return false;\n    }\n    let chunk",
+            old: "    if durable(core).await.is_err() {\n        return End::Nothing(Obstacle::Members);\n    }\n    let chunk",
             new: "    let chunk",
         }],
     },
@@ -419,6 +419,22 @@ pub const MISTAKES: &[Mistake] = &[
             old: "let lost_copies = core.pool.borrow().left >= core.pool.borrow().copies;",
             new: "let lost_copies = false;",
         }],
+    },
+    Mistake {
+        name: "a refused volume forgiven by the next checkpoint",
+        story: "Records may be missing, and the volume is refused; a checkpoint of what is left clears the marks that say so, and the next start serves it.",
+        edits: &[
+            Edit {
+                file: "checkpoint.rs",
+                old: "    if mended && !volumes.iter().any(|v| v.refused.get()) {",
+                new: "    if mended {",
+            },
+            Edit {
+                file: "checkpoint.rs",
+                old: "    for v in volumes.iter().filter(|v| !v.refused.get()) {",
+                new: "    for v in &volumes {",
+            },
+        ],
     },
     Mistake {
         name: "dirty data without a copy read from the disk",

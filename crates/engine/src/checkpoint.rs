@@ -198,7 +198,8 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     }
     let pointer = CheckpointPointer { sequence, area, pages: pages.next, members, version: core.version.get(), generation };
     core.pool.borrow_mut().checkpoint = pointer;
-    if mended {
+    // What nobody has heard of no checkpoint can mend: a volume that is refused for it stays so, at the next start too.
+    if mended && !volumes.iter().any(|v| v.refused.get()) {
         core.pool.borrow_mut().left = 0;
     }
     if !core.write_superblock().await {
@@ -212,7 +213,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         }
         segments.settle();
     }
-    for v in &volumes {
+    for v in volumes.iter().filter(|v| !v.refused.get()) {
         let none = Vec::new();
         let regions = cleared.iter().find(|(w, _)| Rc::ptr_eq(v, w)).map_or(&none, |(_, r)| r);
         v.intent.clear(regions, begun, |r| {

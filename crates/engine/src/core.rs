@@ -1,5 +1,6 @@
 //! What all parts of the engine share: the pool's state, the volumes, the counters.
 
+use crate::destage::Stuck;
 use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
 use crate::intent::Intent;
@@ -124,7 +125,9 @@ pub(crate) struct Volume<B: Buf> {
     pub requests: Cell<u32>,
     pub requests_changed: Signal<B>,
     pub sweep_at: Cell<u64>,
-    pub destage_stuck: Cell<u32>,
+    pub destage_failures: Cell<u32>,
+    /// Since when nothing gets clean, while that lasts.
+    pub stuck: Cell<Option<Stuck>>,
     pub destaging: Cell<bool>,
     /// What destage reaches, and the turns of writes that wait for what it wins.
     pub reached: Cell<Reached>,

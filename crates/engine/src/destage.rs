@@ -21,6 +21,8 @@ use core::ops::Range;
 
 /// How long to leave a disk alone that failed to take or to keep what was destaged.
 const AFTER_FAILURE_NS: u64 = 1_000_000_000;
+/// How long to wait where nothing can be destaged just now.
+const MOMENT_NS: u64 = 1_000_000;
 
 /// Destages a volume as the policy says, for as long as the engine lives.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
@@ -42,13 +44,67 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             reached.begin(now);
             volume.reached.set(reached);
         }
-        if !chunk(&core, &volume, depth).await {
-            volume.destage_stuck.set(volume.destage_stuck.get() + 1);
-            core.exec.sleep(AFTER_FAILURE_NS).await;
-        } else {
-            volume.destage_stuck.set(0);
+        match chunk(&core, &volume, depth).await {
+            End::Won => {
+                volume.stuck.set(None);
+                volume.destage_failures.set(0);
+            }
+            // What is written meanwhile, and the devices' answers, must be heard between.
+            End::Later => core.exec.sleep(MOMENT_NS).await,
+            End::Nothing(Obstacle::Lost) => {
+                let rounds = still_stuck(&core, &volume, Obstacle::Lost);
+                core.exec.sleep(rounds.min(250) * MOMENT_NS).await;
+            }
+            end => {
+                match end {
+                    End::Nothing(why) => drop(still_stuck(&core, &volume, why)),
+                    _ => volume.stuck.set(None),
+                }
+                volume.destage_failures.set(volume.destage_failures.get() + 1);
+                core.exec.sleep(AFTER_FAILURE_NS).await;
+            }
         }
     }
+}
+
+/// How a chunk ended.
+enum End {
+    /// All that was written is clean.
+    Won,
+    /// Some is clean, and the disk did not take the rest.
+    Part,
+    /// Nothing was to be done just now.
+    Later,
+    /// Nothing became clean.
+    Nothing(Obstacle),
+}
+
+/// Why dirty data does not get to the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Obstacle {
+    /// The disk does not take it, or does not keep it.
+    Disk,
+    /// Too few cache devices are left to note that it is clean.
+    Members,
+    /// No copy of it is left.
+    Lost,
+}
+
+/// Chunk after chunk nothing became clean.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stuck {
+    /// When the first of them ended.
+    pub since: u64,
+    /// How many there were.
+    pub rounds: u64,
+    /// Why the last of them failed.
+    pub why: Obstacle,
+}
+
+fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64 {
+    let (since, rounds) = volume.stuck.get().map_or((core.now(), 0), |s| (s.since, s.rounds));
+    volume.stuck.set(Some(Stuck { since, rounds: rounds + 1, why }));
+    rounds + 1
 }
 
 /// Writes to keep in flight now.
@@ -69,13 +125,16 @@ struct Chunk<B: Buf> {
     version: u64,
     runs: RefCell<VecDeque<Range<u64>>>,
     written: RefCell<Vec<u64>>,
+    /// The disk did not take a write.
     failed: Cell<bool>,
+    /// Of a block no copy could be read.
+    lost: Cell<bool>,
     workers: Cell<usize>,
     done: Signal<B>,
 }
 
-/// One chunk; `false` if the disk or the log did not take it.
-async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize) -> bool {
+/// One chunk.
+async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize) -> End {
     let mut blocks = Vec::new();
     let most = core.settings.chunk_blocks;
     let from = volume.sweep_at.get();
@@ -87,20 +146,20 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     // A record that is being appended may hold an older version than the map: that block's turn comes later.
     blocks.retain(|b| !volume.is_pending(&(*b..b + 1)));
     if blocks.is_empty() {
-        core.exec.sleep(1_000_000).await;
-        return true;
+        return End::Later;
     }
     let version = core.version.get();
     // Nothing reaches the disk before its record is durable: else a power cut could leave the disk newer than a clean
     // copy that the lost record had replaced, in a region that nobody marked.
     if durable(core).await.is_err() {
-        return false;
+        return End::Nothing(Obstacle::Members);
     }
     let chunk = Rc::new(Chunk {
         version,
         runs: RefCell::new(merge(&blocks, core.settings.destage_run_bytes)),
         written: RefCell::default(),
         failed: Cell::new(false),
+        lost: Cell::new(false),
         workers: Cell::new(depth),
         done: Signal::new(&core.exec),
     });
@@ -118,23 +177,25 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     let mut written = core::mem::take(&mut *chunk.written.borrow_mut());
     if written.is_empty() {
         volume.sweep_at.set(blocks.last().map_or(0, |b| b + 1));
-        // Of all of them no copy is left: the next ones may be better, and the devices' answers must be heard between.
-        core.exec.sleep(1_000_000).await;
-        return !chunk.failed.get();
+        return match (chunk.failed.get(), chunk.lost.get()) {
+            (true, _) => End::Nothing(Obstacle::Disk),
+            (false, true) => End::Nothing(Obstacle::Lost),
+            (false, false) => End::Later,
+        };
     }
     written.sort_unstable();
     volume.sweep_at.set(written.last().map_or(0, |b| b + 1));
     if volume.disk_flusher.flush_since(failures).await.is_err() {
         // Nothing may be assumed of what was written since the last good flush (R9): it stays dirty, and is written again.
-        return false;
+        return End::Nothing(Obstacle::Disk);
     }
     let marks = merge(&written, u64::MAX)
         .into_iter()
         .map(|r| Item::MarkClean { block: r.start, count: (r.end - r.start) as u32, version: chunk.version })
         .collect();
-    let Ok(marked) = volume.dirty_log.append_marks(core, volume, marks).await else { return false };
+    let Ok(marked) = volume.dirty_log.append_marks(core, volume, marks).await else { return End::Nothing(Obstacle::Members) };
     if durable(core).await.is_err() {
-        return false;
+        return End::Nothing(Obstacle::Members);
     }
     {
         let mut map = volume.map.borrow_mut();
@@ -147,7 +208,7 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     drop(marked);
     volume.stats.borrow_mut().destaged.add(written.len() as u64 * 4096);
     core.space.notify();
-    !chunk.failed.get()
+    if chunk.failed.get() { End::Part } else { End::Won }
 }
 
 /// Runs of consecutive blocks, none longer than `most_bytes`.
@@ -202,7 +263,10 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
                 }
             }
             // Never destaged and never called clean: it stays, pinned and reported (R9).
-            Err(_) => damaged.push(*block),
+            Err(_) => {
+                damaged.push(*block);
+                chunk.lost.set(true);
+            }
         }
     }
     for (block, p) in zeroes {

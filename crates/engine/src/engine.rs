@@ -1,6 +1,7 @@
 //! The engine as its host sees it: requests, completions and time go in, effects come out.
 
 use crate::core::{Core, Member, Pool, Volume};
+use crate::destage::Obstacle;
 use crate::election::Election;
 use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
@@ -10,7 +11,7 @@ use crate::io::{
     RequestError, RequestId,
 };
 use crate::log::Log;
-use crate::map::Map;
+use crate::map::{Map, mask};
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
 use crate::settings::Settings;
@@ -27,6 +28,9 @@ use headpond_format::{Class, INTENT_PAGE_BYTES, IntentPage, MAX_VOLUMES, MemberS
 
 /// Blocks of each volume compared with its disk at a start.
 const SAMPLES: usize = 32;
+/// Who waits for a volume to be clean is told that it will not be when nothing has become clean for this long, though it
+/// was tried.
+const STUCK_NS: u64 = 10_000_000_000;
 
 /// A pool with its volumes, being served.
 ///
@@ -290,7 +294,8 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         requests: Cell::new(0),
         requests_changed: Signal::new(exec),
         sweep_at: Cell::new(0),
-        destage_stuck: Cell::new(0),
+        destage_failures: Cell::new(0),
+        stuck: Cell::new(None),
         destaging: Cell::new(false),
         reached: Cell::default(),
         turns: Cell::default(),
@@ -414,7 +419,7 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
     let find = |n: u16| core.volume(n).ok_or(CommandError::NoSuchVolume);
     match command {
         Command::Attach(new) => attach(core, new).await,
-        Command::Detach { volume } => detach(core, &find(volume)?, cancel).await,
+        Command::Detach { volume, give_up_lost } => detach(core, &find(volume)?, give_up_lost, cancel).await,
         Command::SetMode { volume, mode } => set_mode(core, &find(volume)?, mode, cancel).await,
         Command::Destage { volume } => {
             let v = find(volume)?;
@@ -500,16 +505,25 @@ async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), Comman
     Ok(())
 }
 
-/// Waits until nothing on the volume is dirty.
+/// Waits until nothing on the volume is dirty, or until it has shown that this will not be: nobody waits for ever.
 async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) -> Result<(), CommandError> {
     v.wanted_clean.set(v.wanted_clean.get() + 1);
     v.work.notify();
+    // What went wrong before somebody waited may have been mended.
+    v.stuck.set(None);
     let result = loop {
         if v.map.borrow().dirty_blocks() == 0 && v.pending.borrow().is_empty() {
             break Ok(());
         }
         if cancel.wanted() {
             break Err(CommandError::Cancelled);
+        }
+        if let Some(stuck) = v.stuck.get().filter(|s| s.rounds >= 3 && core.now().saturating_sub(s.since) >= STUCK_NS) {
+            break Err(match stuck.why {
+                Obstacle::Disk => CommandError::Disk,
+                Obstacle::Members => CommandError::NoMembers,
+                Obstacle::Lost => CommandError::Lost { blocks: v.map.borrow().dirty_blocks() },
+            });
         }
         v.work.wait_until(core.now() + 20_000_000).await;
     };
@@ -550,11 +564,27 @@ fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
     segments.settle();
 }
 
-async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) -> Result<(), CommandError> {
+/// Gives up what is dirty and has no copy left. Nobody reads the volume any more, and soon there is none: nothing has to
+/// be written down.
+fn forget_lost<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+    let mut blocks = Vec::new();
+    v.map.borrow().each_in(0..u64::MAX >> 8, |b, _| blocks.push(b));
+    let mut map = v.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for b in blocks {
+        map.forget(&mut segments, b, mask(0, BLOCK_SECTORS as u8), u64::MAX);
+    }
+    segments.settle();
+}
+
+async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool, cancel: &Cancel) -> Result<(), CommandError> {
     if v.refused.get() || !v.serving.get() {
         return Err(CommandError::NotServed);
     }
-    set_mode(core, v, Mode::PassThrough, cancel).await?;
+    let lost = match set_mode(core, v, Mode::PassThrough, cancel).await {
+        Err(CommandError::Lost { .. }) if give_up_lost => true,
+        result => result.map(|()| false)?,
+    };
     v.serving.set(false);
     loop {
         let wait = v.requests_changed.wait();
@@ -564,10 +594,10 @@ async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) 
         wait.await;
     }
     // A write that came by after the volume was clean went past the cache; nothing is dirty again.
-    clean(core, v, cancel).await?;
-    if v.disk_flusher.flush().await.is_err() {
+    let cleaned = if lost { Ok(()) } else { clean(core, v, cancel).await };
+    if cleaned.is_err() || v.disk_flusher.flush().await.is_err() {
         v.serving.set(true);
-        return Err(CommandError::Disk);
+        return cleaned.and(Err(CommandError::Disk));
     }
     loop {
         if v.fills.borrow().is_empty() && v.pending.borrow().is_empty() && v.dirty_log.queued() + v.clean_log.queued() == 0 {
@@ -576,6 +606,9 @@ async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) 
         core.exec.sleep(1_000_000).await;
     }
     drop_clean(core, v);
+    if lost {
+        forget_lost(core, v);
+    }
     v.dirty_log.seal(core);
     v.clean_log.seal(core);
     core.segments.borrow_mut().settle();
@@ -669,7 +702,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                     fragments: map.extra_pieces(),
                     map_bytes: map.memory(),
                     destaging: v.destaging.get(),
-                    destage_failures: v.destage_stuck.get(),
+                    destage_failures: v.destage_failures.get(),
                     requests: v.requests.get(),
                     stats: v.stats.borrow().clone(),
                 }

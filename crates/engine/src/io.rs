@@ -217,6 +217,8 @@ pub enum Command {
     Detach {
         /// The volume.
         volume: u16,
+        /// Let go of it also where dirty data is lost, with all its copies: the disk keeps what it had there before.
+        give_up_lost: bool,
     },
     /// Switch a volume's mode; leaving write-back destages it.
     SetMode {
@@ -259,6 +261,11 @@ pub enum CommandError {
     Cancelled,
     /// The backing device failed.
     Disk,
+    /// Of dirty data no copy can be read any more.
+    Lost {
+        /// Blocks that hold some.
+        blocks: u64,
+    },
     /// No cache device is left, or no majority.
     NoMembers,
 }
@@ -282,6 +289,10 @@ impl fmt::Display for CommandError {
             CommandError::Cancelled => f.write_str("Cancelled. What was done so far is safe and stays; start it again to go on."),
             CommandError::Disk => f.write_str(
                 "The backing device failed. What is dirty stays in the cache, safe. Look at the device's own log, then try again.",
+            ),
+            CommandError::Lost { blocks } => write!(
+                f,
+                "{blocks} blocks hold data that was not on the disk yet, and no copy of it can be read: they fail rather than show what was there before. All else is on the disk. Bring the missing cache devices back and start the pool again; or detach with --give-up-lost, and the disk keeps in those blocks what it had before."
             ),
             CommandError::NoMembers => f.write_str(
                 "Too few cache devices and votes are left for this. Data on the disk is as it was. Bring the missing devices back.",

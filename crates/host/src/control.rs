@@ -38,7 +38,12 @@ pub enum Call {
     /// Make a device a volume of the pool.
     Attach(Attach),
     /// Destage a volume and let go of it.
-    Detach { name: String },
+    Detach {
+        /// The volume.
+        name: String,
+        /// Also where dirty data has lost all its copies.
+        give_up_lost: bool,
+    },
     /// Switch a volume's mode.
     SetMode { name: String, mode: String },
     /// Destage all that is dirty on a volume now.
@@ -70,6 +75,14 @@ pub struct Attach {
 #[serde(deny_unknown_fields)]
 struct Name {
     name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Detach {
+    name: String,
+    #[serde(default)]
+    give_up_lost: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -112,7 +125,7 @@ impl Call {
         let (method, parameters) = match self {
             Call::Status => ("Status", json!({})),
             Call::Attach(attach) => ("Attach", json!(attach)),
-            Call::Detach { name } => ("Detach", json!({ "name": name })),
+            Call::Detach { name, give_up_lost } => ("Detach", json!({ "name": name, "give_up_lost": give_up_lost })),
             Call::SetMode { name, mode } => ("SetMode", json!({ "name": name, "mode": mode })),
             Call::Destage { name } => ("Destage", json!({ "name": name })),
             Call::Checkpoint => ("Checkpoint", json!({})),
@@ -131,7 +144,10 @@ impl Call {
         let call = match method.strip_prefix("org.headpond.").unwrap_or_default() {
             "Status" => none(Call::Status, parameters)?,
             "Attach" => Call::Attach(get(parameters)?),
-            "Detach" => Call::Detach { name: get::<Name>(parameters)?.name },
+            "Detach" => {
+                let Detach { name, give_up_lost } = get(parameters)?;
+                Call::Detach { name, give_up_lost }
+            }
             "SetMode" => {
                 let NameAndMode { name, mode } = get(parameters)?;
                 Call::SetMode { name, mode }

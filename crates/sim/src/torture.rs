@@ -15,7 +15,7 @@ use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, Device, NewVolume};
+use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError};
 
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
@@ -171,16 +171,25 @@ impl Run {
         Ok(())
     }
 
-    /// Steps until a command has ended.
+    /// Steps until a command has ended, well.
     fn finish(&mut self, id: u64, what: &str) -> Result<(), Violation> {
+        self.wait_for(id, what)?.map_err(|e| Violation(format!("{what} failed: {e}")))
+    }
+
+    /// Gives a command, and steps until it has ended.
+    fn end_of(&mut self, command: Command, what: &str) -> Result<Result<(), CommandError>, Violation> {
+        let id = self.world.command(command);
+        self.wait_for(id, what)
+    }
+
+    fn wait_for(&mut self, id: u64, what: &str) -> Result<Result<(), CommandError>, Violation> {
         let limit = self.world.now + 600_000 * MILLISECOND;
         loop {
             if let Some(v) = self.world.violation.take() {
                 return Err(v);
             }
             match self.world.command_result(id) {
-                Some(Ok(())) => return Ok(()),
-                Some(Err(e)) => return Err(Violation(format!("{what} failed: {e}"))),
+                Some(end) => return Ok(end),
                 None if !self.world.step() || self.world.now > limit => {
                     return Err(Violation(format!("{what} does not end: {}", self.describe())));
                 }
@@ -344,7 +353,7 @@ impl Run {
     fn attach_or_detach(&mut self, life: u64) -> Result<(), Violation> {
         let detaches = self.attached.contains(&1);
         self.attached = vec![0];
-        let id = if detaches { self.world.command(Command::Detach { volume: 1 }) } else { self.attach(1) };
+        let id = if detaches { self.world.command(Command::Detach { volume: 1, give_up_lost: false }) } else { self.attach(1) };
         let limit = self.rng.within(1, 4 * self.plan.operations);
         let last = self.world.operations + limit;
         while self.world.command_result(id).is_none() {
@@ -382,11 +391,10 @@ impl Run {
         self.outcome.drawn.resize(life as usize + 1, 0);
         let last = self.world.operations + operations;
         let mut idle_steps = 0;
-        let mut steps = 0;
+        let mut unserved = 0;
         while self.world.operations < last {
             // Volumes that are refused ask next to nothing of any device.
-            steps += 1;
-            if self.second_lost && steps > 20_000 {
+            if unserved > 200 {
                 break;
             }
             for c in 0..self.busy.len() {
@@ -429,6 +437,7 @@ impl Run {
             }
             for e in self.world.take_ended() {
                 self.outcome.totals.requests += 1;
+                unserved += u64::from(self.second_lost && e.error == Some(RequestError::NotServed));
                 for b in self.busy.iter_mut().filter(|b| **b == Some(e.id)) {
                     *b = None;
                 }
@@ -537,11 +546,10 @@ impl Run {
         }
         self.check_segments();
         if self.second_lost {
-            // What the two alone had fails, and nothing says when somebody gives it up.
-            return self.world.violation.take().map_or(Ok(()), Err);
+            return self.give_up();
         }
         for volume in self.attached.clone() {
-            let id = self.world.command(Command::Detach { volume });
+            let id = self.world.command(Command::Detach { volume, give_up_lost: false });
             self.finish(id, "detach")?;
         }
         if let Some(e) = &self.world.engine {
@@ -550,6 +558,38 @@ impl Run {
         let all: Vec<u16> = self.world.oracles.keys().copied().collect();
         all.into_iter().for_each(|v| self.world.check_disk(v));
         self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// What the two alone had fails. That is said within bounded time, nothing is given up without being told to, and
+    /// then the volume can be detached.
+    fn give_up(&mut self) -> Result<(), Violation> {
+        for volume in self.attached.clone() {
+            let begun = self.world.now;
+            let first = self.end_of(Command::Detach { volume, give_up_lost: false }, "detach")?;
+            if self.world.now - begun > 120_000 * MILLISECOND {
+                return Err(Violation(format!("a detach with lost data took {} ms", (self.world.now - begun) / MILLISECOND)));
+            }
+            match first {
+                Ok(()) => {}
+                Err(CommandError::Lost { blocks }) if blocks > 0 => {
+                    let still = self.dirty_blocks(volume);
+                    if still != Some(blocks) {
+                        return Err(Violation(format!("{blocks} blocks are called lost, and {still:?} are dirty")));
+                    }
+                    self.end_of(Command::Detach { volume, give_up_lost: true }, "detach that gives up")?
+                        .map_err(|e| Violation(format!("a detach that gives up failed: {e}")))?;
+                }
+                // Refused at the start: who knows what is missing.
+                Err(CommandError::NotServed) => {}
+                Err(e) => return Err(Violation(format!("a detach with two members lost failed: {e}"))),
+            }
+        }
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    fn dirty_blocks(&self, volume: u16) -> Option<u64> {
+        let status = self.world.engine.as_ref()?.status();
+        status.volumes.iter().find(|v| v.number == volume).map(|v| v.dirty_blocks)
     }
 
     /// Reads everything that was ever written once, so that each sector has chosen.

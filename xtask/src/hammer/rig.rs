@@ -183,7 +183,7 @@ impl Rig {
 
     /// Detaches the volume: from now on the disk alone has its content.
     pub fn detach(&self) -> Result<()> {
-        self.call(&Call::Detach { name: NAME.into() }).map(drop)
+        self.call(&Call::Detach { name: NAME.into(), give_up_lost: false }).map(drop)
     }
 
     /// Fails if the daemon told a client of an error since it was started.

@@ -12,6 +12,9 @@ pub struct Detach {
     /// End the detach, flush or mode change that is under way on it; what was written stays written
     #[arg(long)]
     cancel: bool,
+    /// Detach also where data that was not on the disk yet has lost all its copies: the disk keeps there what it had before
+    #[arg(long)]
+    give_up_lost: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -30,7 +33,7 @@ impl Detach {
                 format_args!("volume {name}: told to stop; the command that was under way says how far it came"),
             );
         }
-        let answer = self.which.call(&Call::Detach { name: name.clone() })?;
+        let answer = self.which.call(&Call::Detach { name: name.clone(), give_up_lost: self.give_up_lost })?;
         print(self.json, &answer, format_args!("volume {name}: detached; its disk holds all that was written"))
     }
 }

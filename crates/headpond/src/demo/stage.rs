@@ -197,7 +197,7 @@ impl Stage {
         if let Some(mounted) = self.mounted.take() {
             mounted.unmount()?;
         }
-        self.daemon()?.call(&Call::Detach { name: NAME.into() })?;
+        self.daemon()?.call(&Call::Detach { name: NAME.into(), give_up_lost: false })?;
         self.daemon.take().context("no daemon runs")?.stop()
     }
 

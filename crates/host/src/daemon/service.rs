@@ -26,7 +26,7 @@ impl Service for Shared {
         match call {
             Call::Status => self.report().map(|report| json!(report)).ok_or_else(ended),
             Call::Attach(new) => self.attach(&new),
-            Call::Detach { name } => self.detach(&name, progress),
+            Call::Detach { name, give_up_lost } => self.detach(&name, give_up_lost, progress),
             Call::SetMode { name, mode } => {
                 let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
                 let volume = self.volume(&name)?;
@@ -147,7 +147,7 @@ impl Shared {
     }
 
     /// Destages a volume and lets go of it; one whose loop device is in use is refused at once.
-    fn detach(&self, name: &str, progress: Progress<'_>) -> Result<Value, Fault> {
+    fn detach(&self, name: &str, give_up_lost: bool, progress: Progress<'_>) -> Result<Value, Fault> {
         let _changing = lock(&self.changing);
         let volume = self.volume(name)?;
         let number = volume.number;
@@ -156,7 +156,7 @@ impl Shared {
         }
         self.withdraw(number)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
-        if let Err(fault) = self.long(&volume, Command::Detach { volume: number }, progress) {
+        if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, progress) {
             // It had been switched to pass-through on the way; what it was is what its owner wants.
             let back = Command::SetMode { volume: number, mode: volume.mode };
             if let Err(error) = self.handle.begin(back).end() {

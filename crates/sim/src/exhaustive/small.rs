@@ -293,7 +293,7 @@ impl Small {
     /// What must not happen and did.
     pub fn end(&mut self) -> Result<(), String> {
         self.read_all()?;
-        self.obey(Command::Detach { volume: 0 }, "detach")?;
+        self.obey(Command::Detach { volume: 0, give_up_lost: false }, "detach")?;
         self.world.check_disk(0);
         self.world.violation.take().map_or(Ok(()), |v| Err(v.0))
     }

@@ -333,7 +333,7 @@ impl Run {
     /// The volume is let go of; its disk alone, after a power cut even, is the array.
     fn detach(&mut self) -> Result<(), String> {
         self.read_all()?;
-        let id = self.command(Command::Detach { volume: 0 });
+        let id = self.command(Command::Detach { volume: 0, give_up_lost: false });
         self.finish(id, "detach")?;
         let disk = &self.media[&Device::Backing(0)];
         for (n, sector) in disk.durable().chunks(512).enumerate() {
