@@ -408,7 +408,7 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit {
             file: "membership.rs",
             old: "    let left_before = core.pool.borrow().left;\n",
-            new: "    let left_before = 0;\n",
+            new: "    let left_before = 0u8;\n",
         }],
     },
     Mistake {

@@ -18,6 +18,8 @@ pub struct Swarm {
     pub from: u64,
     /// How many, of those that are run.
     pub count: u64,
+    /// In the small geometry: [`Plan::small`].
+    pub small: bool,
     /// Only seeds that have drawn all of these are run: names of [`crate::torture::FEATURES`].
     pub with: Vec<String>,
     /// Threads.
@@ -55,7 +57,7 @@ impl Swarm {
                         }
                         current.store(seed, Ordering::Relaxed);
                         since.store(now(), Ordering::Relaxed);
-                        let outcome = if self.twice { run_twice(seed) } else { run_caught(seed) };
+                        let outcome = if self.twice { self.run_twice(seed) } else { self.run_caught(seed) };
                         if outcome.violation.is_some() && self.stop_at_failure {
                             stop.store(true, Ordering::Relaxed);
                         }
@@ -83,12 +85,22 @@ impl Swarm {
         sum.failures.sort();
         sum
     }
-}
 
-/// Runs a seed; a panic of the engine is what went wrong.
-#[must_use]
-pub fn run_caught(seed: u64) -> Outcome {
-    catch_panics(|| run_plan(&Plan::of(seed)))
+    /// Runs a seed; a panic of the engine is what went wrong.
+    fn run_caught(&self, seed: u64) -> Outcome {
+        let plan = Plan::of(seed);
+        catch_panics(|| run_plan(&if self.small { plan.small() } else { plan }))
+    }
+
+    /// Runs a seed twice; that the two runs differ is a failure too.
+    fn run_twice(&self, seed: u64) -> Outcome {
+        let (mut a, b) = (self.run_caught(seed), self.run_caught(seed));
+        let same = a.hash == b.hash && a.violation == b.violation;
+        if a.violation.is_none() && !same {
+            a.violation = Some(format!("two runs differ: {:016x} and {:016x}", a.hash, b.hash));
+        }
+        a
+    }
 }
 
 /// Calls `f`, and turns a panic in it into a violation that says where it was.
@@ -98,16 +110,6 @@ pub fn catch_panics(f: impl FnOnce() -> Outcome) -> Outcome {
         Ok(outcome) => outcome,
         Err(cause) => Outcome { violation: Some(words_of(&*cause)), ..Outcome::default() },
     }
-}
-
-/// Runs a seed twice; that the two runs differ is a failure too.
-fn run_twice(seed: u64) -> Outcome {
-    let (mut a, b) = (run_caught(seed), run_caught(seed));
-    let same = a.hash == b.hash && a.violation == b.violation;
-    if a.violation.is_none() && !same {
-        a.violation = Some(format!("two runs differ: {:016x} and {:016x}", a.hash, b.hash));
-    }
-    a
 }
 
 thread_local! {
@@ -143,7 +145,16 @@ mod tests {
 
     #[test]
     fn a_seed_run_twice_is_the_same_to_the_bit() {
-        let swarm = Swarm { from: 1, count: 6, with: Vec::new(), threads: 2, twice: true, stop_at_failure: false, limit: None };
+        let swarm = Swarm {
+            from: 1,
+            count: 6,
+            small: false,
+            with: Vec::new(),
+            threads: 2,
+            twice: true,
+            stop_at_failure: false,
+            limit: None,
+        };
         let differ: Vec<_> = swarm.run(|_| ()).failures.into_iter().filter(|(_, w)| w.starts_with("two runs differ")).collect();
         assert_eq!(differ, []);
     }

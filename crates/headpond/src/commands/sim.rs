@@ -32,6 +32,9 @@ pub struct Args {
     /// The first seed; a fresh one is drawn otherwise. With --exhaustive the first sequence
     #[arg(long, visible_alias = "seed-base", value_name = "N|SEQUENCE")]
     from: Option<String>,
+    /// In the small geometry: few segments, few hot sectors, many crashes with little between them
+    #[arg(long, conflicts_with_all = ["shrink", "plain", "exhaustive"])]
+    small: bool,
     /// Run only seeds that have drawn this, one-member, loss, second-loss, hang, two-volumes and others; may be given again
     #[arg(long, value_name = "FEATURE", conflicts_with_all = ["seed", "plain", "exhaustive"])]
     with: Vec<String>,
@@ -61,7 +64,7 @@ pub fn run(args: &Args) -> ExitCode {
         return shrink::run(seed, args.trace);
     }
     if let (Some(seed), true) = (args.seed, args.trace) {
-        return tell(seed);
+        return tell(&plan_of(seed, args.small));
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores).clamp(1, 1024);
@@ -87,7 +90,16 @@ pub fn run(args: &Args) -> ExitCode {
         with => eprintln!("{count} seeds from {from} on that have drawn {}, on {threads} threads", with.join(" and ")),
     }
     let begun = Instant::now();
-    let swarm = Swarm { from, count, with: args.with.clone(), threads, twice: args.twice, stop_at_failure: false, limit: None };
+    let swarm = Swarm {
+        from,
+        count,
+        small: args.small,
+        with: args.with.clone(),
+        threads,
+        twice: args.twice,
+        stop_at_failure: false,
+        limit: None,
+    };
     let shown = Mutex::new(begun);
     let sum = swarm.run(|sum| {
         let Ok(mut shown) = shown.lock() else { return };
@@ -97,22 +109,21 @@ pub fn run(args: &Args) -> ExitCode {
         }
     });
     let took = begun.elapsed();
-    let out = if args.json { as_json(&sum, from, took) } else { in_words(&sum, took) };
+    let out = if args.json { as_json(&sum, from, args.small, took) } else { in_words(&sum, took) };
     // Whoever reads may have gone: that is no failure of a seed.
     let _ = writeln!(std::io::stdout(), "{out}");
     for (seed, what) in &sum.failures {
-        eprintln!("{}\n    {what}\n    replay: {}", Plan::of(*seed), replay(*seed));
+        eprintln!("{}\n    {what}\n    replay: {}", plan_of(*seed, args.small), replay(*seed, args.small));
     }
     if sum.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// One seed, step by step.
-fn tell(seed: u64) -> ExitCode {
-    let plan = Plan::of(seed);
+fn tell(plan: &Plan) -> ExitCode {
     println!("{plan}");
     // Whoever reads may stop early.
     let narrator = |line: String| drop(writeln!(std::io::stdout(), "{line}"));
-    let outcome = catch_panics(|| tell_plan(&plan, Some(Box::new(narrator))));
+    let outcome = catch_panics(|| tell_plan(plan, Some(Box::new(narrator))));
     match outcome.violation {
         Some(what) => {
             println!("FAILED: {what}");
@@ -126,8 +137,13 @@ fn tell(seed: u64) -> ExitCode {
 }
 
 /// The command that runs one seed again and tells its story.
-fn replay(seed: u64) -> String {
-    format!("cargo run --release -- sim --seed {seed} --trace")
+fn replay(seed: u64, small: bool) -> String {
+    format!("cargo run --release -- sim --seed {seed}{} --trace", if small { " --small" } else { "" })
+}
+
+fn plan_of(seed: u64, small: bool) -> Plan {
+    let plan = Plan::of(seed);
+    if small { plan.small() } else { plan }
 }
 
 /// A first seed that no run had before, short enough to be said aloud.
@@ -147,20 +163,26 @@ fn show_progress(sum: &Summary, count: u64) {
 
 fn in_words(sum: &Summary, took: Duration) -> String {
     format!(
-        "{sum}\n{} seeds passed, {} failed, in {:.1} s",
+        "{sum}\n{} seeds passed, {} failed, in {:.1} s: {} crashes and starts a minute",
         sum.seeds - sum.failures.len() as u64,
         sum.failures.len(),
-        took.as_secs_f64()
+        took.as_secs_f64(),
+        per_minute(sum, took)
     )
 }
 
-fn as_json(sum: &Summary, from: u64, took: Duration) -> String {
+fn per_minute(sum: &Summary, took: Duration) -> u64 {
+    (sum.totals.crashes() as f64 * 60.0 / took.as_secs_f64()) as u64
+}
+
+fn as_json(sum: &Summary, from: u64, small: bool, took: Duration) -> String {
     let t = &sum.totals;
     let c = &t.counts;
     serde_json::json!({
         "from": from,
         "seeds": sum.seeds,
         "seconds": took.as_secs_f64(),
+        "crashes_per_minute": per_minute(sum, took),
         "requests": t.requests,
         "device_operations": t.operations,
         "power_cuts": t.power_cuts,
@@ -181,7 +203,7 @@ fn as_json(sum: &Summary, from: u64, took: Duration) -> String {
         "failures": sum.failures.iter().map(|(seed, what)| serde_json::json!({
             "seed": seed,
             "what": what,
-            "replay": replay(*seed),
+            "replay": replay(*seed, small),
         })).collect::<Vec<_>>(),
     })
     .to_string()

@@ -13,6 +13,8 @@ use std::fmt;
 pub struct Plan {
     /// The seed.
     pub seed: u64,
+    /// In the small geometry.
+    pub small: bool,
     /// Cache devices, and their size in bytes.
     pub members: usize,
     /// Bytes of each.
@@ -140,6 +142,7 @@ impl Plan {
         };
         Self {
             seed,
+            small: false,
             members,
             member_bytes: (2 << 20) + slots * segment_bytes,
             copies,
@@ -175,6 +178,26 @@ impl Plan {
         .with_loss(&mut r)
     }
 
+    /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
+    /// run is crashes and starts then.
+    #[must_use]
+    pub fn small(self) -> Self {
+        let mut r = Rng::new(self.seed ^ 0x5eed_5a11);
+        let slots = r.within(12, 20);
+        Self {
+            small: true,
+            segment_bytes: 64 << 10,
+            member_bytes: (2 << 20) + slots * (64 << 10),
+            hot_sectors: *r.pick(&[64, 256]),
+            longest: *r.pick(&[8, 32]),
+            clients: *r.pick(&[1, 4]),
+            operations: *r.pick(&[4, 16, 40]),
+            crashes: r.within(30, 60),
+            hasty: false,
+            ..self
+        }
+    }
+
     /// How the member is lost, and whether dirty data is taken on one copy then.
     fn with_loss(self, r: &mut Rng) -> Self {
         let settings = Settings { degraded: *r.pick(&[Degraded::WriteThrough, Degraded::Continue]), ..self.settings };
@@ -205,8 +228,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
+            if self.small { " in the small geometry" } else { "" },
             self.members,
             self.member_bytes >> 10,
             self.copies,
