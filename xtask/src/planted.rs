@@ -15,9 +15,12 @@ use std::time::{Duration, Instant};
 
 /// The first seed; fixed, so that a mistake that is found today is found tomorrow.
 const FROM: u64 = 1;
-/// Mistakes that need what few seeds draw: the hunt takes only those that have drawn it, and begins at the seed named here
-/// where even that is rare.
-const DRAWN: [(&str, &[&str], u64); 8] = [
+/// Mistakes that need what few seeds draw: the hunt takes only those that have drawn it, or is in the small geometry, and begins at the
+/// seed named here where even that is rare.
+const DRAWN: [(&str, &[&str], u64); 11] = [
+    ("a start that leaves the newest superblock on one member", &["small"], FROM),
+    ("a start that flushes no cache device", &["small"], FROM),
+    ("marks short of space that wake each other", &["small"], FROM),
     ("a member that hangs is waited for", &["hang"], FROM),
     ("an intent page found on one member taken for everybody's", &["loss-with-crash"], 506_298),
     ("a checkpoint that knows the volumes of a moment before", &["two-volumes"], 700_584),
@@ -183,7 +186,7 @@ impl Bench {
             return Ok(Found::Hang);
         };
         let Some((seed, what)) = failure(&out) else { return Ok(Found::Nothing { seeds }) };
-        if let Some((_, what)) = failure(&self.seeds(&self.unpatched(), seed, 1, &[])?) {
+        if let Some((_, what)) = failure(&self.seeds(&self.unpatched(), seed, 1, with)?) {
             bail!("seed {seed} fails without any mistake: {what}");
         }
         Ok(Found::Failure { seeds, seed, what: what.into() })
