@@ -108,6 +108,8 @@ pub struct World {
     pub violation: Option<Violation>,
     /// Copies of what is acknowledged are counted on the media.
     pub count_copies: bool,
+    /// The device operation with this number, of those counted in `operations`, fails.
+    pub fail_operation: Option<u64>,
     /// Reads may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
     model_wakes: BTreeMap<Device, u64>,
@@ -145,6 +147,7 @@ impl World {
             unasked_disk_reads: 0,
             violation: None,
             count_copies: true,
+            fail_operation: None,
             errors_allowed: false,
             model_wakes: BTreeMap::new(),
             snapshots: BTreeMap::new(),
@@ -512,12 +515,28 @@ impl World {
             return;
         }
         let Some(f) = self.flights.remove(&n) else { return };
-        let result = self.perform(&f);
+        // Flights are numbered from 0, operations from 1.
+        let result = if self.fail_operation == Some(n + 1) { self.refuse(&f) } else { self.perform(&f) };
         self.say(|| format!("  {} ended {}", f.io.0, if result.is_ok() { "well" } else { "badly" }));
         self.trace(f.io.0 << 1 | u64::from(result.is_ok()));
         if let Some(e) = &self.engine {
             e.complete(f.io, result);
         }
+    }
+
+    /// An operation fails. Of a write each sector is old or new; what a flush should have covered is not made durable by
+    /// any later one.
+    fn refuse(&mut self, f: &Flight) -> DeviceResult<SimBuf> {
+        let Some(d) = self.devices.get_mut(&f.device) else { return Err(DeviceError::Gone) };
+        for (sector, buf) in written(&f.op) {
+            d.land(sector, &buf, Cut::BySector, &mut self.rng);
+        }
+        if let DeviceOp::Flush = f.op {
+            d.flush_failed(f.mark, &mut self.rng);
+        }
+        let (device, io) = (f.device, f.io.0);
+        self.say(|| format!("  {io} FAILS on {device}"));
+        Err(DeviceError::Failed)
     }
 
     fn perform(&mut self, f: &Flight) -> DeviceResult<SimBuf> {
