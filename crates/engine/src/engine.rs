@@ -458,7 +458,7 @@ async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), Comman
     if core.volumes.borrow().contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
         return Err(CommandError::TooManyVolumes);
     }
-    let wanted = intent::pages_for(new.sectors);
+    let wanted = headpond_format::pages_for(new.sectors);
     let all = core.pool.borrow().members.first().map_or(0, |m| m.layout.intent_pages);
     let mut taken: Vec<(u32, u32)> =
         core.volumes.borrow().values().map(|v| (v.intent.first_page(), v.intent.page_count())).collect();

@@ -71,13 +71,6 @@ fn bits_mut(page: &mut IntentPage, bit: Bit) -> &mut [u8] {
     }
 }
 
-/// Pages that a volume of `sectors` needs.
-#[must_use]
-pub(crate) fn pages_for(sectors: u64) -> u32 {
-    // One sector more than the volume has: the grid may be shifted.
-    (sectors + 8).div_ceil(REGION_SECTORS).div_ceil(u64::from(REGIONS_PER_PAGE)) as u32
-}
-
 impl<B: Buf> Intent<B> {
     /// Pages, each with whether all members in sync hold it. One that some lack does not count until they do: the member
     /// that has it may be lost.
