@@ -3,7 +3,7 @@
 //! Everything is built in the release profile, as this program is: nothing is built twice.
 
 use crate::steps::{Steps, cargo, output, run as run_command};
-use crate::{boundaries, hammer, planted, tools};
+use crate::{boundaries, fuzz, hammer, planted, tools};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -33,6 +33,7 @@ pub fn run(args: &[String]) -> Result<()> {
         // In a fresh pool the first write waits for its region's bit and hides what comes of the later ones.
         small_world(&["--after", "write:120+8"])
     })?;
+    steps.step("fuzzing, the corpus and changes of it", || fuzz::run(&["--stable".into()]))?;
     steps.step("planted mistakes", || planted::run(&[]))?;
     if headpond(&["--help"])?.lines().any(|l| l.trim_start().starts_with("demo ")) {
         steps.step("headpond demo --quick", || {
