@@ -1,8 +1,9 @@
-//! Starts from whole media that somebody has changed: a small pool's, made by the engine in the simulator's devices.
+//! Starts from whole media that somebody has changed, checksums mended.
 //!
-//! An input says which pool, and what is changed on it: fields of structures, whose checksums are mended then, structures
-//! copied elsewhere, zeroed or damaged, devices taken away or exchanged. A start must end; one that is refused has
-//! written nothing; after one that succeeds the engine goes on, whatever was on the media.
+//! The media are small pools', made by the engine in the simulator's devices. An input says which pool, and what is changed
+//! on it: fields of structures, whose checksums are mended then, structures copied elsewhere, zeroed or damaged, devices
+//! taken away or exchanged. A start must end; one that is refused has written nothing; after one that succeeds the
+//! engine goes on, whatever was on the media.
 
 use crate::input::Input;
 use crate::mend::{change_some, length_at, mend};

@@ -1,5 +1,6 @@
-//! Requests, commands, faults and crashes against the engine, in the order that the input says, under the simulator's
-//! oracle: what torture draws by chance, libFuzzer looks for by what it reaches.
+//! Sequences of requests, commands, faults and crashes, under the simulator's oracle.
+//!
+//! What torture draws by chance, libFuzzer looks for by what it reaches.
 
 use crate::input::Input;
 use headpond_engine::create::{PoolPlan, plan};
