@@ -6,6 +6,7 @@
 use crate::core::{Core, Volume};
 use crate::exec::Signal;
 use crate::io::{Buf, Device, DeviceOp};
+use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -245,6 +246,7 @@ pub(crate) async fn ensure<B: Buf>(
             return true;
         }
         if core.pool.borrow().in_sync().next().is_none() {
+            core.mark(Mark::IntentWithoutMembers);
             // Nothing is cached any more that could be stale.
             return durable;
         }
@@ -317,7 +319,10 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
         for (m, write) in writes {
             match write.await {
                 Ok(_) => core.member_flusher(m).wrote(),
-                Err(_) => core.fail_member(m).await,
+                Err(_) => {
+                    core.mark(Mark::IntentFailsOnMember);
+                    core.fail_member(m).await;
+                }
             }
         }
         settle(&core, intent, n, &snapshot, epoch, false).await;

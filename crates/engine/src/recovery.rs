@@ -7,6 +7,7 @@ use crate::exec::IoWait;
 use crate::intent::Bit;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
 use crate::map::{Piece, mask};
+use crate::marks::Mark;
 use crate::segments::{Segment, SegmentState};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -129,6 +130,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
         if let Some(v) = core.volume(volume).filter(|v| (same || p.span >> 6 & 1 == 1) && is_inside(v, p.block, first, count)) {
             version = version.max(p.version);
             let segment = if same { p.segment } else { LOST };
+            core.mark_if(!same, Mark::LostDirtyKept);
             let mut piece = Piece::new(p.version, p.sum, segment, p.offset, first, count, p.span >> 6 & 1 == 1, p.span >> 7 == 1);
             piece.live = p.live;
             v.map.borrow_mut().insert(&mut core.segments.borrow_mut(), p.block, piece);
@@ -190,6 +192,7 @@ async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {
     let flushes: Vec<_> = members.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
     for (m, flush) in flushes {
         if flush.get().await.is_err() {
+            core.mark(Mark::MemberFailsAtStart);
             core.fail_member(m).await;
         }
     }
@@ -233,6 +236,7 @@ async fn load_image<B: Buf>(core: &Rc<Core<B>>) -> Result<(Table, Vec<(u16, head
             if page.is_none() {
                 for (m, at) in places(i, &pointer.members) {
                     if page.is_none() && core.pool.borrow().is_in_sync(m) {
+                        core.mark(Mark::PageFromSecondPlace);
                         let again = read_all(core, &[range(m, at)]).await.pop().flatten();
                         page = again.and_then(|b| Page::decode(key, &b.to_bytes(), pointer.sequence, i).ok());
                     }
@@ -293,6 +297,7 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
         let mut copies = e.copies;
         for c in copies.iter_mut().filter(|c| c.member != NO_MEMBER) {
             if claimed_by_later(c, e.generation) || !core.pool.borrow().is_in_sync(c.member) {
+                core.mark(Mark::TableSlotGone);
                 *c = Place::NONE;
             }
         }
@@ -313,6 +318,7 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
             if claimed_by_later(c, h.generation) || !core.pool.borrow().is_in_sync(c.member) {
                 *c = Place::NONE;
             } else if !headers.get(&(c.member, c.slot)).is_some_and(own) {
+                core.mark(Mark::HeaderMissing);
                 lacking.push(*c);
             }
         }
@@ -355,10 +361,11 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
         repairs.extend(f.lacking.iter().map(|p| (*p, 0, vec![header.clone()])));
     }
     let volume = core.volume(f.header.volume);
-    let mut at = from;
+    let (mut at, mut behind) = (from, from);
     while at < capacity {
         let place = RecordPlace { segment: f.number, generation: f.header.generation, offset: at };
         let records: Vec<Option<Record>> = copies.iter().map(|c| decode_at(key, unit, c, from, at, place)).collect();
+        core.mark_if(at > behind && records.iter().any(Option::is_some), Mark::HoleSteppedOver);
         let Some(record) = records.iter().flatten().next().cloned() else {
             at += unit / 512;
             continue;
@@ -383,6 +390,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
             good.push(best);
         }
         if whole.iter().any(|w| !w) && places.len() > 1 {
+            core.mark(Mark::RecordCompleted);
             let composed = compose::<B>(&record, key, unit, header_sectors, &good);
             for (c, _) in copies.iter().zip(&whole).filter(|(_, whole)| !**whole) {
                 repairs.push((c.place, at, composed.clone()));
@@ -397,7 +405,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
                     core.segments.borrow_mut().marked(f.number);
                     marks.push((f.header.volume, *e));
                 }
-                _ if !there => {}
+                _ if !there => core.mark(Mark::DataOnNoCopy),
                 _ => {
                     let Some(v) = volume.as_ref().filter(|v| is_inside(v, e.block, e.first, e.sectors)) else { continue };
                     let dirty = e.kind != EntryKind::Clean;
@@ -408,6 +416,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
             }
         }
         at += record.sectors.max(unit / 512);
+        behind = at;
     }
     core.stats.borrow_mut().completed_at_start += repairs.len() as u64;
     let mut writes = Vec::new();
@@ -432,6 +441,7 @@ async fn reread_around_errors<B: Buf>(core: &Rc<Core<B>>, copies: Vec<Copy<B>>, 
             out.push(c);
             continue;
         }
+        core.mark(Mark::ReadAroundErrors);
         let base = core.slot_offset(c.place);
         let ranges: Vec<_> = (from..capacity)
             .step_by(8)
@@ -497,6 +507,7 @@ fn drop_lost_clean<B: Buf>(core: &Rc<Core<B>>) {
         });
         let mut map = v.map.borrow_mut();
         let mut segments = core.segments.borrow_mut();
+        core.mark_if(!blocks.is_empty(), Mark::LostTurnsOutClean);
         for b in blocks {
             map.drop_clean(&mut segments, b, |p| p.segment == LOST);
         }
@@ -514,6 +525,7 @@ fn drop_unproved<B: Buf>(core: &Rc<Core<B>>) {
         });
         let mut map = v.map.borrow_mut();
         let mut segments = core.segments.borrow_mut();
+        core.mark_if(!blocks.is_empty(), Mark::UnprovedDropped);
         for b in blocks {
             map.drop_clean(&mut segments, b, |_| true);
         }
