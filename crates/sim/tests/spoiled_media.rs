@@ -99,7 +99,7 @@ fn starts_and_goes_on(mut world: World) {
     // What is lost stays dirty: these may not end.
     for c in [Command::Checkpoint, Command::Destage { volume: 0 }, Command::Stop] {
         world.command(c);
-        (0..2000).for_each(|_| drop(world.step()));
+        (0..2000).for_each(|_| _ = world.step());
     }
     world.check_segments(0);
     assert!(world.violation.is_none(), "{:?}", world.violation);
