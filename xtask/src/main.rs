@@ -1,6 +1,7 @@
 //! Chores: `cargo xtask test` runs all that must hold, `cargo xtask planted` plants mistakes and wants them found.
 
 mod boundaries;
+mod fuzz;
 mod hammer;
 mod mistakes;
 mod planted;
@@ -16,6 +17,7 @@ const HELP: &str = "\
 cargo xtask test [--seed-base N]      install what the tests need (as root), then run all that must hold
 cargo xtask planted [--list] [NAME..] plant mistakes in a copy of the engine; the simulator must find each
 cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy and file systems, killed again and again
+cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and clients; --stable does without a nightly compiler
 cargo xtask boundaries                check that format and engine know nothing of the host";
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn run(args: &[String]) -> Result<()> {
         Some(("test", rest)) => test::run(rest),
         Some(("planted", rest)) => planted::run(rest),
         Some(("hammer", rest)) => hammer::run(rest),
+        Some(("fuzz", rest)) => fuzz::run(rest),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {
             println!("{HELP}");

@@ -240,3 +240,15 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_each_mistake_is_in_the_engine_exactly_once() {
+        let bench = Bench { source: root(), target: PathBuf::new(), threads: 1 };
+        let misfits: Vec<String> = MISTAKES.iter().filter_map(|m| bench.patched(m).err()).map(|e| format!("{e:#}")).collect();
+        assert!(misfits.is_empty(), "{}", misfits.join("\n"));
+    }
+}

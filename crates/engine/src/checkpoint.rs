@@ -8,6 +8,7 @@ use crate::core::{Core, Volume};
 use crate::exec::IoWait;
 use crate::intent::write_pages;
 use crate::io::{Buf, Device, DeviceOp};
+use crate::marks::Mark;
 use crate::segments::SegmentState;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -45,6 +46,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             // Members left meanwhile: at the next wish, with those that stayed.
             core.exec.sleep(1_000_000).await;
             if alive {
+                core.mark(Mark::CheckpointRetried);
                 continue;
             }
         }
@@ -113,6 +115,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     // No mark is between the log and the map when it begins.
     core.checkpoint_begins.set(true);
     while core.marks_held.get() > 0 {
+        core.mark(Mark::CheckpointWaitsForMarks);
         core.checkpoint_signal.wait().await;
     }
     // It begins: from here on the log is replayed. A volume that comes later opens its segments later.
@@ -142,6 +145,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         if core.flights.borrow().first().is_none_or(|t| *t > last) {
             break;
         }
+        core.mark(Mark::CheckpointWaitsForAppends);
         wait.await;
     }
     // An intent bit may go when the disk was flushed after the last write to its region. Once a flush has failed, what
@@ -150,6 +154,8 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     for (v, regions) in clearable {
         if !regions.is_empty() && v.disk_flusher.flush_since(0).await.is_ok() {
             cleared.push((v, regions));
+        } else {
+            core.mark_if(!regions.is_empty(), Mark::IntentKept);
         }
     }
     let (members, area, sequence, epoch) = {
@@ -177,6 +183,11 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     });
     let twins = twins_to_release(core, &closed);
     let table = segment_table(core, generation, begun, &positions, &twins);
+    core.mark_if(!twins.is_empty(), Mark::TwinReleased);
+    core.mark_if(
+        core.segments.borrow().iter().any(|(_, s)| s.state == SegmentState::Limbo && s.needed_by == begun),
+        Mark::EmptiedUnderCheckpoint,
+    );
     for some in table.chunks(Page::SEGMENTS) {
         pages.put(core, PageBody::Segments(some.to_vec())).await;
     }
@@ -185,6 +196,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     }
     pages.drain(core, 0).await;
     for m in core::mem::take(&mut pages.failed) {
+        core.mark(Mark::CheckpointPageFails);
         core.fail_member(m).await;
     }
     for m in &members {
@@ -193,6 +205,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         }
     }
     core.wait_settled().await;
+    core.mark_if(pages.overflow, Mark::CheckpointTooLarge);
     if pages.overflow || core.pool.borrow().epoch != epoch {
         return false;
     }

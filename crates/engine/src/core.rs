@@ -7,6 +7,7 @@ use crate::intent::Intent;
 use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::log::Log;
 use crate::map::Map;
+use crate::marks::Mark;
 use crate::policy::pace::{Reached, Turns};
 use crate::policy::streams::Streams;
 use crate::ranges::RangeLocks;
@@ -214,6 +215,21 @@ impl<B: Buf> Core<B> {
     pub fn now(&self) -> u64 {
         self.exec.now()
     }
+    /// This place was reached.
+    pub fn mark(&self, mark: Mark) {
+        self.exec.marks.set(mark);
+    }
+    /// This place was reached, if so.
+    pub fn mark_if(&self, reached: bool, mark: Mark) {
+        if reached {
+            self.mark(mark);
+        }
+    }
+    /// This place was reached, on the way to `what`.
+    pub fn passing<T>(&self, mark: Mark, what: T) -> T {
+        self.mark(mark);
+        what
+    }
     pub fn volume(&self, n: u16) -> Option<Rc<Volume<B>>> {
         self.volumes.borrow().get(&n).cloned()
     }
@@ -264,6 +280,7 @@ impl<B: Buf> Core<B> {
     /// checkpoint is about to begin.
     pub async fn begin_marks(self: &Rc<Self>) -> MarksGuard<B> {
         while self.checkpoint_begins.get() {
+            self.mark(Mark::MarksWaitForCheckpoint);
             self.checkpoint_signal.wait().await;
         }
         self.marks_held.set(self.marks_held.get() + 1);

@@ -9,6 +9,7 @@ use crate::fetch::fetch;
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
 use crate::log::Item;
 use crate::map::Piece;
+use crate::marks::Mark;
 use crate::policy::destage::{Load, depth};
 use crate::read::runs;
 use crate::write::durable;
@@ -56,6 +57,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
                 core.exec.sleep(rounds.min(250) * MOMENT_NS).await;
             }
             end => {
+                core.mark(Mark::DestageStuck);
                 match end {
                     End::Nothing(why) => drop(still_stuck(&core, &volume, why)),
                     _ => volume.stuck.set(None),
@@ -144,7 +146,9 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
         volume.map.borrow().dirty_from(0, u64::MAX >> 8, most, &mut blocks);
     }
     // A record that is being appended may hold an older version than the map: that block's turn comes later.
+    let found = blocks.len();
     blocks.retain(|b| !volume.is_pending(&(*b..b + 1)));
+    core.mark_if(blocks.len() < found, Mark::DestagePassesOver);
     if blocks.is_empty() {
         return End::Later;
     }
@@ -186,6 +190,7 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     written.sort_unstable();
     volume.sweep_at.set(written.last().map_or(0, |b| b + 1));
     if volume.disk_flusher.flush_since(failures).await.is_err() {
+        core.mark(Mark::DestageFlushFails);
         // Nothing may be assumed of what was written since the last good flush (R9): it stays dirty, and is written again.
         return End::Nothing(Obstacle::Disk);
     }
@@ -264,6 +269,7 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
             }
             // Never destaged and never called clean: it stays, pinned and reported (R9).
             Err(_) => {
+                core.mark(Mark::DestageUnreadable);
                 damaged.push(*block);
                 chunk.lost.set(true);
             }

@@ -153,12 +153,10 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     let in_sync: Vec<u8> = (0..newest.members.len() as u8)
         .filter(|m| newest.members.get(usize::from(*m)).is_some_and(|m| m.state == MemberState::InSync))
         .collect();
-    // A device is the member it says it is only if the newest superblock knows it by the same identity.
-    let is_present = |m: u8| {
-        found.iter().any(|s| {
-            s.member == m && s.members.get(usize::from(m)).map(|e| e.id) == newest.members.get(usize::from(m)).map(|e| e.id)
-        })
-    };
+    // A device is the member it says it is only if the newest superblock knows it by the same identity. Where things are
+    // on it never changes: the host has compared its own word for its size with the device, and nobody else's.
+    let known = |s: &Superblock, m: u8| s.members.get(usize::from(m)).map(|e| (e.id, e.layout));
+    let is_present = |m: u8| found.iter().any(|s| s.member == m && known(s, m) == known(&newest, m));
     let (present, missing): (Vec<u8>, Vec<u8>) = in_sync.iter().partition(|m| is_present(**m));
     let stale = found.iter().map(|s| s.member).filter(|m| !present.contains(m)).collect();
     if let WitnessVote::Found(w) = witness

@@ -12,6 +12,7 @@ use crate::io::{
 };
 use crate::log::Log;
 use crate::map::{Map, mask};
+use crate::marks::{Mark, MarkSet};
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
 use crate::settings::Settings;
@@ -218,6 +219,12 @@ impl<B: Buf> Engine<B> {
         )
     }
 
+    /// The marks that this life has reached: for the simulator, whose runs must reach them all.
+    #[must_use]
+    pub fn marks(&self) -> MarkSet {
+        self.core.exec.marks.get()
+    }
+
     /// The segment table: for checkers.
     pub fn each_segment(&self, mut f: impl FnMut(u32, &crate::segments::Segment)) {
         self.core.segments.borrow().iter().for_each(|(n, s)| f(n, s));
@@ -336,6 +343,8 @@ async fn start<B: Buf>(
             false => None,
         };
         let dirty = v.map.borrow().dirty_blocks() > 0;
+        core.mark_if(uncertain, Mark::UncertainVolume);
+        core.mark_if(matches == Some(false), Mark::DiskIsAnother);
         v.refused.set(uncertain || matches == Some(false) && dirty);
         if matches == Some(false) && !dirty {
             drop_clean(core, &v);
@@ -381,6 +390,8 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(Intent
             best = Some(p);
         }
         let on_all = holders >= members.len();
+        core.mark_if(best.is_some() && !on_all, Mark::IntentOnSomeMembers);
+        core.mark_if(best.is_none(), Mark::IntentNowhere);
         pages.push(best.map_or_else(
             || {
                 let mut all = IntentPage::empty(page, e.number);
@@ -463,7 +474,7 @@ async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), Comman
     if core.volumes.borrow().contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
         return Err(CommandError::TooManyVolumes);
     }
-    let wanted = intent::pages_for(new.sectors);
+    let wanted = headpond_format::pages_for(new.sectors);
     let all = core.pool.borrow().members.first().map_or(0, |m| m.layout.intent_pages);
     let mut taken: Vec<(u32, u32)> =
         core.volumes.borrow().values().map(|v| (v.intent.first_page(), v.intent.page_count())).collect();

@@ -4,6 +4,7 @@
 //! what ends the wait puts that number into the ready queue. The order of everything follows from the order of inputs.
 
 use crate::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, Effect, IoId};
+use crate::marks::{Mark, Marks};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -69,6 +70,7 @@ pub(crate) struct Exec<B> {
     now: Cell<u64>,
     timers: RefCell<BTreeMap<(u64, u64), usize>>,
     next_timer: Cell<u64>,
+    pub marks: Marks,
 }
 
 impl<B: Buf> Exec<B> {
@@ -83,6 +85,7 @@ impl<B: Buf> Exec<B> {
             now: Cell::new(now),
             timers: RefCell::default(),
             next_timer: Cell::new(0),
+            marks: Marks::default(),
         }
     }
 
@@ -184,6 +187,7 @@ impl<B: Buf> Exec<B> {
             let wanted = only.map_or(!matches!(device, Device::Backing(_)), |d| d == *device);
             if wanted && *begun < since {
                 devices.push(*device);
+                self.marks.set(Mark::DeviceGivenUp);
                 let task = *task;
                 *state = IoState::Done(Err(DeviceError::TimedOut));
                 if let Some(task) = task {

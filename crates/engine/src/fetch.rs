@@ -4,6 +4,7 @@ use crate::core::{Core, Volume};
 use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp};
 use crate::map::Piece;
+use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -174,6 +175,8 @@ async fn from_twin<B: Buf>(
         if !verify(core, volume, block, piece, &data) {
             continue;
         }
+        core.mark_if(Some(place) == tried, Mark::ReadAgainAlone);
+        core.mark_if(Some(place) != tried && piece.dirty(), Mark::DirtyFromTwin);
         let unit_aligned = widened(core, at, n) == (at, at + n);
         let repair = tried.filter(|t| *t != place && places.contains(t) && unit_aligned);
         // One writer per range (R13): two reads may find the same damage.
@@ -184,14 +187,19 @@ async fn from_twin<B: Buf>(
                 Ok(_) => {
                     core.member_flusher(bad.member).wrote();
                     core.stats.borrow_mut().repaired += 1;
+                    core.mark(Mark::CopyRepaired);
                 }
-                Err(_) => core.fail_member(bad.member).await,
+                Err(_) => {
+                    core.mark(Mark::RepairFails);
+                    core.fail_member(bad.member).await;
+                }
             }
             core.repairing.borrow_mut().remove(&key(bad));
         }
         return Ok(data);
     }
     let mut stats = core.stats.borrow_mut();
+    core.mark(if piece.dirty() { Mark::DirtyDamaged } else { Mark::CleanDamaged });
     if piece.dirty() {
         stats.damaged_dirty += 1;
     } else {

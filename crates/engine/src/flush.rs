@@ -2,6 +2,7 @@
 
 use crate::exec::{Exec, Slot};
 use crate::io::{Buf, Device, DeviceError, DeviceOp};
+use crate::marks::Mark;
 use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 
@@ -59,6 +60,9 @@ impl<B: Buf> Flusher<B> {
     /// A client's write that began when there were `failures` is about to be acknowledged: if a flush has failed since,
     /// the next FLUSH must not say that this one is durable.
     pub fn acknowledging(&self, failures: u64) {
+        if self.failures.get() != failures {
+            self.exec.marks.set(Mark::FlushFailedMeanwhile);
+        }
         self.lost.set(self.lost.get() || self.failures.get() != failures);
     }
 
@@ -107,6 +111,7 @@ impl<B: Buf> Flusher<B> {
         self.exec.spawn(async move {
             let result = wait.await.map(|_| ());
             if result.is_err() {
+                this.exec.marks.set(if owed { Mark::OwedFlushFails } else { Mark::FlushFails });
                 // Nothing is known to be durable that was not before.
                 this.unflushed.set(true);
                 this.failures.set(this.failures.get() + 1);

@@ -6,6 +6,7 @@
 use crate::core::{Core, Volume};
 use crate::exec::Signal;
 use crate::io::{Buf, Device, DeviceOp};
+use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -69,13 +70,6 @@ fn bits_mut(page: &mut IntentPage, bit: Bit) -> &mut [u8] {
         Bit::Intent => &mut page.intent,
         Bit::Dirty => &mut page.dirty,
     }
-}
-
-/// Pages that a volume of `sectors` needs.
-#[must_use]
-pub(crate) fn pages_for(sectors: u64) -> u32 {
-    // One sector more than the volume has: the grid may be shifted.
-    (sectors + 8).div_ceil(REGION_SECTORS).div_ceil(u64::from(REGIONS_PER_PAGE)) as u32
 }
 
 impl<B: Buf> Intent<B> {
@@ -252,6 +246,7 @@ pub(crate) async fn ensure<B: Buf>(
             return true;
         }
         if core.pool.borrow().in_sync().next().is_none() {
+            core.mark(Mark::IntentWithoutMembers);
             // Nothing is cached any more that could be stale.
             return durable;
         }
@@ -324,7 +319,10 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
         for (m, write) in writes {
             match write.await {
                 Ok(_) => core.member_flusher(m).wrote(),
-                Err(_) => core.fail_member(m).await,
+                Err(_) => {
+                    core.mark(Mark::IntentFailsOnMember);
+                    core.fail_member(m).await;
+                }
             }
         }
         settle(&core, intent, n, &snapshot, epoch, false).await;

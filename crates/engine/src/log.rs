@@ -8,6 +8,7 @@ use crate::core::{Core, Fill, MarksGuard, Volume};
 use crate::exec::Slot;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
 use crate::map::{Mask, Piece, mask};
+use crate::marks::Mark;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -187,6 +188,7 @@ impl<B: Buf> Log<B> {
     fn pump(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
         while self.in_flight.get() < core.settings.appends && !self.queue.borrow().is_empty() {
             if core.pool.borrow().in_sync().next().is_none() || core.pool.borrow().stalled {
+                core.mark(Mark::AppendsFail);
                 self.fail_all(AppendError::NoMembers);
                 return;
             }
@@ -203,7 +205,9 @@ impl<B: Buf> Log<B> {
 
     /// Builds one record from what waits, and submits it.
     fn append_one(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+        let queued = self.queued();
         self.drop_stale(volume);
+        core.mark_if(self.queued() < queued, Mark::StaleNotAppended);
         let Some((first, _)) = self.queue.borrow().front().map(|(i, b)| (i.clone(), b.clone())) else { return };
         let unit = core.pool.borrow().unit as usize;
         let round = |sectors: u32| sectors.next_multiple_of((unit / 512) as u32);
@@ -219,6 +223,7 @@ impl<B: Buf> Log<B> {
                     Some(n) => (n, true),
                     None => {
                         let item = self.queue.borrow_mut().pop_front();
+                        core.mark(Mark::NoSegmentToOpen);
                         if let Some((_, batch)) = item {
                             batch.finish(1, Err(AppendError::Full));
                         }
@@ -279,6 +284,7 @@ impl<B: Buf> Log<B> {
         }
         if taken.is_empty() {
             // The segment's rest is too short for the first item: the next turn opens another.
+            core.mark(Mark::RestTooShort);
             self.seal(core);
             self.schedule(core, volume);
             return;
@@ -342,7 +348,10 @@ impl<B: Buf> Log<B> {
                         core2.member_flusher(place.member).wrote();
                         on_copies += 1;
                     }
-                    Err(_) => core2.fail_member(place.member).await,
+                    Err(_) => {
+                        core2.mark(Mark::AppendFailsOnMember);
+                        core2.fail_member(place.member).await;
+                    }
                 }
             }
             let header_ok = match header {
@@ -389,6 +398,7 @@ impl<B: Buf> Log<B> {
                 batch.finish(1, Ok(()));
             }
         } else {
+            core.mark(Mark::AppendedAgain);
             self.seal(&core);
             core.segments.borrow_mut().unpin(place.segment);
             let mut queue = self.queue.borrow_mut();
@@ -559,6 +569,7 @@ fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: 
         }
         Item::Fill { fill, .. } => {
             if fill.spoiled.get() {
+                core.mark(Mark::FillSpoiledInFlight);
                 volume.stats.borrow_mut().fills_spoiled += 1;
                 return;
             }
@@ -577,6 +588,7 @@ fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: 
             for e in entries {
                 let mut p = piece(e, true);
                 p.live &= live & mask(e.first, e.sectors);
+                core.mark_if(p.live != mask(e.first, e.sectors), Mark::MoveOvertaken);
                 if p.live != 0 {
                     map.insert(&mut segments, *block, p);
                 }
@@ -606,6 +618,8 @@ impl<B: Buf> Core<B> {
         if free <= needed {
             self.space_is_short();
         }
+        self.mark_if(free <= needed && free > 0 && draw != Draw::Reserve, Mark::ReserveKept);
+        self.mark_if(free <= self.settings.reserve_segments && draw == Draw::Reserve, Mark::ReserveDrawnOn);
         // Clean data may use a larger member's rest, but never what pairs are made of.
         if free <= needed && !(draw == Draw::Reserve && free > 0) {
             return None;
@@ -636,6 +650,7 @@ impl<B: Buf> Log<B> {
             match self.append(core, volume, items.clone()).get().await {
                 Ok(()) => return Ok(guard),
                 Err(AppendError::Full) => {
+                    core.mark(Mark::MarksWaitForSpace);
                     // Space comes from a checkpoint, which must not wait for us.
                     drop(guard);
                     core.space_is_short();

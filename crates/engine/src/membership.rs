@@ -3,6 +3,7 @@
 
 use crate::core::{Core, Volume};
 use crate::io::{Buf, Device, DeviceOp};
+use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -35,6 +36,7 @@ impl<B: Buf> Core<B> {
                 pool.failing |= 1 << member;
             }
             let begins = concerns && !pool.changing;
+            self.mark_if(concerns && !begins, Mark::FailsDuringChange);
             pool.changing |= begins;
             begins
         };
@@ -93,6 +95,7 @@ impl<B: Buf> Core<B> {
             if !self.superblock_busy.get() {
                 break;
             }
+            self.mark(Mark::SuperblockWaits);
             wait.await;
         }
         if self.pool.borrow().stalled {
@@ -104,6 +107,7 @@ impl<B: Buf> Core<B> {
         self.superblock_busy.set(false);
         self.superblock_free.notify();
         for m in failed {
+            self.mark(Mark::SuperblockFails);
             self.fail_member(m).await;
         }
         self.wait_settled().await;
@@ -169,6 +173,7 @@ impl<B: Buf> Core<B> {
             }
             wait.await;
         }
+        self.mark(Mark::EpochRaised);
         self.superblock_busy.set(true);
         self.pool.borrow_mut().epoch += 1;
         let members: Vec<u8> = self.pool.borrow().in_sync().collect();
@@ -179,6 +184,7 @@ impl<B: Buf> Core<B> {
             |failed: &[u8]| members.iter().filter(|m| !failed.contains(m) && before.contains(m)).count() + usize::from(voted);
         // Where no majority can come of it, no member writes down what only it believes.
         let hopeless = !members.is_empty() && votes_without(&[]) * 2 <= voters;
+        self.mark_if(hopeless, Mark::HopelessEpoch);
         let failed = if hopeless { Vec::new() } else { self.put_superblocks(&members).await };
         self.superblock_busy.set(false);
         self.superblock_free.notify();
@@ -201,6 +207,7 @@ pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8]) {
     core.wait_settled().await;
     let mut before: Vec<u8> = core.pool.borrow().in_sync().collect();
     before.extend_from_slice(missing);
+    core.mark(Mark::LeftAtStart);
     core.pool.borrow_mut().changing = true;
     change(core.clone(), before).await;
 }
@@ -222,6 +229,7 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
         }
         let raised = core.raise_epoch(&before).await;
         for m in raised.failed {
+            core.mark(Mark::FailsUnderEpoch);
             core.pool.borrow_mut().failing |= 1 << m;
         }
         if core.pool.borrow().failing == 0 {
@@ -230,6 +238,8 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
     };
     let gone: Vec<u8> = {
         let mut pool = core.pool.borrow_mut();
+        core.mark_if(!majority, Mark::NoMajority);
+        core.mark_if(pool.in_sync().next().is_none(), Mark::LastMemberLeft);
         pool.stalled |= !majority;
         before.iter().copied().filter(|m| !pool.is_in_sync(*m)).collect()
     };
@@ -262,6 +272,7 @@ async fn purge_lost<B: Buf>(core: Rc<Core<B>>) {
                     lost.push(block);
                 }
             });
+            core.mark_if(!lost.is_empty(), Mark::LostCleanPurged);
             forget_lost(&core, &volume, &lost);
             core.exec.sleep(100_000).await;
         }

@@ -5,6 +5,7 @@ use crate::fetch::{fetch, fetch_one};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::Item;
 use crate::map::{Piece, mask};
+use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -61,9 +62,11 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
         }
         let plan = plan(core, volume, &range);
         if plan.lost {
+            core.mark(Mark::LostRangeFails);
             return Err(RequestError::Io);
         }
         let fills = if admits(core, volume, sectors, stream) { register(volume, &plan.missing) } else { Vec::new() };
+        core.mark_if(fills.iter().any(Option::is_none), Mark::FillKeptOut);
         let version = if fills.is_empty() { 0 } else { core.next_version() };
         let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume));
         let disk: Vec<_> = plan
@@ -123,6 +126,7 @@ fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Piece)]) -> R
     if bad.iter().any(|(_, p)| p.dirty()) {
         return Err(RequestError::Io);
     }
+    core.mark(Mark::DamagedLetGo);
     let mut map = volume.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
     for (block, piece) in bad {

@@ -7,6 +7,7 @@ use crate::exec::IoWait;
 use crate::intent::Bit;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
 use crate::map::{Piece, mask};
+use crate::marks::Mark;
 use crate::segments::{Segment, SegmentState};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -90,12 +91,13 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
     // What a dead daemon left in the members' caches must not be taken for durable.
     flush_members(core).await;
     let (table, pieces) = load_image(core).await?;
-    let found = scan(core, &table).await;
+    let mut found = scan(core, &table).await;
     let mut generation = core.pool.borrow().checkpoint.generation;
     let mut version = core.pool.borrow().checkpoint.version;
     {
         let mut segments = core.segments.borrow_mut();
-        for f in &found {
+        // One whose number or slots another one has is none: whatever is free later must not be somebody's.
+        found.retain(|f| {
             generation = generation.max(f.header.generation);
             segments.restore(
                 f.number,
@@ -114,20 +116,21 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
                     marks: false,
                     blocks: Vec::new(),
                 },
-            );
-        }
+            )
+        });
         segments.restored_all();
     }
     // The image: pieces in segments that are still as the table says.
     for (volume, p) in pieces {
-        let same = table
-            .iter_entry(p.segment)
-            .is_some_and(|e| core.segments.borrow().get(p.segment).is_some_and(|s| s.generation == e.generation));
+        let same = table.iter_entry(p.segment).is_some_and(|e| {
+            core.segments.borrow().get(p.segment).is_some_and(|s| s.generation == e.generation && s.volume == volume)
+        }) && u32::from(p.offset) + u32::from(p.span >> 3 & 7) < core.pool.borrow().segment_sectors();
         // A dirty piece whose segment is gone stays, as lost: its range fails rather than show older data (R8).
-        if let Some(v) = core.volume(volume).filter(|_| same || p.span >> 6 & 1 == 1) {
+        let (first, count) = (p.span & 7, (p.span >> 3 & 7) + 1);
+        if let Some(v) = core.volume(volume).filter(|v| (same || p.span >> 6 & 1 == 1) && is_inside(v, p.block, first, count)) {
             version = version.max(p.version);
-            let (first, count) = (p.span & 7, (p.span >> 3 & 7) + 1);
             let segment = if same { p.segment } else { LOST };
+            core.mark_if(!same, Mark::LostDirtyKept);
             let mut piece = Piece::new(p.version, p.sum, segment, p.offset, first, count, p.span >> 6 & 1 == 1, p.span >> 7 == 1);
             piece.live = p.live;
             v.map.borrow_mut().insert(&mut core.segments.borrow_mut(), p.block, piece);
@@ -178,11 +181,18 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
     Ok(())
 }
 
+/// Whether sectors of a block are the volume's: nothing else is ever read from its disk, or written to it.
+fn is_inside<B: Buf>(volume: &Volume<B>, block: u64, first: u8, sectors: u8) -> bool {
+    let (start, extent) = (block * BLOCK_SECTORS + u64::from(first), volume.extent());
+    extent.start <= start && start + u64::from(sectors) <= extent.end
+}
+
 async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {
     let members: Vec<u8> = core.pool.borrow().in_sync().collect();
     let flushes: Vec<_> = members.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
     for (m, flush) in flushes {
         if flush.get().await.is_err() {
+            core.mark(Mark::MemberFailsAtStart);
             core.fail_member(m).await;
         }
     }
@@ -204,9 +214,11 @@ async fn load_image<B: Buf>(core: &Rc<Core<B>>) -> Result<(Table, Vec<(u16, head
     };
     let mut table = BTreeMap::new();
     let mut pieces = Vec::new();
+    // Of a page beyond its area nothing is read.
     let range = |m: u8, at: u32| {
         let layout = core.pool.borrow().members[usize::from(m)].layout;
-        (m, layout.checkpoint(pointer.area) + u64::from(at) * PAGE_BYTES as u64, PAGE_BYTES as u32)
+        let (at, len) = (u64::from(at) * PAGE_BYTES as u64, PAGE_BYTES as u32);
+        if at + u64::from(len) > layout.checkpoint_bytes { (m, 0, 0) } else { (m, layout.checkpoint(pointer.area) + at, len) }
     };
     let mut index = 0;
     while index < pointer.pages {
@@ -224,6 +236,7 @@ async fn load_image<B: Buf>(core: &Rc<Core<B>>) -> Result<(Table, Vec<(u16, head
             if page.is_none() {
                 for (m, at) in places(i, &pointer.members) {
                     if page.is_none() && core.pool.borrow().is_in_sync(m) {
+                        core.mark(Mark::PageFromSecondPlace);
                         let again = read_all(core, &[range(m, at)]).await.pop().flatten();
                         page = again.and_then(|b| Page::decode(key, &b.to_bytes(), pointer.sequence, i).ok());
                     }
@@ -270,18 +283,26 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
             *newest = generation.max(*newest);
         }
     }
-    let claimed_by_later = |c: &Place, generation: u64| claims.get(&(c.member, c.slot)).is_some_and(|g| *g > generation);
+    let slots_of: BTreeMap<u8, u32> =
+        core.pool.borrow().in_sync().map(|m| (m, core.pool.borrow().members[usize::from(m)].layout.slots())).collect();
+    let claimed_by_later = |c: &Place, generation: u64| {
+        let is_there = slots_of.get(&c.member).is_some_and(|slots| c.slot < *slots);
+        !is_there || claims.get(&(c.member, c.slot)).is_some_and(|g| *g > generation)
+    };
+    // No segment has a larger number than there are slots; twice as many are enough for whatever may come to be.
+    let most: u64 = core.pool.borrow().members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
     // Segments of the table, where no later use of the number or the slot has been found.
     for e in table.0.values() {
         let mut copies = e.copies;
         for c in copies.iter_mut().filter(|c| c.member != NO_MEMBER) {
             if claimed_by_later(c, e.generation) || !core.pool.borrow().is_in_sync(c.member) {
+                core.mark(Mark::TableSlotGone);
                 *c = Place::NONE;
             }
         }
         let header = SegmentHeader { segment: e.segment, generation: e.generation, class: e.class, volume: e.volume, copies };
-        if copies.iter().any(|c| c.member != NO_MEMBER) {
+        if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(e.segment) < most {
             found.insert(e.segment, Found { number: e.segment, header, lacking: Vec::new(), replay_from: e.replay_from });
         }
     }
@@ -297,10 +318,11 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
             if claimed_by_later(c, h.generation) || !core.pool.borrow().is_in_sync(c.member) {
                 *c = Place::NONE;
             } else if !headers.get(&(c.member, c.slot)).is_some_and(own) {
+                core.mark(Mark::HeaderMissing);
                 lacking.push(*c);
             }
         }
-        if copies.iter().any(|c| c.member != NO_MEMBER) {
+        if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(h.segment) < most {
             let header = SegmentHeader { copies, ..*h };
             found.insert(h.segment, Found { number: h.segment, header, lacking, replay_from: unit / 512 });
         }
@@ -322,7 +344,8 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
         (pool.key, pool.unit, pool.segment_sectors())
     };
     let places: Vec<Place> = f.header.copies.iter().copied().filter(|c| core.pool.borrow().is_in_sync(c.member)).collect();
-    let from = f.replay_from.min(capacity);
+    // On the grid of units, and behind the segment's header.
+    let from = (f.replay_from / (unit / 512) * (unit / 512)).clamp(unit / 512, capacity);
     let ranges: Vec<_> =
         places.iter().map(|p| (p.member, core.slot_offset(*p) + u64::from(from) * 512, (capacity - from) * 512)).collect();
     if from == capacity {
@@ -338,10 +361,11 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
         repairs.extend(f.lacking.iter().map(|p| (*p, 0, vec![header.clone()])));
     }
     let volume = core.volume(f.header.volume);
-    let mut at = from;
+    let (mut at, mut behind) = (from, from);
     while at < capacity {
         let place = RecordPlace { segment: f.number, generation: f.header.generation, offset: at };
-        let records: Vec<Option<Record>> = copies.iter().map(|c| decode_at(key, c, from, at, place)).collect();
+        let records: Vec<Option<Record>> = copies.iter().map(|c| decode_at(key, unit, c, from, at, place)).collect();
+        core.mark_if(at > behind && records.iter().any(Option::is_some), Mark::HoleSteppedOver);
         let Some(record) = records.iter().flatten().next().cloned() else {
             at += unit / 512;
             continue;
@@ -366,6 +390,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
             good.push(best);
         }
         if whole.iter().any(|w| !w) && places.len() > 1 {
+            core.mark(Mark::RecordCompleted);
             let composed = compose::<B>(&record, key, unit, header_sectors, &good);
             for (c, _) in copies.iter().zip(&whole).filter(|(_, whole)| !**whole) {
                 repairs.push((c.place, at, composed.clone()));
@@ -380,9 +405,9 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
                     core.segments.borrow_mut().marked(f.number);
                     marks.push((f.header.volume, *e));
                 }
-                _ if !there => {}
+                _ if !there => core.mark(Mark::DataOnNoCopy),
                 _ => {
-                    let Some(v) = &volume else { continue };
+                    let Some(v) = volume.as_ref().filter(|v| is_inside(v, e.block, e.first, e.sectors)) else { continue };
                     let dirty = e.kind != EntryKind::Clean;
                     let zeroes = e.kind == EntryKind::Zeroes;
                     let piece = Piece::new(e.version, e.sum, f.number, e.offset as u16, e.first, e.sectors, dirty, zeroes);
@@ -391,6 +416,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
             }
         }
         at += record.sectors.max(unit / 512);
+        behind = at;
     }
     core.stats.borrow_mut().completed_at_start += repairs.len() as u64;
     let mut writes = Vec::new();
@@ -415,6 +441,7 @@ async fn reread_around_errors<B: Buf>(core: &Rc<Core<B>>, copies: Vec<Copy<B>>, 
             out.push(c);
             continue;
         }
+        core.mark(Mark::ReadAroundErrors);
         let base = core.slot_offset(c.place);
         let ranges: Vec<_> = (from..capacity)
             .step_by(8)
@@ -428,7 +455,7 @@ async fn reread_around_errors<B: Buf>(core: &Rc<Core<B>>, copies: Vec<Copy<B>>, 
     out
 }
 
-fn decode_at<B: Buf>(key: u64, copy: &Copy<B>, from: u32, at: u32, place: RecordPlace) -> Option<Record> {
+fn decode_at<B: Buf>(key: u64, unit: u32, copy: &Copy<B>, from: u32, at: u32, place: RecordPlace) -> Option<Record> {
     let data = copy.data.as_ref()?;
     let start = (at - from) as usize * 512;
     let head = data.slice(start..(start + 512).min(data.len()));
@@ -437,7 +464,15 @@ fn decode_at<B: Buf>(key: u64, copy: &Copy<B>, from: u32, at: u32, place: Record
         return None;
     }
     let record = Record::decode(key, &data.slice(start..start + len).to_bytes(), place).ok()?;
-    (start + record.sectors as usize * 512 <= data.len()).then_some(record)
+    // The data of the entries lies in their order behind the header, and within the record.
+    let mut next = at + Record::header_sectors(record.entries.len(), unit as usize);
+    for e in record.entries.iter().filter(|e| e.kind.has_data()) {
+        if e.offset != next {
+            return None;
+        }
+        next += u32::from(e.sectors);
+    }
+    (next <= at + record.sectors && start + record.sectors as usize * 512 <= data.len()).then_some(record)
 }
 
 fn cut<B: Buf>(copy: &Copy<B>, from: u32, offset: u32, sectors: u32) -> Option<B> {
@@ -472,6 +507,7 @@ fn drop_lost_clean<B: Buf>(core: &Rc<Core<B>>) {
         });
         let mut map = v.map.borrow_mut();
         let mut segments = core.segments.borrow_mut();
+        core.mark_if(!blocks.is_empty(), Mark::LostTurnsOutClean);
         for b in blocks {
             map.drop_clean(&mut segments, b, |p| p.segment == LOST);
         }
@@ -489,6 +525,7 @@ fn drop_unproved<B: Buf>(core: &Rc<Core<B>>) {
         });
         let mut map = v.map.borrow_mut();
         let mut segments = core.segments.borrow_mut();
+        core.mark_if(!blocks.is_empty(), Mark::UnprovedDropped);
         for b in blocks {
             map.drop_clean(&mut segments, b, |_| true);
         }

@@ -5,6 +5,7 @@ use crate::fetch::fetch;
 use crate::io::Buf;
 use crate::log::Item;
 use crate::map::Piece;
+use crate::marks::Mark;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::read::runs;
 use crate::segments::SegmentState;
@@ -49,6 +50,7 @@ impl<B: Buf> Core<B> {
             && !self.pool.borrow().stalled
             && self.pool.borrow().in_sync().next().is_some();
         if !room {
+            self.mark_if(!self.map_has_room(volume), Mark::MapIsFull);
             self.space_is_short();
         }
         room
@@ -113,9 +115,11 @@ async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         return true;
     }
     if limbo > 0 || twins > 0 {
+        core.mark(Mark::CheckpointForSpace);
         return checkpoint(core).await;
     }
     if core.map_is_nearly_full() && thin_one(core) {
+        core.mark(Mark::MapThinned);
         return true;
     }
     compact_one(core).await
@@ -149,6 +153,7 @@ fn evict_one<B: Buf>(core: &Core<B>) -> bool {
             let Some(s) = segments.get_mut(*n) else { return false };
             !core::mem::take(&mut s.referenced)
         });
+        core.mark_if(unread.is_none() && !order.is_empty(), Mark::AllWereRead);
         unread.or(order.first()).copied()
     };
     let Some((_, victim)) = victim else { return false };
@@ -206,7 +211,10 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         .min_by_key(|(n, s)| (s.dirty, *n))
         .map(|(n, _)| n);
     match found {
-        Some(n) => relocate(core, n).await,
+        Some(n) => {
+            core.mark(Mark::Compacted);
+            relocate(core, n).await
+        }
         None => false,
     }
 }
@@ -227,6 +235,7 @@ async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
                 .map(|(n, _)| n)
         };
         let Some(n) = found else { return };
+        core.mark(Mark::CopiesMended);
         if !relocate(core, n).await {
             return;
         }
@@ -263,7 +272,10 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
                 }
                 continue;
             }
-            let Some(Ok(data)) = read.next() else { continue };
+            let Some(Ok(data)) = read.next() else {
+                core.mark(Mark::MoveUnreadable);
+                continue;
+            };
             for r in runs(p.live) {
                 let from = (r.start - u64::from(p.first())) as usize * 512;
                 let data = data.slice(from..from + (r.end - r.start) as usize * 512);
@@ -273,6 +285,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
         }
         moved |= !items.is_empty();
         if volume.dirty_log.append(core, &volume, items).get().await.is_err() {
+            core.mark(Mark::MoveWithoutSpace);
             return false;
         }
     }

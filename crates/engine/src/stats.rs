@@ -1,7 +1,5 @@
 //! The fate of every request, counted.
 
-use alloc::vec::Vec;
-
 /// Why a request was served by the backing device alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Bypass {
@@ -106,6 +104,4 @@ pub struct PoolStats {
     pub members_left: u64,
     /// Records completed on a second copy at the start.
     pub completed_at_start: u64,
-    /// Named points that were reached (for the simulator's coverage).
-    pub marks: Vec<&'static str>,
 }

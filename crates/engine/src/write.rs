@@ -5,6 +5,7 @@ use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::{AppendError, Appended, Item};
 use crate::map::mask;
+use crate::marks::Mark;
 use crate::policy::pace::{self, Room};
 use crate::policy::streams::Belongs;
 use crate::read::{insert_clean, unregister};
@@ -54,10 +55,12 @@ pub(crate) async fn write<B: Buf>(
     let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get());
     let mut fate = decide(core, volume, &range, &content, belongs);
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && !turn(core, volume, bytes).await {
+        core.mark(Mark::NoTurnInTime);
         fate = Fate::Bypass(Bypass::Full);
     } else if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) {
         // Waiting for the turn takes time, in which the mode may change, and members leave.
         fate = decide(core, volume, &range, &content, belongs);
+        core.mark_if(!matches!(fate, Fate::Absorb), Mark::FateChangedInTheWait);
     }
     let reason = match fate {
         Fate::Refuse => return Err(RequestError::Io),
@@ -66,8 +69,8 @@ pub(crate) async fn write<B: Buf>(
                 volume.stats.borrow_mut().absorbed.add(bytes);
                 return if fua { durable(core).await } else { Ok(()) };
             }
-            Err(AppendError::Full) => Bypass::Full,
-            Err(AppendError::NoMembers) => Bypass::Degraded,
+            Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
+            Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
         },
         Fate::Bypass(reason) => reason,
     };
@@ -78,6 +81,7 @@ pub(crate) async fn write<B: Buf>(
         volume.disk_flusher.acknowledging(failures);
         return Ok(());
     }
+    core.mark(Mark::FuaPastTheCache);
     // What overlapped dirty data may be on the members: both.
     let on_members = durable(core);
     volume.disk_flusher.request();
@@ -92,6 +96,7 @@ pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestErr
     let flushes: Vec<_> = in_sync.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
     for (m, flush) in flushes {
         if flush.get().await.is_err() {
+            core.mark(Mark::MemberFailsAFlush);
             core.fail_member(m).await;
         }
     }
@@ -109,6 +114,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     let on_disk = on_disk.get().await;
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
     let lost = volume.disk_flusher.take_lost();
+    core.mark_if(lost, Mark::FailedFlushTold);
     on_members?;
     if on_disk.is_err() || lost { Err(RequestError::Io) } else { Ok(()) }
 }
@@ -136,9 +142,11 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
         let waited = core.now() - came;
         // Where it is not for dirty data that there is no room, destage will not win any.
         let hopeless = core.dirty_percent() <= core.settings.destage_percent;
+        core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
         if hopeless || waited >= pace::LONGEST_NS || volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
             return false;
         }
+        core.mark(Mark::WriteWaitsForRoom);
         // By time, and not by a signal that whoever looks in vain gives himself.
         core.exec.sleep(AGAIN_NS).await;
     }
@@ -159,8 +167,8 @@ fn decide<B: Buf>(
     if core.pool.borrow().degraded() {
         match core.settings.degraded {
             Degraded::ReadOnly => return Fate::Refuse,
-            Degraded::WriteThrough => return Fate::Bypass(Bypass::Degraded),
-            Degraded::Continue => {}
+            Degraded::WriteThrough => return core.passing(Mark::WriteThroughDegraded, Fate::Bypass(Bypass::Degraded)),
+            Degraded::Continue => core.mark(Mark::AbsorbedOnOneCopy),
         }
     }
     match content {
@@ -267,11 +275,13 @@ async fn to_disk<B: Buf>(
         if !volume.is_pending(&blocks) {
             break;
         }
+        core.mark(Mark::BypassWaitsForAppend);
         wait.await;
     }
     // No majority, no invalidation: a record whose append failed, or one on a member that left without the others'
     // word for it, may be found again at the next start and would lie over what the disk gets now (R4, R7).
     if core.pool.borrow().stalled && Intent::<B>::regions(range).any(|r| volume.intent.is_set(r, Bit::Dirty)) {
+        core.mark(Mark::BypassWithoutMajority);
         return Err(RequestError::Io);
     }
     // Only now: a version that was taken before a wait could lie under the mark of a sweep that knows nothing of it.
@@ -287,6 +297,7 @@ async fn to_disk<B: Buf>(
     let result = if dirty.is_empty() {
         overwrite(core, volume, range, content, core::slice::from_ref(range), version).await
     } else if may_absorb {
+        core.mark(Mark::BypassPartlyAbsorbed);
         // The pieces that overlap go into the log, in the same version; the rest goes to the disk beside them.
         let _pending = core.begin_pending(volume, blocks.clone());
         let rest = subtract(range, &dirty);
@@ -300,7 +311,10 @@ async fn to_disk<B: Buf>(
         let written = overwrite(core, volume, range, content, &rest, version).await;
         match (written, absorbed.get().await) {
             (Ok(()), Ok(())) => Ok(()),
-            (Ok(()), Err(_)) => ordered(core, volume, range, content, version).await,
+            (Ok(()), Err(_)) => {
+                core.mark(Mark::OrderedAfterAbsorbFailed);
+                ordered(core, volume, range, content, version).await
+            }
             (Err(e), _) => Err(e),
         }
     } else {
@@ -403,13 +417,17 @@ async fn ordered<B: Buf>(
     version: u64,
 ) -> Result<(), RequestError> {
     volume.stats.borrow_mut().ordered_overwrites += 1;
+    core.mark(Mark::OrderedOverwrite);
+    core.mark_if(volume.destaging.get(), Mark::OrderedBesideDestage);
     let failures = volume.disk_flusher.failures();
     let write = core.exec.io(volume.device(), disk_op(volume, range, content, range)).await;
     volume.disk_flusher.wrote();
+    core.mark_if(write.is_err(), Mark::OrderedWriteFails);
     write.map_err(|_| RequestError::Io)?;
     volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)?;
     let items = by_block(range).map(|(block, first, sectors)| Item::Forget { block, first, sectors, version }).collect();
     let marked = volume.dirty_log.append_marks(core, volume, items).await;
+    core.mark_if(marked.is_err(), Mark::OrderedWithoutMark);
     match &marked {
         Ok(_) => durable(core).await?,
         // With all members voted out there is nothing that could come back.
@@ -459,6 +477,7 @@ fn through_fill<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, 
     // Another write there is under way: which of the two the disk ends up with is not ours to guess.
     let others = volume.writing.borrow().iter().filter(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end).count();
     if others > 1 {
+        core.mark(Mark::ThroughFillKeptOut);
         return None;
     }
     let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });

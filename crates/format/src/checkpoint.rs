@@ -5,7 +5,7 @@
 //! at page `2 * (i / k)` and `2 * (i / k) + 1` of their area; over one member at page `i`.
 
 use crate::codec::{DecodeError, Reader, Writer, magic, verify};
-use crate::segment::{Class, Place};
+use crate::segment::{Class, Place, sense};
 use alloc::vec::Vec;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HPck");
@@ -163,6 +163,7 @@ impl Page {
                     let copies = [Place::read(&mut r)?, Place::read(&mut r)?];
                     let replay_from = r.u32()?;
                     r.u16()?;
+                    sense(generation, &copies)?;
                     list.push(SegmentEntry { segment, generation, class, volume, copies, replay_from });
                 }
                 PageBody::Segments(list)
@@ -179,7 +180,10 @@ impl Page {
                         live: r.u8()?,
                         span: r.u8()?,
                     };
-                    if (p.span & 7) + (p.span >> 3 & 7) > 7 || p.version >= 1 << 56 || p.block > 1 << 56 {
+                    let (first, sectors) = (u32::from(p.span & 7), u32::from(p.span >> 3 & 7) + 1);
+                    let written = ((1u32 << sectors) - 1) << first;
+                    let beyond = first + sectors > 8 || u32::from(p.live) & !written != 0;
+                    if beyond || p.version >= 1 << 56 || p.block > 1 << 56 {
                         return Err(DecodeError::Invalid("a piece"));
                     }
                     list.push(p);

@@ -15,6 +15,13 @@ pub const REGIONS_PER_PAGE: u32 = (BITMAP * 8) as u32;
 /// Sectors of a region (64 MiB).
 pub const REGION_SECTORS: u64 = (64 << 20) / 512;
 
+/// Pages that a volume of `sectors` needs.
+#[must_use]
+pub fn pages_for(sectors: u64) -> u32 {
+    // Some sectors more than the volume has: the grid may be shifted.
+    sectors.saturating_add(8).div_ceil(REGION_SECTORS).div_ceil(u64::from(REGIONS_PER_PAGE)) as u32
+}
+
 /// One page of the intent map. Each has two slots, written in turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IntentPage {
@@ -68,6 +75,9 @@ impl IntentPage {
         let volume = r.u16()?;
         if found != page {
             return Err(DecodeError::Foreign);
+        }
+        if sequence >= 1 << 63 {
+            return Err(DecodeError::Invalid("an intent page's sequence"));
         }
         r.bytes(HEADER - 26)?;
         Ok(Self { page, volume, sequence, intent: r.bytes(BITMAP)?.into(), dirty: r.bytes(BITMAP)?.into() })

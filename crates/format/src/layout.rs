@@ -42,6 +42,17 @@ impl Layout {
         (layout.slots() >= 4).then_some(layout)
     }
 
+    /// Whether everything has its place, one behind the other: what was read from the media may be anything.
+    pub(crate) fn makes_sense(&self) -> bool {
+        (8192..=32 << 20).contains(&self.segment_bytes)
+            && self.segment_bytes.is_multiple_of(4096)
+            && (4 * SUPERBLOCK_BYTES..=1 << 60).contains(&self.size)
+            && self.checkpoint_bytes <= self.size
+            && self.checkpoint_bytes.is_multiple_of(PAGE_BYTES as u64)
+            // With room for a segment behind them, the areas before it do not reach the superblocks at the end.
+            && self.slots() > 0
+    }
+
     /// Where superblock slot `n` of 4 is. Slots 0 and 2 hold one generation, 1 and 3 the other.
     #[must_use]
     pub fn superblock(&self, n: u8) -> u64 {

@@ -54,6 +54,15 @@ impl Place {
     }
 }
 
+/// A generation that can still grow, and copies on members that are not the same.
+pub(crate) fn sense(generation: u64, copies: &[Place; 2]) -> Result<(), DecodeError> {
+    let [a, b] = copies;
+    if generation >= 1 << 63 || a.member == b.member && a.member != NO_MEMBER {
+        return Err(DecodeError::Invalid("where a segment is"));
+    }
+    Ok(())
+}
+
 /// Says what a slot holds. Written when the segment is opened, before anything in it is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
@@ -106,6 +115,7 @@ impl SegmentHeader {
         r.u8()?;
         let volume = r.u16()?;
         let copies = [Place::read(&mut r)?, Place::read(&mut r)?];
+        sense(generation, &copies)?;
         Ok(Self { segment, generation, class, volume, copies })
     }
 }

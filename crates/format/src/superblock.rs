@@ -1,6 +1,7 @@
 //! The superblock: who the pool is, who is in sync, which volumes there are, where the checkpoint is.
 
 use crate::codec::{DecodeError, Reader, Writer, verify};
+use crate::intent::pages_for;
 use crate::layout::{Layout, SUPERBLOCK_BYTES};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -15,6 +16,8 @@ pub const INCOMPAT_KNOWN: u64 = 0;
 pub const MAX_MEMBERS: usize = 32;
 /// The most volumes on a pool.
 pub const MAX_VOLUMES: usize = 64;
+/// Epochs and sequence numbers are below this, so that they can still grow, and what is counted from them too.
+const MAX_COUNTER: u64 = 1 << 39;
 
 /// Where a cache device stands in its pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -265,20 +268,22 @@ impl Superblock {
         if count > MAX_MEMBERS || usize::from(member) >= count || !(1..=2).contains(&copies) || !matches!(unit, 512 | 4096) {
             return Err(DecodeError::Invalid("the pool's shape"));
         }
+        if epoch >= MAX_COUNTER || sequence >= MAX_COUNTER || area > 1 || cversion >= 1 << 56 || cgeneration >= 1 << 63 {
+            return Err(DecodeError::Invalid("a counter"));
+        }
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
             let id = r.id()?;
             let state = if r.u8()? == 0 { MemberState::InSync } else { MemberState::Out };
             let (size, segment_bytes, intent_pages, checkpoint_bytes) = (r.u64()?, r.u64()?, r.u32()?, r.u64()?);
-            if !(8192..=32 << 20).contains(&segment_bytes)
-                || segment_bytes % 4096 != 0
-                || !(4 * SUPERBLOCK_BYTES..=1 << 60).contains(&size)
-                || checkpoint_bytes > size
-                || u64::from(intent_pages) * 8192 > size
-            {
+            let layout = Layout { size, segment_bytes, intent_pages, checkpoint_bytes };
+            let as_first = members
+                .first()
+                .is_none_or(|m: &MemberEntry| (m.layout.segment_bytes, m.layout.intent_pages) == (segment_bytes, intent_pages));
+            if !layout.makes_sense() || !as_first {
                 return Err(DecodeError::Invalid("a cache device's layout"));
             }
-            members.push(MemberEntry { id, state, layout: Layout { size, segment_bytes, intent_pages, checkpoint_bytes } });
+            members.push(MemberEntry { id, state, layout });
         }
         if checkpoint.members.iter().any(|m| usize::from(*m) >= count) {
             return Err(DecodeError::Invalid("the checkpoint's members"));
@@ -287,7 +292,8 @@ impl Superblock {
         if count > MAX_VOLUMES {
             return Err(DecodeError::Invalid("the number of volumes"));
         }
-        let mut volumes = Vec::with_capacity(count);
+        let most_pages = members.first().map_or(0, |m| m.layout.intent_pages);
+        let mut volumes: Vec<VolumeEntry> = Vec::with_capacity(count);
         for _ in 0..count {
             let number = r.u16()?;
             let id = r.id()?;
@@ -299,6 +305,13 @@ impl Superblock {
             let backing = r.text()?;
             if usize::from(number) >= MAX_VOLUMES || phase > 7 || sectors > 1 << 52 {
                 return Err(DecodeError::Invalid("a volume"));
+            }
+            let end = intent_first.checked_add(intent_pages).filter(|end| *end <= most_pages);
+            let meets = |o: &VolumeEntry| {
+                o.number == number || o.intent_first < end.unwrap_or(0) && intent_first < o.intent_first + o.intent_pages
+            };
+            if end.is_none() || intent_pages < pages_for(sectors) || volumes.iter().any(meets) {
+                return Err(DecodeError::Invalid("where a volume's intent pages are"));
             }
             volumes.push(VolumeEntry { number, id, name, sectors, phase, mode, intent_first, intent_pages, backing });
         }

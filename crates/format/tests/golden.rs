@@ -255,11 +255,70 @@ fn the_largest_superblock_fits_its_slot() {
     let mut s = superblock();
     s.name = "n".repeat(64);
     s.members = vec![s.members[0].clone(); MAX_MEMBERS];
-    s.volumes = vec![VolumeEntry { name: "v".repeat(64), backing: "b".repeat(256), ..s.volumes[0].clone() }; MAX_VOLUMES];
+    s.members.iter_mut().for_each(|m| m.layout = Layout::plan(64 << 20, 256 << 10, MAX_VOLUMES as u32).unwrap());
+    let (name, backing) = ("v".repeat(64), "b".repeat(256));
+    let volume = |n: u16| VolumeEntry {
+        number: n,
+        name: name.clone(),
+        backing: backing.clone(),
+        sectors: 2048,
+        intent_first: u32::from(n),
+        intent_pages: 1,
+        ..s.volumes[0].clone()
+    };
+    s.volumes = (0..MAX_VOLUMES as u16).map(volume).collect();
     s.checkpoint.members = (0..MAX_MEMBERS as u8).collect();
     let bytes = s.encode();
     assert!(bytes.len() as u64 <= SUPERBLOCK_BYTES, "{} bytes", bytes.len());
     assert_eq!(Superblock::decode(&bytes).unwrap(), s);
+}
+
+/// Fuzzing found that a start panics, allocates gigabytes, or writes beyond a device on each of these, checksums right.
+#[test]
+fn a_superblock_that_makes_no_sense_is_not_taken_whatever_its_checksum() {
+    let refused = |what: &str, change: &dyn Fn(&mut Superblock)| {
+        let mut s = superblock();
+        change(&mut s);
+        assert!(matches!(Superblock::decode(&s.encode()), Err(DecodeError::Invalid(_))), "{what}");
+    };
+    refused("areas of parts of sectors", &|s| s.members[0].layout.checkpoint_bytes += 1);
+    refused("no room for a segment", &|s| s.members[0].layout.checkpoint_bytes = s.members[0].layout.size / 2 / 65_536 * 65_536);
+    refused("an intent map over the superblocks", &|s| s.members.iter_mut().for_each(|m| m.layout.intent_pages = 8191));
+    refused("another segment size than the first's", &|s| s.members[1].layout.segment_bytes *= 2);
+    refused("another intent map than the first's", &|s| s.members[1].layout.intent_pages -= 1);
+    refused("an epoch that cannot grow", &|s| s.epoch = u64::MAX);
+    refused("a sequence that cannot grow", &|s| s.sequence = 1 << 40);
+    refused("a third area", &|s| s.checkpoint.area = 2);
+    refused("a version that no entry may have", &|s| s.checkpoint.version = 1 << 56);
+    refused("a generation that cannot grow", &|s| s.checkpoint.generation = u64::MAX);
+    refused("pages without end", &|s| s.volumes[1].intent_pages = u32::MAX);
+    refused("pages beyond the map", &|s| s.volumes[1].intent_first = 16);
+    refused("fewer pages than the volume has regions", &|s| s.volumes[0].intent_pages = 3);
+    refused("two volumes on one page", &|s| s.volumes[1].intent_first = 3);
+    refused("two volumes of one number", &|s| s.volumes[1].number = 0);
+}
+
+/// Fuzzing found that reading such a piece panics: sectors before its first one were cut out of its data.
+#[test]
+fn a_piece_with_sectors_that_were_not_written_with_it_is_not_taken() {
+    for (span, live) in [(0, 7), (0x12, 0x02), (0x12, 0x20), (0x3a, 0xff)] {
+        let mut page = pieces_page();
+        if let PageBody::Pieces(_, list) = &mut page.body {
+            (list[0].span, list[0].live) = (span, live);
+        }
+        assert_eq!(Page::decode(KEY, &page.encode(KEY), 55, 4), Err(DecodeError::Invalid("a piece")));
+    }
+}
+
+/// Fuzzing found that the slot of such a segment is given to two others later; and that a generation must be able to grow.
+#[test]
+fn a_segment_with_both_copies_on_one_member_or_a_generation_without_successor_is_not_taken() {
+    let one = Place { member: 1, slot: 3 };
+    for bad in [SegmentHeader { copies: [one; 2], ..segment() }, SegmentHeader { generation: u64::MAX, ..segment() }] {
+        assert!(matches!(SegmentHeader::decode(KEY, &bad.encode(KEY, 512)), Err(DecodeError::Invalid(_))));
+    }
+    let bad = IntentPage { sequence: u64::MAX, ..intent() };
+    assert!(matches!(IntentPage::decode(KEY, &bad.encode(KEY), 3), Err(DecodeError::Invalid(_))));
 }
 
 #[test]

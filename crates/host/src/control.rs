@@ -283,7 +283,7 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Ser
         }
         let (service, client) = (service.clone(), clients.clone());
         let spawned = thread::Builder::new().name("control-client".into()).spawn(move || {
-            if let Err(error) = serve(&stream, &*service) {
+            if let Err(error) = converse(&mut BufReader::new(&stream), &mut &stream, &*service) {
                 tracing::debug!(%error, "a control connection ended");
             }
             drop(client);
@@ -299,14 +299,14 @@ fn is_ours(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
-fn serve(stream: &UnixStream, service: &impl Service) -> io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    while let Some(frame) = read_frame(&mut reader, LIMIT)? {
+/// Answers a client's calls until its stream ends, or is no stream of frames.
+pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &impl Service) -> io::Result<()> {
+    while let Some(frame) = read_frame(reader, LIMIT)? {
         let result = match Call::parse(&frame) {
             Ok((call, more)) => service.call(call, &mut |progress| {
                 if more {
                     // A client that is gone does not end what it began.
-                    let _ = write_frame(stream, &json!({ "parameters": progress, "continues": true }));
+                    let _ = write_frame(writer, &json!({ "parameters": progress, "continues": true }));
                 }
             }),
             Err(fault) => Err(fault),
@@ -315,7 +315,7 @@ fn serve(stream: &UnixStream, service: &impl Service) -> io::Result<()> {
             Ok(parameters) => json!({ "parameters": parameters }),
             Err(fault) => json!({ "error": fault.name(), "parameters": { "message": fault.message } }),
         };
-        write_frame(stream, &reply)?;
+        write_frame(writer, &reply)?;
     }
     Ok(())
 }
@@ -341,7 +341,7 @@ fn read_frame(reader: &mut impl BufRead, limit: usize) -> io::Result<Option<Vec<
     }
 }
 
-fn write_frame(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
+fn write_frame(stream: &mut impl Write, value: &Value) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(value)?;
     bytes.push(0);
     stream.write_all(&bytes)
@@ -371,7 +371,7 @@ pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result
     let broken = |error| CallError::Broken(path.to_owned(), error);
     let (method, parameters) = call.frame();
     let frame = Frame { method: format!("org.headpond.{method}"), parameters, more: true };
-    write_frame(&stream, &json!(frame)).map_err(broken)?;
+    write_frame(&mut &stream, &json!(frame)).map_err(broken)?;
     let mut reader = BufReader::new(&stream);
     loop {
         let frame = read_frame(&mut reader, REPLY_LIMIT).map_err(broken)?;

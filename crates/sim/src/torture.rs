@@ -71,6 +71,7 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
     // nobody was told of; it is mended after the next start.
     run.world.count_copies = plan_of.rot == 0 && !plan_of.sickness.any() && !plan_of.witness_away;
     let result = run.all();
+    run.note_marks();
     let mut outcome = run.outcome;
     outcome.hash = run.world.trace_hash();
     outcome.totals.operations = run.world.operations;
@@ -274,7 +275,15 @@ impl Run {
         self.outcome.totals.power_cuts += 1;
     }
 
+    /// The places that the engine has reached in this life.
+    fn note_marks(&mut self) {
+        if let Some(e) = &self.world.engine {
+            self.outcome.marks.add(e.marks());
+        }
+    }
+
     fn before_crash(&mut self) {
+        self.note_marks();
         if let Some(e) = &self.world.engine {
             self.outcome.totals.counts.add(&e.status());
         }

@@ -13,7 +13,7 @@ use headpond_sim::rng::Rng;
 use headpond_sim::world::{Timing, World};
 
 const BASE: u64 = 1 << 50;
-const SECTORS: u64 = (2 * 64 << 20) / 512;
+const SECTORS: u64 = (128 << 20) / 512;
 const MEMBER_BYTES: u64 = (2 << 20) + 24 * (64 << 10);
 /// Virtual time that a command may take whatever fails, in nanoseconds: the ten seconds after which who waits is told, and
 /// some to spare.

@@ -44,6 +44,9 @@ pub struct Args {
     /// Run each seed twice and compare all that happened
     #[arg(long)]
     twice: bool,
+    /// List the marks, rare and important places of the engine, each with how many seeds reached it
+    #[arg(long, conflicts_with_all = ["plain", "exhaustive", "trace", "shrink"])]
+    marks: bool,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -112,6 +115,9 @@ pub fn run(args: &Args) -> ExitCode {
     let out = if args.json { as_json(&sum, from, args.small, took) } else { in_words(&sum, took) };
     // Whoever reads may have gone: that is no failure of a seed.
     let _ = writeln!(std::io::stdout(), "{out}");
+    if args.marks && !args.json {
+        let _ = std::io::stdout().write_all(marks_of(&sum).as_bytes());
+    }
     for (seed, what) in &sum.failures {
         eprintln!("{}\n    {what}\n    replay: {}", plan_of(*seed, args.small), replay(*seed, args.small));
     }
@@ -175,6 +181,13 @@ fn per_minute(sum: &Summary, took: Duration) -> u64 {
     (sum.totals.crashes() as f64 * 60.0 / took.as_secs_f64()) as u64
 }
 
+/// A line for each mark, the rarest first.
+fn marks_of(sum: &Summary) -> String {
+    let mut all: Vec<_> = sum.reached().collect();
+    all.sort_by_key(|(_, seeds)| *seeds);
+    all.iter().map(|(m, seeds)| format!("{seeds:>8}  {:26}{}\n", m.name(), m.story())).collect()
+}
+
 fn as_json(sum: &Summary, from: u64, small: bool, took: Duration) -> String {
     let t = &sum.totals;
     let c = &t.counts;
@@ -200,6 +213,7 @@ fn as_json(sum: &Summary, from: u64, small: bool, took: Duration) -> String {
         "segments_evicted": c.evicted,
         "records_completed_at_starts": c.completed,
         "pieces_repaired": c.repaired,
+        "marks": sum.reached().map(|(m, seeds)| (m.name().into(), seeds.into())).collect::<serde_json::Map<_, _>>(),
         "failures": sum.failures.iter().map(|(seed, what)| serde_json::json!({
             "seed": seed,
             "what": what,

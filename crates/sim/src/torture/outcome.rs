@@ -1,6 +1,6 @@
 //! What runs did, one and many, and what the engine counted meanwhile.
 
-use headpond_engine::Status;
+use headpond_engine::{Mark, MarkSet, Status};
 use std::fmt;
 
 /// What was done, in one run or in many.
@@ -53,6 +53,8 @@ pub struct Outcome {
     pub totals: Totals,
     /// Requests that were drawn, in each life of the daemon.
     pub drawn: Vec<u64>,
+    /// Places of the engine that were reached.
+    pub marks: MarkSet,
     /// Sums up all that happened.
     pub hash: u64,
     /// What went wrong, if anything did.
@@ -126,6 +128,8 @@ pub struct Summary {
     pub seeds: u64,
     /// What was done in all of them.
     pub totals: Totals,
+    /// How many runs reached each place of the engine, in the order of [`Mark::ALL`].
+    pub marks: Vec<u64>,
     /// Seeds that failed, with what went wrong.
     pub failures: Vec<(u64, String)>,
 }
@@ -135,7 +139,16 @@ impl Summary {
     pub fn add(&mut self, seed: u64, o: &Outcome) {
         self.seeds += 1;
         self.totals.add(&o.totals);
+        self.marks.resize(Mark::ALL.len(), 0);
+        o.marks.iter().for_each(|m| self.marks[m as usize] += 1);
         self.failures.extend(o.violation.iter().map(|v| (seed, v.clone())));
+    }
+}
+
+impl Summary {
+    /// Each place of the engine, with how many runs reached it.
+    pub fn reached(&self) -> impl Iterator<Item = (Mark, u64)> + '_ {
+        Mark::ALL.iter().map(|m| (*m, self.marks.get(*m as usize).copied().unwrap_or(0)))
     }
 }
 
@@ -161,10 +174,13 @@ impl fmt::Display for Summary {
             "writes: {} absorbed, {} bypassed, {} of them ordered overwrites; {} read hits; {} fills spoiled",
             c.absorbed, c.bypassed, c.ordered, c.hits, c.spoiled
         )?;
-        write!(
+        writeln!(
             f,
             "{} blocks destaged, {} checkpoints, {} segments relocated, {} evicted, {} records completed at starts, {} pieces repaired",
             c.destaged, c.checkpoints, c.relocated, c.evicted, c.completed, c.repaired
-        )
+        )?;
+        let missing: Vec<&str> = self.reached().filter(|(_, n)| *n == 0).map(|(m, _)| m.name()).collect();
+        write!(f, "{} of {} marks reached", Mark::ALL.len() - missing.len(), Mark::ALL.len())?;
+        if missing.is_empty() { Ok(()) } else { write!(f, "; not reached: {}", missing.join(", ")) }
     }
 }

@@ -1,0 +1,257 @@
+//! Marks: rare and important places of the engine, each with its story, and which of them a life has reached.
+//!
+//! They cost a bit that is set, and decide nothing. The simulator gathers them: what no run reaches, no run tests.
+
+use core::cell::Cell;
+
+macro_rules! marks {
+    ($(#[doc = $story:literal] $name:ident,)+) => {
+        /// A place.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Mark {
+            $(#[doc = $story] $name,)+
+        }
+
+        impl Mark {
+            /// All of them, in the order of the enum.
+            pub const ALL: &[Mark] = &[$(Mark::$name),+];
+
+            /// Its name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Mark::$name => stringify!($name),)+ }
+            }
+
+            /// What it means that it was reached.
+            #[must_use]
+            pub fn story(self) -> &'static str {
+                match self { $(Mark::$name => $story.trim_ascii_start(),)+ }
+            }
+        }
+    };
+}
+
+marks! {
+    /// A write would have waited too long for space to be won back: it goes to the disk.
+    NoTurnInTime,
+    /// While a write waited for its turn the mode changed, a member left or the space was taken.
+    FateChangedInTheWait,
+    /// A write that was to be absorbed found no segment, and goes to the disk.
+    AbsorbedInVain,
+    /// A write that was to be absorbed found no member, or no majority.
+    AbsorbedByNobody,
+    /// A bypassed write asks for forced unit access: disk and members are flushed.
+    FuaPastTheCache,
+    /// A member could not flush what was acknowledged, and leaves before anybody is told.
+    MemberFailsAFlush,
+    /// A disk flush that nobody had asked for failed over clients' writes: the next FLUSH says so, once.
+    FailedFlushTold,
+    /// A write waits for destage to win space.
+    WriteWaitsForRoom,
+    /// There is no room, and not for dirty data: destage would win none.
+    WaitWouldBeHopeless,
+    /// A copy is missing, and a write goes to the disk first.
+    WriteThroughDegraded,
+    /// A copy is missing, and a write is absorbed on the one that is left, as the settings ask for.
+    AbsorbedOnOneCopy,
+    /// A write past the cache waits for a record that is being appended under it.
+    BypassWaitsForAppend,
+    /// Without a majority a write past the cache is refused where there may be dirty data.
+    BypassWithoutMajority,
+    /// Of a write past the cache, what overlaps dirty data is absorbed, and the rest goes to the disk beside it.
+    BypassPartlyAbsorbed,
+    /// The part of a bypass that was to be absorbed could not be: an ordered overwrite instead.
+    OrderedAfterAbsorbFailed,
+    /// Dirty data is overwritten on the disk: the disk, its flush, the mark, the members' flush.
+    OrderedOverwrite,
+    /// An ordered overwrite while a sweep is under way on the volume.
+    OrderedBesideDestage,
+    /// The disk failed the write of an ordered overwrite: the old data stays, dirty.
+    OrderedWriteFails,
+    /// The mark of an ordered overwrite could not be appended.
+    OrderedWithoutMark,
+    /// What is written through is not admitted, since another write there is under way.
+    ThroughFillKeptOut,
+    /// A piece of a merged read that failed was read alone, from the same copy.
+    ReadAgainAlone,
+    /// A dirty piece that one copy does not have is read from the other.
+    DirtyFromTwin,
+    /// The copy that did not have it was written again from its twin.
+    CopyRepaired,
+    /// The repair of a copy failed: its member leaves.
+    RepairFails,
+    /// A dirty piece cannot be read from any copy.
+    DirtyDamaged,
+    /// A clean piece cannot be read from any copy.
+    CleanDamaged,
+    /// Dirty data is missing: its range fails rather than show the disk's older data.
+    LostRangeFails,
+    /// A damaged clean piece is let go, and the read begins again, from the disk.
+    DamagedLetGo,
+    /// What is read from the disk is not admitted, since a write there is under way.
+    FillKeptOut,
+    /// Nobody is left to append to, or no majority: all that waits fails.
+    AppendsFail,
+    /// A fill that was spoiled, or a move of what is no longer there, is left out before it is appended.
+    StaleNotAppended,
+    /// No segment is free for what is to be appended.
+    NoSegmentToOpen,
+    /// The rest of a segment is too short for the next item: it is closed.
+    RestTooShort,
+    /// A member failed the write of a record, and leaves before it is acknowledged.
+    AppendFailsOnMember,
+    /// A record came to be on too few copies: all in it is appended again.
+    AppendedAgain,
+    /// A write overlapped a fill while that was being appended: it is not named.
+    FillSpoiledInFlight,
+    /// While dirty data was moved a newer write replaced it, or destage cleaned it.
+    MoveOvertaken,
+    /// The last segments are kept from writes and clean data.
+    ReserveKept,
+    /// Marks or moves take of the last segments.
+    ReserveDrawnOn,
+    /// Marks find no segment, and wait for a checkpoint to free one.
+    MarksWaitForSpace,
+    /// Marks wait while a checkpoint is about to begin.
+    MarksWaitForCheckpoint,
+    /// The map may not grow: nothing more is absorbed until pieces are gone.
+    MapIsFull,
+    /// The map is nearly full: clean pieces beside dirty ones are let go. Torture never reaches it: its maps are too large for its devices.
+    MapThinned,
+    /// A checkpoint is taken for the segments that it frees.
+    CheckpointForSpace,
+    /// Every clean segment was read since the hand last came by: the oldest goes.
+    AllWereRead,
+    /// What little is dirty in a segment is moved, to free it.
+    Compacted,
+    /// Dirty data that lost a copy with a member is copied again.
+    CopiesMended,
+    /// A piece that is to be moved cannot be read, and stays where it is.
+    MoveUnreadable,
+    /// What is to be moved finds no segment, or nobody to append to.
+    MoveWithoutSpace,
+    /// A checkpoint failed, since a member left under it or a page did not fit, and is taken again.
+    CheckpointRetried,
+    /// A checkpoint waits for marks that are between the log and the map.
+    CheckpointWaitsForMarks,
+    /// A checkpoint waits for what was being appended when it began.
+    CheckpointWaitsForAppends,
+    /// A flush of the disk failed in this life: its regions stay marked.
+    IntentKept,
+    /// A member failed the write of a checkpoint's page.
+    CheckpointPageFails,
+    /// The image does not fit its area. No run reaches it: areas are planned for twice the blocks that there is room for.
+    CheckpointTooLarge,
+    /// A checkpoint makes single segments of mirrored ones in which all is clean.
+    TwinReleased,
+    /// A segment was emptied since the checkpoint began: its marks may not be in the image, so it stays in the table.
+    EmptiedUnderCheckpoint,
+    /// The disk or the log did not take a chunk of a sweep: it is left alone for a while.
+    DestageStuck,
+    /// A sweep passes over blocks for which a record is being appended.
+    DestagePassesOver,
+    /// The disk's flush at the end of a chunk failed: all of it stays dirty.
+    DestageFlushFails,
+    /// A dirty piece cannot be read for destage: it stays, and is reported.
+    DestageUnreadable,
+    /// The segment of an image's dirty piece is gone: the piece is kept, as lost.
+    LostDirtyKept,
+    /// A member failed a flush of the start. Torture never reaches it: members are lost before a start or after it, and not under it.
+    MemberFailsAtStart,
+    /// A page of the checkpoint is not whole where it was read first.
+    PageFromSecondPlace,
+    /// A slot of a segment of the table is another segment's by now, or its member has left.
+    TableSlotGone,
+    /// One copy of a segment lacks its header: the whole copy is made again.
+    HeaderMissing,
+    /// A record is found behind a hole.
+    HoleSteppedOver,
+    /// A record that one copy holds is completed on the others.
+    RecordCompleted,
+    /// A record's header is whole, and data of it is on no copy: it is not taken.
+    DataOnNoCopy,
+    /// A copy of a segment cannot be read in one piece: what can be is.
+    ReadAroundErrors,
+    /// A lost piece turns out to be clean, by a mark in the log.
+    LostTurnsOutClean,
+    /// Clean data where the disk may be newer is dropped at a start.
+    UnprovedDropped,
+    /// As many members are gone as there are copies, and there may be dirty data: the volume is refused.
+    UncertainVolume,
+    /// The disk is not what clean data says. Torture never reaches it: nothing there changes the disk behind the pool.
+    DiskIsAnother,
+    /// The newest page of the intent map is on some members alone.
+    IntentOnSomeMembers,
+    /// No whole copy of an intent page is left: all its bits count as set. Torture never reaches it: it damages one member alone; the fuzzing target `image` does.
+    IntentNowhere,
+    /// A member fails while membership is changing already.
+    FailsDuringChange,
+    /// A superblock waits for another one to be written.
+    SuperblockWaits,
+    /// A member failed the write or the flush of a superblock.
+    SuperblockFails,
+    /// No majority can come of an epoch: no member writes it down.
+    HopelessEpoch,
+    /// Membership changes, by a new epoch.
+    EpochRaised,
+    /// A member fails the superblock of a new epoch: another epoch follows.
+    FailsUnderEpoch,
+    /// An epoch was raised without a majority: nothing that needs the cache is acknowledged any more.
+    NoMajority,
+    /// The last member left: volumes are served by their disks alone. Torture never reaches it, as it leaves every pool a member.
+    LastMemberLeft,
+    /// Members that are missing at a start leave before anything is answered.
+    LeftAtStart,
+    /// Clean pieces went with the member that had them.
+    LostCleanPurged,
+    /// A region is to be marked, and no member is left to hold the mark. Torture never reaches it, as it leaves every pool a member.
+    IntentWithoutMembers,
+    /// A member failed the write of an intent page.
+    IntentFailsOnMember,
+    /// A disk flush failed while a client's write was under way.
+    FlushFailedMeanwhile,
+    /// A flush failed that covered acknowledged writes which are nowhere else.
+    OwedFlushFails,
+    /// A flush failed that covered nothing of clients'.
+    FlushFails,
+    /// A device did not answer for so long that it is given up.
+    DeviceGivenUp,
+}
+
+/// A set of marks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MarkSet(u128);
+
+const _: () = assert!(Mark::ALL.len() <= 128);
+
+impl MarkSet {
+    /// Whether a mark is in it.
+    #[must_use]
+    pub fn has(self, mark: Mark) -> bool {
+        self.0 >> mark as u32 & 1 == 1
+    }
+
+    /// Puts in what another one has.
+    pub fn add(&mut self, other: MarkSet) {
+        self.0 |= other.0;
+    }
+
+    /// The marks in it.
+    pub fn iter(self) -> impl Iterator<Item = Mark> {
+        Mark::ALL.iter().copied().filter(move |m| self.has(*m))
+    }
+}
+
+/// The marks of a life.
+#[derive(Default)]
+pub(crate) struct Marks(Cell<MarkSet>);
+
+impl Marks {
+    pub fn set(&self, mark: Mark) {
+        self.0.set(MarkSet(self.0.get().0 | 1 << mark as u32));
+    }
+
+    pub fn get(&self) -> MarkSet {
+        self.0.get()
+    }
+}
