@@ -25,6 +25,8 @@ pub struct Config {
     pub frontend: Option<Frontend>,
     /// The NBD socket.
     pub nbd: Option<PathBuf>,
+    /// Queues of each ublk device.
+    pub queues: Option<u16>,
     /// Backing devices by volume.
     pub backing: BTreeMap<String, String>,
     /// Settings of the engine.

@@ -32,6 +32,9 @@ pub struct Places {
     /// Specs of backing devices by volume.
     #[serde(default)]
     pub volumes: BTreeMap<String, String>,
+    /// Numbers of ublk devices by volume.
+    #[serde(default)]
+    pub ublk: BTreeMap<String, u32>,
 }
 
 impl State {

@@ -1,0 +1,171 @@
+//! The front end for kernels with ublk (Linux 6.5 and later): a volume as `/dev/ublkbN`.
+//!
+//! A request goes from the block layer to the thread of one of the device's queues, which copies a write's payload and
+//! hands it to the volume; the answer goes back to that thread, which copies a read's payload and tells the kernel.
+//! Flushes, forced unit access, discards and zeroing arrive as what they are.
+//!
+//! # Stopping
+//! A device that nobody has open is removed ([`Device::stop`]). One in use is not; at the daemon's end it is left to
+//! the kernel ([`Device::leave`]), which holds back its I/O until a daemon takes it over.
+//!
+//! # When the daemon is killed
+//! The device stays, with what is mounted on it. What was not answered, and what comes, waits in the kernel. The next
+//! [`Device::start`] finds the device by a mark that the kernel keeps with it, takes it over, and is asked all that
+//! again: a write may so be done twice, which is the same as once. No client sees an error, only a pause.
+//!
+//! # What the kernel asks of a daemon
+//! - Each queue has one thread, which alone may talk to the kernel about it ([`queue`]).
+//! - Each request is answered exactly once ([`tags`]).
+//! - A daemon must not wait for its own device: its threads are marked as I/O flushers, its memory is locked, and it
+//!   has a mount namespace of its own, since the last user of a namespace unmounts what is in it when it ends.
+//! - On Linux 6.12 a request in *every* place of a queue hides the daemon's death until a request times out; so the
+//!   time limit of requests is set to a second, which does nothing to a daemon that lives.
+
+pub mod abi;
+pub mod attributes;
+mod control;
+pub mod device;
+pub mod queue;
+pub mod tags;
+
+use std::fmt;
+use std::io;
+use std::process::{Command, Stdio};
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::mount::{MountPropagationFlags, mount_change};
+
+pub use attributes::{Shape, mark};
+pub use device::{Device, Options, left_over, remove};
+pub use queue::Backend;
+pub use tags::Completion;
+
+use abi::feature;
+use control::Control;
+
+/// What went wrong with a device, and what to do next.
+#[derive(Debug)]
+pub struct Error {
+    wrong: String,
+    next: String,
+    in_use: bool,
+}
+
+impl Error {
+    fn new(wrong: impl Into<String>, next: impl Into<String>) -> Error {
+        Error { wrong: wrong.into(), next: next.into(), in_use: false }
+    }
+
+    fn in_use(device: &str, by: &str) -> Error {
+        Error {
+            wrong: format!("{device} is in use: {by}"),
+            next: "Unmount or close it there, then try again".into(),
+            in_use: true,
+        }
+    }
+
+    /// Whether it is only that somebody uses the device.
+    pub fn is_in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// What to do next.
+    pub fn next(&self) -> &str {
+        &self.next
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.wrong)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Whether this host has ublk with all that is needed, loading the driver if it is not there; else why not.
+pub fn available() -> Result<(), String> {
+    let mut control = match Control::open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            load_driver();
+            Control::open()
+        }
+        result => result,
+    }
+    .map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            "there is no /dev/ublk-control: the kernel has no ublk, or `modprobe ublk_drv` is to be run".into()
+        }
+        io::ErrorKind::PermissionDenied => "/dev/ublk-control may not be opened: it takes root".to_owned(),
+        _ => format!("/dev/ublk-control cannot be used: {error}"),
+    })?;
+    let features = control.features().map_err(|error| {
+        format!("the kernel does not say what its ublk can do ({error}): Linux 6.5 is the first that is new enough")
+    })?;
+    let missing = missing(features);
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the kernel's ublk has no {missing}: Linux 6.5 is the first that is new enough"))
+    }
+}
+
+/// What of the needed a driver lacks, in words.
+fn missing(features: u64) -> String {
+    let needed = [
+        (feature::USER_COPY, "copying by the daemon"),
+        (feature::USER_RECOVERY, "takeover"),
+        (feature::USER_RECOVERY_REISSUE, "repeated requests"),
+        (feature::CMD_IOCTL_ENCODE, "encoded commands"),
+    ];
+    let missing: Vec<&str> = needed.iter().filter(|(bit, _)| features & bit == 0).map(|(_, name)| *name).collect();
+    missing.join(", ")
+}
+
+/// Distributions ship ublk as a module that nothing loads by itself.
+fn load_driver() {
+    if rustix::process::geteuid().is_root() {
+        let mut modprobe = Command::new("modprobe");
+        modprobe.args(["-q", "ublk_drv"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Err(error) = modprobe.status() {
+            tracing::debug!("modprobe could not be run: {error}");
+        }
+    }
+}
+
+/// Makes this process one that never waits for its own devices: to be called before it has other threads.
+pub fn prepare_process() {
+    // SAFETY: this thread gets a mount namespace, and with it a working directory, of its own; no other thread is there
+    // yet, and those to come inherit both.
+    let separated = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    let separated = match separated {
+        // What the host mounts and unmounts later still comes in, and nothing goes out.
+        0 => mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(io::Error::from),
+        _ => Err(io::Error::last_os_error()),
+    };
+    if let Err(error) = separated {
+        tracing::warn!(
+            "no mount namespace of our own: {error}; if the daemon is the last process in its namespace and is killed, it may \
+             hang unmounting its own volume"
+        );
+    }
+    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
+        tracing::warn!(
+            "memory is not locked: {error}; when memory is short, the daemon may wait for its own device. Give it CAP_IPC_LOCK, or \
+             raise its limit of locked memory"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_driver_lacks_is_named() {
+        assert_eq!(missing(0x1fe), "", "Linux 6.12");
+        assert_eq!(missing(0xfffff), "", "Linux 7.2");
+        assert_eq!(missing(0x1fe & !feature::USER_COPY), "copying by the daemon");
+        assert_eq!(missing(0x1f), "copying by the daemon, encoded commands");
+    }
+}
