@@ -94,6 +94,13 @@ pub fn remove(mark: u64) -> Result<Option<PathBuf>, Error> {
     Ok(Some(found.path()))
 }
 
+/// Whether a block device, by its folder in `/sys`, is a volume of Headpond or a partition of one.
+pub fn is_ours(device: &Path) -> bool {
+    let id = device.iter().find_map(|part| part.to_str()?.strip_prefix("ublkb")?.split('p').next()?.parse().ok());
+    let info = id.and_then(|id| Control::open().ok()?.info(id).ok().flatten());
+    info.is_some_and(|info| attributes::is_ours(info.ublksrv_flags))
+}
+
 /// Looks at the number it had last, then at all that there are.
 fn find(control: &mut Control, mark: u64, wish: Option<u32>) -> Option<LeftOver> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok();

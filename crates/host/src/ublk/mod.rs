@@ -16,8 +16,8 @@
 //! # What the kernel asks of a daemon
 //! - Each queue has one thread, which alone may talk to the kernel about it ([`queue`]).
 //! - Each request is answered exactly once ([`tags`]).
-//! - A daemon must not wait for its own device: its threads are marked as I/O flushers, its memory is locked, and it
-//!   has a mount namespace of its own, since the last user of a namespace unmounts what is in it when it ends.
+//! - A daemon must not wait for its own device: its threads are marked as I/O flushers, its memory is locked, and what
+//!   is mounted on its devices is not mounted in its namespace (`namespace`).
 //! - On Linux 6.12 a request in *every* place of a queue hides the daemon's death until a request times out; so the
 //!   time limit of requests is set to a second, which does nothing to a daemon that lives.
 
@@ -25,6 +25,7 @@ pub mod abi;
 pub mod attributes;
 mod control;
 pub mod device;
+mod namespace;
 pub mod queue;
 pub mod tags;
 
@@ -33,10 +34,9 @@ use std::io;
 use std::process::{Command, Stdio};
 
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::mount::{MountPropagationFlags, mount_change};
 
 pub use attributes::{Shape, mark};
-pub use device::{Device, Options, left_over, remove};
+pub use device::{Device, Options, is_ours, left_over, remove};
 pub use queue::Backend;
 pub use tags::Completion;
 
@@ -135,15 +135,7 @@ fn load_driver() {
 
 /// Makes this process one that never waits for its own devices: to be called before it has other threads.
 pub fn prepare_process() {
-    // SAFETY: this thread gets a mount namespace, and with it a working directory, of its own; no other thread is there
-    // yet, and those to come inherit both.
-    let separated = unsafe { libc::unshare(libc::CLONE_NEWNS) };
-    let separated = match separated {
-        // What the host mounts and unmounts later still comes in, and nothing goes out.
-        0 => mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(io::Error::from),
-        _ => Err(io::Error::last_os_error()),
-    };
-    if let Err(error) = separated {
+    if let Err(error) = namespace::leave() {
         tracing::warn!(
             "no mount namespace of our own: {error}; if the daemon is the last process in its namespace and is killed, it may \
              hang unmounting its own volume"
