@@ -254,8 +254,10 @@ impl Daemon {
             volumes.insert(volume.number, slot);
         }
         let setup = Setup { settings: options.settings, election: open.election, devices };
+        tracing::info!("all devices are claimed");
         let (runtime, started) = Runtime::start(setup)?;
         started.end().map_err(StartError::Engine)?;
+        tracing::info!("the engine is up");
         if let Err(error) = state.remember(&superblock.pool, &places) {
             tracing::warn!("cannot remember where the devices are: {error}; the next start may need --backing");
         }
@@ -497,9 +499,6 @@ impl Shared {
         };
         let device = ublk::Device::start(&options, UblkVolume::new(self.handle.clone(), volume.number))?;
         device.warnings().iter().for_each(|warning| tracing::warn!("{warning}. {}", warning.next()));
-        if device.was_taken_over() {
-            tracing::info!("{} of volume {} was taken over: its I/O goes on", device.path().display(), volume.name);
-        }
         self.remember(|places| {
             places.ublk.insert(volume.name.clone(), device.id());
         });

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often is looked whether something has changed.
 const LOOK: Duration = Duration::from_millis(5);
 /// The time limit of requests in the block layer, in milliseconds. See the module above.
-const REQUEST_LIMIT_MS: u32 = 1000;
+const REQUEST_LIMIT_MS: u32 = 100;
 /// Features of each device of ours.
 const FEATURES: u64 = feature::USER_COPY | feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE | feature::CMD_IOCTL_ENCODE;
 
@@ -256,7 +256,8 @@ impl Device {
         self.id = id;
         self.prepare_queues(info, backend, &Arc::default())
             .map_err(|error| cannot(format!("its queues got no threads ({error})")))?;
-        let until = Instant::now() + options.patience.max(PATIENCE);
+        let since = Instant::now();
+        let until = since + options.patience.max(PATIENCE);
         self.begin_recovery(until).map_err(|error| {
             let pid = info.ublksrv_pid;
             match error.raw_os_error() {
@@ -264,11 +265,13 @@ impl Device {
                 _ => cannot(format!("the kernel refuses to begin ({error})")),
             }
         })?;
+        let let_go = since.elapsed();
         if let Err(error) = self.attend(until) {
             self.leave();
             return Err(cannot(format!("the kernel does not hand over its requests ({error})")));
         }
         self.control.end_recovery(id).map_err(|error| cannot(format!("the kernel refuses to end ({error})")))?;
+        tracing::info!(?let_go, all = ?since.elapsed(), "took over {}", block_device(id));
         self.taken_over = true;
         self.check_flushes(&params)
     }
@@ -305,9 +308,17 @@ impl Device {
 
     /// What the parameters cannot say.
     fn set_limits(&mut self, options: &Options) {
-        for (name, value) in [("read_ahead_kb", options.shape.read_ahead_kb), ("io_timeout", REQUEST_LIMIT_MS)] {
-            let set = fs::write(self.attribute(name), value.to_string());
-            if let Err(error) = set {
+        let limits = [
+            ("read_ahead_kb", options.shape.read_ahead_kb),
+            ("nr_requests", u32::from(DEPTH) - 1),
+            ("io_timeout", REQUEST_LIMIT_MS),
+        ];
+        for (name, value) in limits {
+            // Some of these wait for what is in flight, so nothing is set that is so already.
+            if self.limit(name).is_some_and(|now| now == value.to_string()) {
+                continue;
+            }
+            if let Err(error) = fs::write(self.attribute(name), value.to_string()) {
                 let wrong = format!("cannot set {name} of {} to {value}: {error}", block_device(self.id));
                 self.warnings.push(Error::new(wrong, "It works, only slower"));
             }

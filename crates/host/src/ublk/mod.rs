@@ -18,8 +18,9 @@
 //! - Each request is answered exactly once ([`tags`]).
 //! - A daemon must not wait for its own device: its threads are marked as I/O flushers, its memory is locked, and what
 //!   is mounted on its devices is not mounted in its namespace (`namespace`).
-//! - On Linux 6.12 a request in *every* place of a queue hides the daemon's death until a request times out; so the
-//!   time limit of requests is set to a second, which does nothing to a daemon that lives.
+//! - On Linux 6.12 a request in *every* place of a queue hides the daemon's death until one of them times out. So the
+//!   block layer is told to use one place fewer than there are; and, since it may be told otherwise by whoever changes the
+//!   I/O scheduler, to time requests out soon, which does nothing to a daemon that lives.
 
 pub mod abi;
 pub mod attributes;
