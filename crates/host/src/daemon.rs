@@ -148,7 +148,7 @@ struct Slot {
 
 /// The block device of a volume.
 enum Export {
-    Ublk(ublk::Device),
+    Ublk(Box<ublk::Device>),
     Loop(fuse::Export),
 }
 
@@ -452,7 +452,7 @@ impl Shared {
                 }
             },
             Frontend::Ublk { queues, patience } => match self.ublk_device(volume, &shape, *queues, *patience) {
-                Ok(device) => offered(Export::Ublk(device)),
+                Ok(device) => offered(Export::Ublk(Box::new(device))),
                 Err(error) => {
                     let wrong = format!("Volume {name} is at work but has no block device: {error}.");
                     (None, None, Some(Advice { wrong, next: format!("{}.", error.next()) }))

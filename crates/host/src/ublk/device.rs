@@ -420,7 +420,11 @@ fn exclusive(path: &Path) -> Result<OwnedFd, Error> {
             Err(Errno::BUSY) => {
                 let number = fs::metadata(path).map_or(0, |it| it.rdev());
                 match facts::mounted(number) {
-                    Some(point) => format!("it, or a partition of it, is mounted at {}", point.display()),
+                    // That is not over in moments.
+                    Some(point) => {
+                        let by = format!("it, or a partition of it, is mounted at {}", point.display());
+                        return Err(Error::in_use(&name, &by));
+                    }
                     None => format!("it is claimed, see `lsblk {name}`"),
                 }
             }

@@ -35,6 +35,7 @@ use std::io;
 use std::process::{Command, Stdio};
 
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, getrlimit};
 
 pub use attributes::{Shape, mark};
 pub use device::{Device, Options, is_ours, left_over, remove};
@@ -142,12 +143,28 @@ pub fn prepare_process() {
              hang unmounting its own volume"
         );
     }
-    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
+    // Under a limit, what is allocated later would fail, and not only stay unlocked.
+    let locked = match may_lock_all() {
+        true => mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(io::Error::from),
+        false => Err(io::Error::other("there is a limit of locked memory")),
+    };
+    if let Err(error) = locked {
         tracing::warn!(
             "memory is not locked: {error}; when memory is short, the daemon may wait for its own device. Give it CAP_IPC_LOCK, or \
-             raise its limit of locked memory"
+             take its limit of locked memory away"
         );
     }
+}
+
+fn may_lock_all() -> bool {
+    getrlimit(Resource::Memlock).current.is_none()
+        || std::fs::read_to_string("/proc/self/status").is_ok_and(|status| has_ipc_lock(&status))
+}
+
+/// Whether a process with this `/proc/PID/status` may lock memory beyond its limit.
+fn has_ipc_lock(status: &str) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).is_some_and(|bits| bits & 1 << 14 != 0)
 }
 
 #[cfg(test)]
@@ -160,5 +177,12 @@ mod tests {
         assert_eq!(missing(0xfffff), "", "Linux 7.2");
         assert_eq!(missing(0x1fe & !feature::USER_COPY), "copying by the daemon");
         assert_eq!(missing(0x1f), "copying by the daemon, encoded commands");
+    }
+
+    #[test]
+    fn locking_beyond_the_limit_takes_the_capability() {
+        assert!(has_ipc_lock("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        assert!(!has_ipc_lock("CapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffbfff\n"));
+        assert!(!has_ipc_lock(""));
     }
 }
