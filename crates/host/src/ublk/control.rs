@@ -53,12 +53,12 @@ impl Control {
 
     /// What the driver can do.
     pub fn features(&mut self) -> io::Result<u64> {
-        self.exchange(control::GET_FEATURES, u32::MAX, 0, 0, QUICK)
+        self.exchange(control::GET_FEATURES, u32::MAX, 0, QUICK)
     }
 
     /// A device; `None` if there is none with this number.
     pub fn info(&mut self, id: u32) -> io::Result<Option<DeviceInfo>> {
-        match self.exchange(control::GET_DEV_INFO, id, 0, DeviceInfo::default(), QUICK) {
+        match self.exchange(control::GET_DEV_INFO, id, DeviceInfo::default(), QUICK) {
             Ok(info) => Ok(Some(info)),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(error) => Err(error),
@@ -67,18 +67,18 @@ impl Control {
 
     /// Makes a device; what the kernel made of the wish comes back.
     pub fn add(&mut self, wish: DeviceInfo) -> io::Result<DeviceInfo> {
-        self.exchange(control::ADD_DEV, wish.dev_id, 0, wish, ADD)
+        self.exchange(control::ADD_DEV, wish.dev_id, wish, ADD)
     }
 
     /// Sets the parameters of a device that was not started yet.
     pub fn set_params(&mut self, id: u32, params: Params) -> io::Result<()> {
-        self.exchange(control::SET_PARAMS, id, 0, params, QUICK).map(drop)
+        self.exchange(control::SET_PARAMS, id, params, QUICK).map(drop)
     }
 
     /// The parameters of a device.
     pub fn params(&mut self, id: u32) -> io::Result<Params> {
         let empty = Params { len: size_of::<Params>() as u32, ..Params::default() };
-        self.exchange(control::GET_PARAMS, id, 0, empty, QUICK)
+        self.exchange(control::GET_PARAMS, id, empty, QUICK)
     }
 
     /// Offers a device to clients. All tags of all queues must have been fetched, and be served: the kernel reads its
@@ -126,14 +126,13 @@ impl Control {
     }
 
     /// A command that takes a value and leaves one in its place.
-    fn exchange<T: Plain>(&mut self, op: u32, id: u32, data: u64, value: T, limit: Duration) -> io::Result<T> {
+    fn exchange<T: Plain>(&mut self, op: u32, id: u32, value: T, limit: Duration) -> io::Result<T> {
         let memory = Box::into_raw(Box::new(value));
         let command = ControlCommand {
             dev_id: id,
             queue_id: u16::MAX,
             len: size_of::<T>() as u16,
             addr: memory.expose_provenance() as u64,
-            data,
             ..ControlCommand::default()
         };
         let result = self.run(op, command, limit);
