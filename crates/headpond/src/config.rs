@@ -25,6 +25,8 @@ pub struct Config {
     pub frontend: Option<Frontend>,
     /// The NBD socket.
     pub nbd: Option<PathBuf>,
+    /// Queues of each ublk device.
+    pub queues: Option<u16>,
     /// Backing devices by volume.
     pub backing: BTreeMap<String, String>,
     /// Settings of the engine.
@@ -147,14 +149,14 @@ mod tests {
     #[test]
     fn a_whole_file_is_understood() {
         let config = parse(
-            "devices = ['/dev/a', '/dev/b']\nfrontend = 'nbd'\n[backing]\nv = 'modelled:/d'\n[engine]\nlarge_bytes = '2MiB'\n\
+            "devices = ['/dev/a', '/dev/b']\nfrontend = 'ublk'\nqueues = 2\n[backing]\nv = 'modelled:/d'\n[engine]\nlarge_bytes = '2MiB'\n\
              stream_bytes = 4096\ndirty_percent = 70\ndegraded = 'read-only'\n",
         )
         .unwrap();
         let settings = config.engine.settings();
         assert_eq!((settings.large_bytes, settings.stream_bytes, settings.dirty_percent), (2 << 20, 4096, 70));
         assert_eq!(settings.degraded, Degraded::ReadOnly);
-        assert_eq!((config.devices.len(), config.backing["v"].as_str()), (2, "modelled:/d"));
+        assert_eq!((config.devices.len(), config.backing["v"].as_str(), config.queues), (2, "modelled:/d", Some(2)));
     }
 
     #[test]

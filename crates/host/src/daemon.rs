@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use headpond_engine::Settings;
 use headpond_engine::io::{Command, CommandError, CommandId, SECTOR};
+use headpond_engine::status::VolumeStatus;
 use headpond_format::{Mode, VolumeEntry};
 
 use crate::backing::{Backing, BackingError, Spec};
@@ -16,14 +17,14 @@ use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
 use crate::device::facts::Facts;
-use crate::frontend::{FuseVolume, NbdVolumes};
+use crate::frontend::{FuseVolume, NbdVolumes, UblkVolume};
 use crate::nbd::server::{Limits, ListenError};
 use crate::nbd::session::ExportInfo;
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Places, State};
-use crate::{fuse, nbd};
+use crate::{fuse, nbd, ublk};
 
 mod service;
 mod status;
@@ -31,8 +32,10 @@ mod status;
 /// How clients reach volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// The best that this host has: FUSE with a loop device as root, else NBD.
+    /// The best that this host has: ublk, else FUSE with a loop device, both as root; else NBD.
     Auto,
+    /// A ublk device.
+    Ublk,
     /// A loop device over FUSE.
     Fuse,
     /// An NBD socket.
@@ -54,6 +57,10 @@ pub struct Options {
     pub frontend: Choice,
     /// The NBD socket; `None`: beside the control socket.
     pub nbd: Option<PathBuf>,
+    /// Queues of each ublk device; `None`: by the number of cores.
+    pub queues: Option<u16>,
+    /// Volumes whose block device, left by an earlier daemon, is not taken over but removed.
+    pub give_up: Vec<String>,
     /// Where backing devices are, by volume, if not where they were last.
     pub backings: BTreeMap<String, Spec>,
     /// The engine's settings.
@@ -78,6 +85,10 @@ pub enum StartError {
     Engine(CommandError),
     #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error("There are no ublk devices on this host: {0}. Nothing was changed. Serve with --frontend fuse or nbd")]
+    NoUblk(String),
+    #[error("{wrong}. {next}")]
+    GiveUp { wrong: String, next: String },
 }
 
 /// The folder of the sockets: `/run/headpond` for root; for others in `$XDG_RUNTIME_DIR`, or in the state folder.
@@ -116,6 +127,7 @@ struct Shared {
 
 /// How the volumes of this daemon are reached.
 enum Frontend {
+    Ublk { queues: u16, patience: Duration },
     Fuse { folder: PathBuf },
     Nbd { socket: PathBuf, volumes: Arc<NbdVolumes> },
     None,
@@ -126,12 +138,35 @@ struct Slot {
     name: String,
     spec: Option<Spec>,
     shape: Option<Shape>,
-    export: Option<fuse::Export>,
+    export: Option<Export>,
     /// Where clients find it.
     place: Option<String>,
     problem: Option<Advice>,
     /// A long command that runs on it.
     running: Option<CommandId>,
+}
+
+/// The block device of a volume.
+enum Export {
+    Ublk(Box<ublk::Device>),
+    Loop(fuse::Export),
+}
+
+impl Export {
+    fn path(&self) -> PathBuf {
+        match self {
+            Export::Ublk(device) => device.path(),
+            Export::Loop(export) => export.device(),
+        }
+    }
+
+    /// Removes it; fails, and changes nothing, while it is in use.
+    fn stop(&mut self) -> Result<(), String> {
+        match self {
+            Export::Ublk(device) => device.stop().map_err(|error| format!("{error}. {}", error.next())),
+            Export::Loop(export) => export.stop().map_err(|error| error.to_string()),
+        }
+    }
 }
 
 /// What front ends show of a backing device.
@@ -182,6 +217,10 @@ impl Daemon {
             let path = path.to_owned();
             |source| StartError::Folder { path, source }
         };
+        let choice = choose(options.frontend, options.nbd.is_some())?;
+        if choice == Choice::Ublk {
+            ublk::prepare_process();
+        }
         let state = State::open(&options.state).map_err(folder(&options.state))?;
         let open = pool::open(&options.devices, &state, options.patience)?;
         let superblock = open.election.superblock.clone();
@@ -193,7 +232,7 @@ impl Daemon {
             }
         }
         let known = |name: &String| superblock.volumes.iter().any(|volume| volume.name == *name);
-        if let Some(name) = options.backings.keys().find(|name| !known(name)) {
+        if let Some(name) = options.backings.keys().chain(&options.give_up).find(|name| !known(name)) {
             let names: Vec<&str> = superblock.volumes.iter().map(|volume| volume.name.as_str()).collect();
             let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
             return Err(StartError::NoVolume { name: name.clone(), pool: superblock.name, volumes });
@@ -215,14 +254,27 @@ impl Daemon {
             volumes.insert(volume.number, slot);
         }
         let setup = Setup { settings: options.settings, election: open.election, devices };
+        tracing::info!("all devices are claimed");
         let (runtime, started) = Runtime::start(setup)?;
         started.end().map_err(StartError::Engine)?;
+        tracing::info!("the engine is up");
         if let Err(error) = state.remember(&superblock.pool, &places) {
             tracing::warn!("cannot remember where the devices are: {error}; the next start may need --backing");
         }
 
+        for volume in superblock.volumes.iter().filter(|volume| options.give_up.contains(&volume.name)) {
+            let removed = ublk::remove(ublk::mark(&superblock.pool, &volume.id));
+            let removed = removed.map_err(|error| StartError::GiveUp { wrong: error.to_string(), next: error.next().into() })?;
+            if let Some(path) = removed {
+                tracing::warn!("{} of volume {} was given up: the I/O that waited there failed", path.display(), volume.name);
+            }
+        }
         let handle = runtime.handle().clone();
-        let (frontend, nbd) = match choose(options.frontend, options.nbd.is_some()) {
+        let (frontend, nbd) = match choice {
+            Choice::Ublk => {
+                let queues = options.queues.unwrap_or_else(ublk::Options::default_queues);
+                (Frontend::Ublk { queues, patience: options.patience }, None)
+            }
             Choice::Nbd | Choice::Auto => {
                 let socket = options.nbd.unwrap_or_else(|| beside.join(format!("{}.nbd", superblock.name)));
                 let socket = std::path::absolute(&socket).unwrap_or(socket);
@@ -266,7 +318,7 @@ impl Daemon {
                 tracing::warn!("{cut} NBD connections were cut off with requests outstanding");
             }
         }
-        self.shared.withdraw_loop_devices(until);
+        self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
         let result = match stopped {
             Some(result) => result.map_err(|error| error.to_string()),
@@ -288,16 +340,23 @@ impl Daemon {
     }
 }
 
-/// What `auto` means here. (ublk, where the kernel has it, will come first.)
-fn choose(choice: Choice, nbd_socket: bool) -> Choice {
+/// What `auto` means here.
+fn choose(choice: Choice, nbd_socket: bool) -> Result<Choice, StartError> {
     let fuse = || {
         let there = |path| Path::new(path).exists();
         rustix::process::geteuid().is_root() && there("/dev/fuse") && there("/dev/loop-control")
     };
     match choice {
-        Choice::Auto if nbd_socket || !fuse() => Choice::Nbd,
-        Choice::Auto => Choice::Fuse,
-        choice => choice,
+        Choice::Auto if nbd_socket => Ok(Choice::Nbd),
+        Choice::Auto => match ublk::available() {
+            Ok(()) => Ok(Choice::Ublk),
+            Err(why) => {
+                tracing::info!("no ublk: {why}");
+                Ok(if fuse() { Choice::Fuse } else { Choice::Nbd })
+            }
+        },
+        Choice::Ublk => ublk::available().map(|()| Choice::Ublk).map_err(StartError::NoUblk),
+        choice => Ok(choice),
     }
 }
 
@@ -356,18 +415,22 @@ impl Shared {
     /// Offers every volume that the engine serves.
     fn offer_all(&self) {
         let Some(status) = self.handle.status() else { return };
-        for volume in status.volumes.iter().filter(|volume| volume.serving) {
-            self.offer(volume.number);
+        for volume in &status.volumes {
+            if volume.serving {
+                self.offer(volume);
+            }
+            self.look_for_left_over(volume);
         }
     }
 
     /// Makes a volume reachable. What does not go as wished is kept as the volume's problem.
-    fn offer(&self, number: u16) {
+    fn offer(&self, volume: &VolumeStatus) {
+        let number = volume.number;
         let (name, shape) = match lock(&self.volumes).get(&number) {
             Some(Slot { name, shape: Some(shape), .. }) => (name.clone(), shape.clone()),
             _ => return,
         };
-        // Not under the lock: a mount asks the volume's own threads.
+        // Not under the lock: whoever looks at a new block device asks the volume's own threads.
         let (export, place, problem) = match &self.frontend {
             Frontend::None => (None, None, None),
             Frontend::Nbd { socket, volumes } => {
@@ -380,15 +443,19 @@ impl Shared {
                 });
                 (None, Some(format!("nbd+unix:///{name}?socket={}", socket.display())), None)
             }
-            Frontend::Fuse { folder } => match self.export(number, &name, &shape, folder) {
-                Ok(export) => {
-                    let place = export.device().display().to_string();
-                    (Some(export), Some(place), None)
-                }
+            Frontend::Fuse { folder } => match self.loop_device(number, &name, &shape, folder) {
+                Ok(export) => offered(Export::Loop(export)),
                 Err(error) => {
                     let wrong = format!("Volume {name} is at work but has no block device: {error}.");
                     let next = "Put that right and restart, or serve with --frontend nbd.".into();
                     (None, None, Some(Advice { wrong, next }))
+                }
+            },
+            Frontend::Ublk { queues, patience } => match self.ublk_device(volume, &shape, *queues, *patience) {
+                Ok(device) => offered(Export::Ublk(Box::new(device))),
+                Err(error) => {
+                    let wrong = format!("Volume {name} is at work but has no block device: {error}.");
+                    (None, None, Some(Advice { wrong, next: format!("{}.", error.next()) }))
                 }
             },
         };
@@ -397,7 +464,7 @@ impl Shared {
         }
     }
 
-    fn export(&self, number: u16, name: &str, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
+    fn loop_device(&self, number: u16, name: &str, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
         let volume = FuseVolume::new(self.handle.clone(), number, shape.size);
         let options = fuse::Options {
             block_size: shape.block,
@@ -409,8 +476,58 @@ impl Shared {
         Ok(export)
     }
 
-    /// Makes a volume unreachable; fails, and changes nothing, while its loop device is in use.
-    fn withdraw(&self, number: u16) -> Result<(), fuse::Error> {
+    fn ublk_device(
+        &self,
+        volume: &VolumeStatus,
+        shape: &Shape,
+        queues: u16,
+        patience: Duration,
+    ) -> Result<ublk::Device, ublk::Error> {
+        let options = ublk::Options {
+            mark: ublk::mark(&self.pool, &volume.id),
+            shape: ublk::Shape {
+                size: shape.size,
+                logical_block: shape.block,
+                optimal_io: shape.optimal_io,
+                rotational: shape.rotational,
+                read_ahead_kb: shape.read_ahead_kb,
+                phase: volume.phase,
+            },
+            queues,
+            wish: lock(&self.places).ublk.get(&volume.name).copied(),
+            patience,
+        };
+        let device = ublk::Device::start(&options, UblkVolume::new(self.handle.clone(), volume.number))?;
+        device.warnings().iter().for_each(|warning| tracing::warn!("{warning}. {}", warning.next()));
+        self.remember(|places| {
+            places.ublk.insert(volume.name.clone(), device.id());
+        });
+        Ok(device)
+    }
+
+    /// Says so where a device of a volume waits in the kernel that this daemon does not serve.
+    fn look_for_left_over(&self, volume: &VolumeStatus) {
+        let mut volumes = lock(&self.volumes);
+        let Some(slot) = volumes.get_mut(&volume.number) else { return };
+        if matches!(slot.export, Some(Export::Ublk(_))) || slot.problem.is_some() && volume.serving {
+            return;
+        }
+        let Some(left) = ublk::left_over(ublk::mark(&self.pool, &volume.id)) else { return };
+        let (name, path) = (&volume.name, left.path());
+        let waits = format!("{} of volume {name}, left by an earlier daemon, waits: its I/O is not answered.", path.display());
+        slot.problem = Some(match slot.problem.take() {
+            Some(Advice { wrong, next }) => Advice { wrong: format!("{wrong} {waits}"), next },
+            None => Advice {
+                wrong: waits,
+                next: format!(
+                    "Restart with --frontend ublk, and it goes on. To end that I/O with errors, restart with --give-up {name}."
+                ),
+            },
+        });
+    }
+
+    /// Makes a volume unreachable; fails, and changes nothing, while its block device is in use.
+    fn withdraw(&self, number: u16) -> Result<(), String> {
         let export = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
         if let Some(mut export) = export
             && let Err(error) = export.stop()
@@ -429,16 +546,24 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets go of all loop devices. Those in use are served on for half of the time that is left; then they go as well.
-    fn withdraw_loop_devices(&self, until: Instant) {
+    /// Lets go of all block devices. A ublk device in use is left to the kernel, which holds its I/O back until the next
+    /// start. A loop device in use is served on for half of the time that is left; then it goes as well.
+    fn withdraw_block_devices(&self, until: Instant) {
         let patience = Instant::now() + until.saturating_duration_since(Instant::now()) / 2;
         let numbers: Vec<u16> = lock(&self.volumes).keys().copied().collect();
         for number in numbers {
             while let Err(error) = self.withdraw(number) {
+                let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
+                if let Frontend::Ublk { .. } = self.frontend {
+                    tracing::warn!(
+                        "{error}. It stays, and its I/O waits until `headpond serve` is started again: nothing is lost"
+                    );
+                    drop(take());
+                    break;
+                }
                 if Instant::now() >= patience {
                     tracing::error!("{error}; it is taken away all the same: its users get I/O errors");
-                    let export = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
-                    drop(export);
+                    drop(take());
                     break;
                 }
                 tracing::warn!("{error}; waiting for it");
@@ -446,6 +571,21 @@ impl Shared {
             }
         }
     }
+
+    /// Changes what is remembered of the pool's places.
+    fn remember(&self, change: impl FnOnce(&mut Places)) {
+        let mut places = lock(&self.places);
+        change(&mut places);
+        if let Err(error) = self.state.remember(&self.pool, &places) {
+            tracing::warn!("cannot remember where the devices are: {error}; the next start may need --backing");
+        }
+    }
+}
+
+/// A block device that clients can use.
+fn offered(export: Export) -> (Option<Export>, Option<String>, Option<Advice>) {
+    let place = export.path().display().to_string();
+    (Some(export), Some(place), None)
 }
 
 /// The mode with this name.

@@ -1,4 +1,4 @@
-//! The engine behind the front ends: NBD's and FUSE's requests in its terms, its replies in theirs.
+//! The engine behind the front ends: their requests in its terms, its replies in theirs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::nbd::protocol::Errno;
 use crate::nbd::server::{Command, Completion};
 use crate::nbd::session::ExportInfo;
 use crate::runtime::Handle;
-use crate::{fuse, nbd};
+use crate::{fuse, nbd, ublk};
 
 /// All volumes of a pool, as exports of one NBD socket.
 pub struct NbdVolumes {
@@ -125,6 +125,25 @@ impl fuse::Backend for FuseVolume {
     }
 
     fn submit(&self, request: Request<HostBuf>, done: fuse::Completion) {
+        self.handle.request(self.volume, request, |reply| done.finish(reply));
+    }
+}
+
+/// One volume behind a ublk device.
+pub struct UblkVolume {
+    handle: Handle,
+    volume: u16,
+}
+
+impl UblkVolume {
+    /// The volume with this number.
+    pub fn new(handle: Handle, volume: u16) -> Arc<UblkVolume> {
+        Arc::new(UblkVolume { handle, volume })
+    }
+}
+
+impl ublk::Backend for UblkVolume {
+    fn submit(&self, request: Request<HostBuf>, done: ublk::Completion) {
         self.handle.request(self.volume, request, |reply| done.finish(reply));
     }
 }

@@ -15,3 +15,4 @@ pub mod ring;
 pub mod runtime;
 pub mod signals;
 pub mod state;
+pub mod ublk;

@@ -32,6 +32,9 @@ pub struct Places {
     /// Specs of backing devices by volume.
     #[serde(default)]
     pub volumes: BTreeMap<String, String>,
+    /// Numbers of ublk devices by volume.
+    #[serde(default)]
+    pub ublk: BTreeMap<String, u32>,
 }
 
 impl State {
@@ -96,7 +99,8 @@ impl State {
             let point = line.split(' ').nth(4).unwrap_or_default();
             !point.is_empty() && below.starts_with(point)
         });
-        Ok(ours.then(|| PathBuf::from(format!("/dev/block/{}:{}", major(number), minor(number)))))
+        let ublk = sysfs(number).canonicalize().is_ok_and(|device| crate::ublk::is_ours(&device));
+        Ok((ours || ublk).then(|| PathBuf::from(format!("/dev/block/{}:{}", major(number), minor(number)))))
     }
 
     /// Where a pool's devices were last seen.

@@ -274,7 +274,8 @@ fn a_file_system_lives_on_the_device_which_cannot_be_stopped_meanwhile() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut export = serve(dir.path(), &Memory::new(256 * MIB));
+    // Room for three copies of this program, which is large with its debug information.
+    let mut export = serve(dir.path(), &Memory::new(512 * MIB));
     let device = export.device();
     let on = dir.path().join("ext4");
     fs::create_dir(&on).unwrap();

@@ -26,7 +26,7 @@ pub struct Serve {
     /// The cache devices of the pool
     #[arg(required_unless_present = "config", value_name = "DEVICE")]
     devices: Vec<PathBuf>,
-    /// A TOML file with what is not said here: devices, state, socket, frontend, nbd, [backing], [engine]
+    /// A TOML file with what is not said here: devices, state, socket, frontend, nbd, queues, [backing], [engine]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -40,6 +40,12 @@ pub struct Serve {
     /// The NBD socket, for all volumes by name [default: POOL.nbd beside the control socket]
     #[arg(long, value_name = "PATH")]
     nbd: Option<PathBuf>,
+    /// Queues of each ublk device [default: as many as cores, at most 4]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: Option<u16>,
+    /// Do not take over the volume's ublk device that an earlier daemon left, but remove it: the I/O that waits there fails
+    #[arg(long, value_name = "NAME")]
+    give_up: Vec<String>,
     /// Where a volume's backing device is, if not where it was last
     #[arg(long, value_name = "NAME=SPEC", value_parser = named)]
     backing: Vec<(String, String)>,
@@ -58,8 +64,10 @@ pub struct Serve {
 #[derive(Clone, Copy, Debug, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Frontend {
-    /// FUSE with loop devices as root, else NBD; NBD if its socket is named
+    /// As root ublk devices, or where the kernel has none, loop devices over FUSE; else NBD; NBD if its socket is named
     Auto,
+    /// ublk devices
+    Ublk,
     /// Loop devices over FUSE
     Fuse,
     /// An NBD socket
@@ -102,12 +110,13 @@ impl Serve {
         }
         let frontend = match self.frontend.or(config.frontend).unwrap_or(Frontend::Auto) {
             Frontend::Auto => Choice::Auto,
+            Frontend::Ublk => Choice::Ublk,
             Frontend::Fuse => Choice::Fuse,
             Frontend::Nbd => Choice::Nbd,
             Frontend::None => Choice::None,
         };
         let nbd = self.nbd.or(config.nbd);
-        if nbd.is_some() && matches!(frontend, Choice::Fuse | Choice::None) {
+        if nbd.is_some() && matches!(frontend, Choice::Ublk | Choice::Fuse | Choice::None) {
             return Err(Usage("An NBD socket is named, and another front end is chosen. Nothing was done. Leave one out".into()));
         }
         let backings = config.backing.into_iter().chain(self.backing);
@@ -117,6 +126,8 @@ impl Serve {
             socket: self.socket.or(config.socket),
             frontend,
             nbd,
+            queues: self.queues.or(config.queues),
+            give_up: self.give_up,
             backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
             settings: config.engine.settings(),
             patience: Duration::from_secs(self.wait),

@@ -137,8 +137,10 @@ impl Shared {
             running: None,
         };
         lock(&self.volumes).insert(number, slot);
-        self.remember(|volumes| drop(volumes.insert(name, spec.to_string())));
-        self.offer(number);
+        self.remember(|places| drop(places.volumes.insert(name, spec.to_string())));
+        if let Some(volume) = self.handle.status().and_then(|status| status.volume(&new.name).cloned()) {
+            self.offer(&volume);
+        }
         let volumes = lock(&self.volumes);
         let slot = volumes.get(&number);
         let place = slot.and_then(|slot| slot.place.clone());
@@ -146,7 +148,7 @@ impl Shared {
         Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
     }
 
-    /// Destages a volume and lets go of it; one whose loop device is in use is refused at once.
+    /// Destages a volume and lets go of it; one whose block device is in use is refused at once.
     fn detach(&self, name: &str, give_up_lost: bool, progress: Progress<'_>) -> Result<Value, Fault> {
         let _changing = lock(&self.changing);
         let volume = self.volume(name)?;
@@ -162,12 +164,15 @@ impl Shared {
             if let Err(error) = self.handle.begin(back).end() {
                 tracing::warn!("volume {name} stays in mode {}: {error}", Mode::PassThrough.name());
             }
-            self.offer(number);
+            self.offer(&volume);
             return Err(fault);
         }
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
-        self.remember(|volumes| drop(volumes.remove(name)));
+        self.remember(|places| {
+            places.volumes.remove(name);
+            places.ublk.remove(name);
+        });
         Ok(json!({ "bytes": volume.sectors * 512 }))
     }
 
@@ -228,13 +233,5 @@ impl Shared {
         }
         slot.running = running.map(|running| running.id);
         Ok(())
-    }
-
-    fn remember(&self, change: impl FnOnce(&mut std::collections::BTreeMap<String, String>)) {
-        let mut places = lock(&self.places);
-        change(&mut places.volumes);
-        if let Err(error) = self.state.remember(&self.pool, &places) {
-            tracing::warn!("cannot remember where the devices are: {error}; the next start may need --backing");
-        }
     }
 }

@@ -142,8 +142,9 @@ pub(crate) fn mounted(number: u64) -> Option<PathBuf> {
             part.join("partition").exists().then(|| read(&part.join("dev"))).flatten()
         }));
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(|line| {
+    // This daemon's own namespace may lack what is mounted on its volumes.
+    let mounts = ["/proc/self/mountinfo", "/proc/1/mountinfo"].map(|path| fs::read_to_string(path).unwrap_or_default());
+    mounts.iter().flat_map(|mounts| mounts.lines()).find_map(|line| {
         let mut words = line.split(' ').skip(2);
         let number = words.next()?;
         let point = words.nth(1)?;

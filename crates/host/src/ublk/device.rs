@@ -1,0 +1,465 @@
+//! The life of one ublk device: made or taken over, started, checked, and removed or left to the next daemon.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::abi::{self, DeviceInfo, feature, state};
+use super::attributes::{self, MAX_IO, Shape};
+use super::control::Control;
+use super::queue::{Backend, Queue};
+use super::{Error, abi::Params};
+use crate::device::facts;
+
+/// Requests of one queue at a time; with payload of at most [`MAX_IO`] each.
+const DEPTH: u16 = 64;
+/// How long a device may stay open after it was to be removed: udev looks at devices for moments.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often is looked whether something has changed.
+const LOOK: Duration = Duration::from_millis(5);
+/// The time limit of requests in the block layer, in milliseconds. See the module above.
+const REQUEST_LIMIT_MS: u32 = 100;
+/// Features of each device of ours.
+const FEATURES: u64 = feature::USER_COPY | feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE | feature::CMD_IOCTL_ENCODE;
+
+/// How a volume is to be served.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The mark of its device; see [`super::mark`].
+    pub mark: u64,
+    /// What is shown of it.
+    pub shape: Shape,
+    /// How many queues it has.
+    pub queues: u16,
+    /// The number that its device had last, and is to have again if it is free.
+    pub wish: Option<u32>,
+    /// How long to wait for a dead daemon to let go of the device.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// As many queues as cores, and at most four.
+    pub fn default_queues() -> u16 {
+        thread::available_parallelism().map_or(1, |cores| cores.get().min(4)) as u16
+    }
+}
+
+/// A volume being served at `/dev/ublkbN`.
+///
+/// Dropped without [`Device::stop`], it is left as by [`Device::leave`].
+pub struct Device {
+    id: u32,
+    control: Control,
+    queues: Vec<Queue>,
+    char_device: Option<Arc<OwnedFd>>,
+    taken_over: bool,
+    warnings: Vec<Error>,
+}
+
+/// A device that an earlier daemon left.
+#[derive(Debug)]
+pub struct LeftOver {
+    info: DeviceInfo,
+}
+
+impl LeftOver {
+    /// Its block device.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(block_device(self.info.dev_id))
+    }
+}
+
+/// The device with this mark, if there is one.
+pub fn left_over(mark: u64) -> Option<LeftOver> {
+    find(&mut Control::open().ok()?, mark, None)
+}
+
+/// Removes the device with this mark, in use or not: what waits there ends with I/O errors. Whether there was one.
+pub fn remove(mark: u64) -> Result<Option<PathBuf>, Error> {
+    let Ok(mut control) = Control::open() else { return Ok(None) };
+    let Some(found) = find(&mut control, mark, None) else { return Ok(None) };
+    let id = found.info.dev_id;
+    let failed = |error| failed(id, "could not be removed", &error);
+    control.stop(id).map_err(failed)?;
+    control.delete(id).map_err(failed)?;
+    Ok(Some(found.path()))
+}
+
+/// Whether a block device, by its folder in `/sys`, is a volume of Headpond or a partition of one.
+pub fn is_ours(device: &Path) -> bool {
+    let id = device.iter().find_map(|part| part.to_str()?.strip_prefix("ublkb")?.split('p').next()?.parse().ok());
+    let info = id.and_then(|id| Control::open().ok()?.info(id).ok().flatten());
+    info.is_some_and(|info| attributes::is_ours(info.ublksrv_flags))
+}
+
+/// Looks at the number it had last, then at all that there are.
+fn find(control: &mut Control, mark: u64, wish: Option<u32>) -> Option<LeftOver> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok();
+    let all = fs::read_dir(abi::DEVICES).into_iter().flatten().flatten().filter_map(number);
+    wish.into_iter().chain(all).find_map(|id| {
+        let info = control.info(id).ok().flatten()?;
+        (info.ublksrv_flags == mark).then_some(LeftOver { info })
+    })
+}
+
+impl Device {
+    /// Takes over the device that a dead daemon left, or makes one, and checks that flushes come through.
+    pub fn start<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Device, Error> {
+        let control = Control::open().map_err(|error| {
+            Error::new(format!("/dev/ublk-control cannot be opened: {error}"), "Run `modprobe ublk_drv` and restart")
+        })?;
+        let mut device =
+            Device { id: u32::MAX, control, queues: Vec::new(), char_device: None, taken_over: false, warnings: Vec::new() };
+        match find(&mut device.control, options.mark, options.wish) {
+            // Made by a daemon that died before it started it, or stopped by one that died then: nobody can use it.
+            Some(LeftOver { info }) if info.state == state::DEAD => {
+                device.control.delete(info.dev_id).map_err(|error| failed(info.dev_id, "could not be removed", &error))?;
+                device.make(options, backend)?;
+            }
+            Some(LeftOver { info }) => device.take_over(options, &info, backend)?,
+            None => device.make(options, backend)?,
+        }
+        device.set_limits(options);
+        Ok(device)
+    }
+
+    fn make<B: Backend>(&mut self, options: &Options, backend: Arc<B>) -> Result<(), Error> {
+        let info = self.add(options)?;
+        let id = info.dev_id;
+        self.id = id;
+        let started = self.make_started(options, &info, backend);
+        if started.is_err() {
+            // It was never there for clients.
+            self.leave();
+            let _ = self.control.stop(id);
+            let _ = self.control.delete(id);
+        }
+        started
+    }
+
+    fn make_started<B: Backend>(&mut self, options: &Options, info: &DeviceInfo, backend: Arc<B>) -> Result<(), Error> {
+        let id = info.dev_id;
+        if info.flags & FEATURES != FEATURES {
+            let wrong = format!("the kernel made {} without what was asked for (flags {:#x})", block_device(id), info.flags);
+            return Err(Error::new(wrong, "Serve with --frontend fuse"));
+        }
+        let failed = |what| move |error: io::Error| failed(id, what, &error);
+        let params = attributes::params(&options.shape);
+        self.control.set_params(id, params).map_err(failed("does not take its parameters"))?;
+        let flushes = Arc::new(AtomicU64::new(0));
+        self.prepare_queues(info, backend, &flushes).map_err(failed("has no queues"))?;
+        self.attend(Instant::now() + PATIENCE).map_err(failed("is not to be had from its driver"))?;
+        self.control.start(id).map_err(failed("does not start"))?;
+        let found = self.control.params(id).map_err(failed("does not tell its parameters"))?;
+        self.check_flushes(&found)?;
+        // What its attributes promise is tried as well: nobody else has written there yet.
+        let synced = File::open(self.path()).and_then(|file| file.sync_all()).map_err(failed("cannot be flushed"));
+        synced?;
+        if flushes.load(Ordering::Relaxed) == 0 {
+            return Err(no_flushes(id, "a flush of it did not arrive here"));
+        }
+        Ok(())
+    }
+
+    /// Makes the device, with the number that it had last if that is free.
+    fn add(&mut self, options: &Options) -> Result<DeviceInfo, Error> {
+        let wish = |dev_id| DeviceInfo {
+            nr_hw_queues: options.queues.max(1),
+            queue_depth: DEPTH,
+            max_io_buf_bytes: MAX_IO,
+            dev_id,
+            ublksrv_pid: std::process::id() as i32,
+            flags: FEATURES,
+            ublksrv_flags: options.mark,
+            ..DeviceInfo::default()
+        };
+        let again = options.wish.map(|id| self.control.add(wish(id)));
+        let added = match again {
+            Some(Err(error)) if error.raw_os_error() == Some(libc::EEXIST) => self.control.add(wish(u32::MAX)),
+            Some(result) => result,
+            None => self.control.add(wish(u32::MAX)),
+        };
+        added.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Error::new(
+                "the kernel did not finish making a ublk device, and never will: so does a regression in Linux 6.18.4, 6.18.5 and \
+                 some Ubuntu kernels of 6.17. No data is touched",
+                "Boot another kernel (6.18.6 has it mended), and serve with --frontend fuse until then",
+            ),
+            _ => {
+                let next = "Look at the kernel's log; serve with --frontend fuse until then";
+                Error::new(format!("no ublk device could be made: {error}"), next)
+            }
+        })
+    }
+
+    fn prepare_queues<B: Backend>(&mut self, info: &DeviceInfo, backend: Arc<B>, flushes: &Arc<AtomicU64>) -> io::Result<()> {
+        for number in 0..info.nr_hw_queues {
+            self.queues.push(Queue::prepare(number, info.queue_depth, backend.clone(), flushes.clone())?);
+        }
+        Ok(())
+    }
+
+    /// Opens the character device and lets all queues fetch.
+    fn attend(&mut self, until: Instant) -> io::Result<()> {
+        let path = format!("/dev/ublkc{}", self.id);
+        let device = loop {
+            match rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+                Err(Errno::NOENT | Errno::BUSY) if Instant::now() < until => thread::sleep(LOOK),
+                opened => break Arc::new(opened?),
+            }
+        };
+        self.char_device = Some(device.clone());
+        self.queues.iter().for_each(|queue| queue.attend(device.clone()));
+        self.queues.iter().try_for_each(Queue::is_attending)
+    }
+
+    /// Takes over a device whose daemon is dead, or dying.
+    fn take_over<B: Backend>(&mut self, options: &Options, info: &DeviceInfo, backend: Arc<B>) -> Result<(), Error> {
+        let id = info.dev_id;
+        let cannot = |why: String| {
+            Error::new(
+                format!(
+                    "{} was left by an earlier daemon and cannot be taken over: {why}. Its I/O waits; what was acknowledged is in \
+                     the cache or on the disk",
+                    block_device(id)
+                ),
+                format!(
+                    "Put that right and restart. Or give it up: restart with --give-up and the volume's name, which ends the I/O \
+                     that waits on {} with errors and makes a new device; unmount what was on it",
+                    block_device(id)
+                ),
+            )
+        };
+        let params = self.control.params(id).map_err(|error| cannot(format!("it does not tell its parameters ({error})")))?;
+        if !attributes::fits(&params, &options.shape) || info.flags & FEATURES != FEATURES {
+            let why = format!(
+                "it has {} bytes in blocks of {}, and the volume {} in blocks of {}; flags {:#x}",
+                params.basic.dev_sectors * 512,
+                1u64 << params.basic.logical_bs_shift,
+                options.shape.size,
+                options.shape.logical_block,
+                info.flags
+            );
+            return Err(cannot(why));
+        }
+        // All that takes time comes first: a daemon that is killed between the two commands of a takeover leaves a device
+        // that some kernels let nobody take over.
+        self.id = id;
+        self.prepare_queues(info, backend, &Arc::default())
+            .map_err(|error| cannot(format!("its queues got no threads ({error})")))?;
+        let since = Instant::now();
+        let until = since + options.patience.max(PATIENCE);
+        self.begin_recovery(until).map_err(|error| {
+            let pid = info.ublksrv_pid;
+            match error.raw_os_error() {
+                Some(libc::EBUSY) => cannot(format!("process {pid} still serves it, or has not ended yet")),
+                _ => cannot(format!("the kernel refuses to begin ({error})")),
+            }
+        })?;
+        let let_go = since.elapsed();
+        if let Err(error) = self.attend(until) {
+            self.leave();
+            return Err(cannot(format!("the kernel does not hand over its requests ({error})")));
+        }
+        self.control.end_recovery(id).map_err(|error| cannot(format!("the kernel refuses to end ({error})")))?;
+        tracing::info!(?let_go, all = ?since.elapsed(), "took over {}", block_device(id));
+        self.taken_over = true;
+        self.check_flushes(&params)
+    }
+
+    /// Waits until the dead daemon has let go, which takes as long as the kernel needs to end it.
+    fn begin_recovery(&mut self, until: Instant) -> io::Result<()> {
+        loop {
+            let error = match self.control.start_recovery(self.id) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            match error.raw_os_error() {
+                Some(libc::EBUSY) if Instant::now() < until => thread::sleep(LOOK),
+                // A daemon began and died before a queue was attended: the kernel sees nothing to begin.
+                Some(libc::EINVAL) if self.control.info(self.id)?.is_some_and(|it| it.state == state::QUIESCED) => return Ok(()),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Makes sure that the block layer passes on flushes, and writes that are to be durable.
+    fn check_flushes(&self, found: &Params) -> Result<(), Error> {
+        if !attributes::sends_flushes(found) {
+            return Err(no_flushes(self.id, &format!("the kernel shows it with attributes {:#x}", found.basic.attrs)));
+        }
+        for (name, wanted) in [("write_cache", "write back"), ("fua", "1")] {
+            let now = self.limit(name).unwrap_or_default();
+            if now != wanted {
+                return Err(no_flushes(self.id, &format!("its {name} reads {now:?} and not {wanted:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the parameters cannot say.
+    fn set_limits(&mut self, options: &Options) {
+        let limits = [
+            ("read_ahead_kb", options.shape.read_ahead_kb),
+            ("nr_requests", u32::from(DEPTH) - 1),
+            ("io_timeout", REQUEST_LIMIT_MS),
+        ];
+        for (name, value) in limits {
+            // Some of these wait for what is in flight, so nothing is set that is so already.
+            if self.limit(name).is_some_and(|now| now == value.to_string()) {
+                continue;
+            }
+            if let Err(error) = fs::write(self.attribute(name), value.to_string()) {
+                let wrong = format!("cannot set {name} of {} to {value}: {error}", block_device(self.id));
+                self.warnings.push(Error::new(wrong, "It works, only slower"));
+            }
+        }
+    }
+
+    fn limit(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.attribute(name)).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn attribute(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/sys/block/ublkb{}/queue/{name}", self.id))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The block device, `/dev/ublkbN`.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(block_device(self.id))
+    }
+
+    /// Whether it was taken over from a dead daemon.
+    pub fn was_taken_over(&self) -> bool {
+        self.taken_over
+    }
+
+    /// What did not go as wished at the start, without keeping the volume from being served.
+    pub fn warnings(&self) -> &[Error] {
+        &self.warnings
+    }
+
+    /// Removes the device, unless somebody uses it: then this fails and changes nothing.
+    ///
+    /// All that was written to it is flushed first, so the backend must still be at work.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        let id = self.id;
+        let ours = exclusive(&self.path())?;
+        let failed = |what| move |error: io::Error| failed(id, what, &error);
+        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
+        rustix::fs::fsync(&ours).map_err(|error| failed("cannot be flushed")(error.into()))?;
+        self.control.stop(id).map_err(failed("cannot be stopped"))?;
+        self.queues.iter_mut().for_each(Queue::join);
+        self.queues.clear();
+        self.char_device = None;
+        drop(ours);
+        if let Err(error) = self.control.delete(id) {
+            tracing::warn!("{} was stopped, and its number is not free again: {error}", block_device(id));
+        }
+        Ok(())
+    }
+
+    /// Leaves the device to the kernel: what is not answered, and what comes, waits for the next daemon.
+    pub fn leave(&mut self) {
+        self.queues.iter().for_each(Queue::leave);
+        self.queues.iter_mut().for_each(Queue::join);
+        self.queues.clear();
+        self.char_device = None;
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn block_device(id: u32) -> String {
+    format!("/dev/ublkb{id}")
+}
+
+fn failed(id: u32, what: &str, error: &io::Error) -> Error {
+    let next = "Look at the kernel's log; `headpond status` shows how the volume stands";
+    Error::new(format!("{} {what}: {error}", block_device(id)), next)
+}
+
+fn no_flushes(id: u32, why: &str) -> Error {
+    Error::new(
+        format!(
+            "the kernel would keep flushes of {} to itself ({why}), and what a file system calls durable would not be",
+            block_device(id)
+        ),
+        "Serve with --frontend fuse, and report this kernel",
+    )
+}
+
+/// Opens a block device so that nobody else can claim it; fails if somebody has it mounted, claimed, or just open.
+fn exclusive(path: &Path) -> Result<OwnedFd, Error> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let name = path.display().to_string();
+        let user = match rustix::fs::open(path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(device) => match user(path) {
+                None => return Ok(device),
+                Some(user) => user,
+            },
+            Err(Errno::BUSY) => {
+                let number = fs::metadata(path).map_or(0, |it| it.rdev());
+                match facts::mounted(number) {
+                    // That is not over in moments.
+                    Some(point) => {
+                        let by = format!("it, or a partition of it, is mounted at {}", point.display());
+                        return Err(Error::in_use(&name, &by));
+                    }
+                    None => format!("it is claimed, see `lsblk {name}`"),
+                }
+            }
+            Err(error) => {
+                let next = "Look at /dev and the kernel's log";
+                return Err(Error::new(format!("{name} cannot be opened: {error}"), next));
+            }
+        };
+        if Instant::now() >= until {
+            return Err(Error::in_use(&name, &user));
+        }
+        thread::sleep(LOOK * 10);
+    }
+}
+
+/// Another process that has a block device or one of its partitions open, in words.
+fn user(path: &Path) -> Option<String> {
+    let number = fs::metadata(path).ok()?.rdev();
+    let own = std::process::id().to_string();
+    let mut numbers = vec![number];
+    for entry in fs::read_dir(facts::sysfs(number)).into_iter().flatten().flatten() {
+        if entry.path().join("partition").exists() {
+            numbers.extend(fs::metadata(Path::new("/dev").join(entry.file_name())).map(|it| it.rdev()));
+        }
+    }
+    let has_it =
+        |file: &Path| fs::metadata(file).is_ok_and(|it| it.file_type().is_block_device() && numbers.contains(&it.rdev()));
+    let processes = fs::read_dir("/proc").ok()?.flatten().filter(|entry| {
+        entry.file_name().to_str().is_some_and(|name| name != own && name.bytes().all(|byte| byte.is_ascii_digit()))
+    });
+    processes.into_iter().find_map(|process| {
+        let files = fs::read_dir(process.path().join("fd")).ok()?;
+        files.flatten().any(|file| has_it(&file.path())).then(|| {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            format!("process {} ({}) has it open", process.file_name().display(), name.trim())
+        })
+    })
+}
