@@ -28,7 +28,7 @@ const DRAWN: [(&str, &[&str], u64); 11] = [
     ("a volume served though its copies left with their members", &["second-loss"], FROM),
     ("a refused volume forgiven by the next checkpoint", &["second-loss"], FROM),
     ("dirty data without a copy read from the disk", &["second-loss"], FROM),
-    ("marks in a segment emptied during a checkpoint left out", &[], FROM),
+    ("marks in a segment emptied during a checkpoint left out", &["small"], 2500),
 ];
 /// Seeds that a mistake is given.
 const SEEDS: u64 = 12_000;
