@@ -69,8 +69,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A flush fails under what a sweep has written; the sweep's own ends well, and says nothing of it.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "if volume.disk_flusher.flush_since(failures).await.is_err() {",
-            new: "if volume.disk_flusher.flush().await.is_err() {",
+            old: "if on_disk.get().await.is_err() || volume.disk_flusher.failures() != failures {",
+            new: "if on_disk.get().await.is_err() {",
         }],
     },
     Mistake {
@@ -83,8 +83,17 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Destaged data is called clean while the disk still has it in its volatile cache; the power goes, and neither has it.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "if volume.disk_flusher.flush_since(failures).await.is_err() {",
-            new: "drop(volume.disk_flusher.request());\n    if false {",
+            old: "if on_disk.get().await.is_err() || volume.disk_flusher.failures() != failures {",
+            new: "drop(on_disk);\n    if false {",
+        }],
+    },
+    Mistake {
+        name: "marks that outlive what hid a part of the block",
+        story: "A flushed write is partly hidden by a newer one, and only the rest of it is destaged; the power cut takes the newer one and leaves the mark: the older one is called clean, and the disk lacks what was hidden.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "    if durable(core).await.is_err() {\n        return End::Nothing(Obstacle::Members);\n    }\n    if on_disk",
+            new: "    if on_disk",
         }],
     },
     Mistake {

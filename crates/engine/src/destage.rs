@@ -1,7 +1,7 @@
 //! Destage: dirty data goes to the disk in long one-way sweeps, sorted by address.
 //!
-//! A chunk of a sweep ends with one disk flush, the marks that say that its blocks are clean, and a flush of the
-//! members: only then is anything clean (R2).
+//! A chunk of a sweep ends with one flush of disk and members, the marks that say that its blocks are clean, and a flush of
+//! the members: only then is anything clean (R2).
 
 use crate::core::{Core, Volume};
 use crate::exec::Signal;
@@ -189,7 +189,13 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
     }
     written.sort_unstable();
     volume.sweep_at.set(written.last().map_or(0, |b| b + 1));
-    if volume.disk_flusher.flush_since(failures).await.is_err() {
+    let on_disk = volume.disk_flusher.request();
+    // What hid parts of the pieces when they were written was not written with them: it must not be lost while the marks,
+    // which speak of whole blocks, are kept. Superseded is not dead (R12).
+    if durable(core).await.is_err() {
+        return End::Nothing(Obstacle::Members);
+    }
+    if on_disk.get().await.is_err() || volume.disk_flusher.failures() != failures {
         core.mark(Mark::DestageFlushFails);
         // Nothing may be assumed of what was written since the last good flush (R9): it stays dirty, and is written again.
         return End::Nothing(Obstacle::Disk);
