@@ -219,6 +219,10 @@ impl Run {
         let volumes = self.world.engine.as_ref().map(|e| e.status().volumes).unwrap_or_default();
         self.attached = volumes.iter().map(|v| v.number).collect();
         self.check_segments();
+        // Of a device that is sick or rots what is on the media need not be what was written.
+        if self.plan.rot == 0 && !self.plan.sickness.any() {
+            self.attached.clone().into_iter().for_each(|v| self.world.check_clean(v, self.plan.phase));
+        }
         self.world.violation.take().map_or(Ok(()), Err)
     }
 

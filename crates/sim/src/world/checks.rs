@@ -133,6 +133,34 @@ impl World {
         }
     }
 
+    /// What a start calls clean is what the disk has, sector by sector: else it is lost when it is evicted (R2). Looks at
+    /// the media.
+    pub fn check_clean(&mut self, volume: u16, phase: u8) {
+        let Some(engine) = &self.engine else { return };
+        let Some(disk) = self.devices.get(&Device::Backing(volume)) else { return };
+        let shift = (8 - u64::from(phase)) % 8;
+        let mut clean = Vec::new();
+        engine.each_piece(volume, |block, p| {
+            if !p.dirty() && !p.zeroes() {
+                let live = (0..8u64).filter(|n| p.live >> n & 1 == 1);
+                clean.extend(live.map(|n| block * 8 + n - shift));
+            }
+        });
+        let mut wrong = None;
+        for s in clean {
+            let place = self.place_of(volume, s).unwrap_or_default();
+            let cached = place.first().and_then(|(m, at)| Some(self.devices.get(&Device::Member(*m))?.visible.get(*at)));
+            if let Some(cached) = cached.filter(|c| *c != disk.visible.get(s)) {
+                let (cached, there) = (cached.stamp().unwrap_or(u64::MAX), disk.visible.get(s).stamp().unwrap_or(u64::MAX));
+                wrong = Some(format!("sector {s} is clean as {}, and the disk has {}", show(cached), show(there)));
+                break;
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+
     /// Where the cache says that a sector's copies are; whether they are there is looked up on the media.
     fn place_of(&self, volume: u16, sector: u64) -> Option<Vec<(u8, u64)>> {
         let engine = self.engine.as_ref()?;
