@@ -219,6 +219,12 @@ impl<B: Buf> Engine<B> {
         )
     }
 
+    /// Whether data read from a piece's place is the piece's, by its checksum. For checkers.
+    #[must_use]
+    pub fn verifies(&self, volume: u16, block: u64, piece: &crate::map::Piece, data: &B) -> bool {
+        self.core.volume(volume).is_some_and(|v| crate::fetch::verify(&self.core, &v, block, piece, data))
+    }
+
     /// The marks that this life has reached: for the simulator, whose runs must reach them all.
     #[must_use]
     pub fn marks(&self) -> MarkSet {

@@ -111,7 +111,7 @@ pub(crate) async fn fetch_one<B: Buf>(
 }
 
 /// Whether the data is what the map says: the checksum is bound to volume, block and version.
-fn verify<B: Buf>(core: &Core<B>, volume: &Volume<B>, block: u64, piece: &Piece, data: &B) -> bool {
+pub(crate) fn verify<B: Buf>(core: &Core<B>, volume: &Volume<B>, block: u64, piece: &Piece, data: &B) -> bool {
     data.checksum(core.seed(volume.number, block, piece.first(), piece.version())) == piece.sum
 }
 

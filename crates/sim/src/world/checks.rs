@@ -134,7 +134,7 @@ impl World {
     }
 
     /// What a start calls clean is what the disk has, sector by sector: else it is lost when it is evicted (R2). Looks at
-    /// the media.
+    /// the media; a piece that has been written over does not count, as its checksum tells.
     pub fn check_clean(&mut self, volume: u16, phase: u8) {
         let Some(engine) = &self.engine else { return };
         let Some(disk) = self.devices.get(&Device::Backing(volume)) else { return };
@@ -142,18 +142,29 @@ impl World {
         let mut clean = Vec::new();
         engine.each_piece(volume, |block, p| {
             if !p.dirty() && !p.zeroes() {
-                let live = (0..8u64).filter(|n| p.live >> n & 1 == 1);
-                clean.extend(live.map(|n| block * 8 + n - shift));
+                clean.push((block, *p));
             }
         });
         let mut wrong = None;
-        for s in clean {
-            let place = self.place_of(volume, s).unwrap_or_default();
-            let cached = place.first().and_then(|(m, at)| Some(self.devices.get(&Device::Member(*m))?.visible.get(*at)));
-            if let Some(cached) = cached.filter(|c| *c != disk.visible.get(s)) {
-                let (cached, there) = (cached.stamp().unwrap_or(u64::MAX), disk.visible.get(s).stamp().unwrap_or(u64::MAX));
-                wrong = Some(format!("sector {s} is clean as {}, and the disk has {}", show(cached), show(there)));
-                break;
+        for (block, p) in clean {
+            let live: Vec<u64> = (0..8).filter(|n| p.live >> n & 1 == 1).collect();
+            let Some(first) = live.first() else { continue };
+            for (m, at) in self.place_of(volume, block * 8 + first - shift).unwrap_or_default() {
+                let Some(member) = self.devices.get(&Device::Member(m)) else { continue };
+                let start = at - (first - u64::from(p.first()));
+                let data = member.visible.read(start, usize::from(p.sectors()));
+                if !engine.verifies(volume, block, &p, &data) {
+                    continue;
+                }
+                for n in &live {
+                    let (cached, there) =
+                        (member.visible.get(start + n - u64::from(p.first())), disk.visible.get(block * 8 + n - shift));
+                    if cached != there {
+                        let of = |cell: crate::buf::Cell| show(cell.stamp().unwrap_or(u64::MAX));
+                        let s = block * 8 + n - shift;
+                        wrong = Some(format!("sector {s} is clean as {}, and the disk has {}", of(cached), of(there)));
+                    }
+                }
             }
         }
         if let Some(what) = wrong {
