@@ -7,6 +7,7 @@ mod planted;
 mod steps;
 mod test;
 mod tools;
+mod vm;
 
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ const HELP: &str = "\
 cargo xtask test [--seed-base N]      install what the tests need (as root), then run all that must hold
 cargo xtask planted [--list] [NAME..] plant mistakes in a copy of the engine; the simulator must find each
 cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy and file systems, killed again and again
+cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
 cargo xtask boundaries                check that format and engine know nothing of the host";
 
 fn main() -> ExitCode {
@@ -34,6 +36,9 @@ fn run(args: &[String]) -> Result<()> {
         Some(("test", rest)) => test::run(rest),
         Some(("planted", rest)) => planted::run(rest),
         Some(("hammer", rest)) => hammer::run(rest),
+        Some(("vm", rest)) => vm::run(rest),
+        // What the rig runs in its guest.
+        Some(("guest", rest)) => vm::load::run(rest),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {
             println!("{HELP}");
