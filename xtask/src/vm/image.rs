@@ -13,33 +13,22 @@ use std::process::Command;
 const VERSION: u32 = 1;
 
 /// Programs in the guest. Those that are not installed are left out, and checks that need them say so.
-pub const PROGRAMS: [&str; 26] = [
+pub const PROGRAMS: [&str; 15] = [
     "kmod",
     "fio",
     "mount",
     "umount",
     "losetup",
-    "blkdiscard",
     "blockdev",
-    "lsblk",
     "mkfs.ext4",
     "e2fsck",
-    "tune2fs",
-    "debugfs",
     "mkfs.xfs",
     "xfs_repair",
-    "xfs_db",
     "mkfs.btrfs",
     "btrfs",
     "dmsetup",
     "make-bcache",
     "bcache-super-show",
-    "cache_check",
-    "cache_dump",
-    "findmnt",
-    "sfdisk",
-    "dd",
-    "timeout",
 ];
 
 /// Modules in the guest, with all that they need: front ends, file systems, what the rig stands on, and the kernel's own caches.
@@ -75,15 +64,13 @@ const MODULES: [&str; 27] = [
 
 /// Loads what every guest needs, and runs what it is told to.
 const INIT: &str = include_str!("guest/init.sh");
-/// What scripts in the guest are written in.
-const LIBRARY: &str = include_str!("guest/library.sh");
 
 /// Makes the image, unless the one that is there is of the same kernel, programs and scripts.
 pub fn make(folder: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let image = folder.join("initramfs");
     let programs: Vec<(String, PathBuf)> = PROGRAMS.iter().filter_map(|name| Some(((*name).into(), find(name)?))).collect();
     let busybox = find("busybox").context("busybox is missing: install busybox-static")?;
-    let mut wanted = format!("{VERSION}\n{}\n{INIT}\n{LIBRARY}\n{MODULES:?}\n", kernel.version);
+    let mut wanted = format!("{VERSION}\n{}\n{INIT}\n{MODULES:?}\n{PROGRAMS:?}\n", kernel.version);
     for (_, path) in &programs {
         let meta = path.metadata()?;
         wanted += &format!("{} {} {:?}\n", path.display(), meta.len(), meta.modified()?);
@@ -119,7 +106,6 @@ pub fn make(folder: &Path, kernel: &Kernel) -> Result<PathBuf> {
     put_modules(&tree, kernel, folder)?;
     fs::write(tree.join("init"), INIT)?;
     fs::set_permissions(tree.join("init"), fs::Permissions::from_mode(0o755))?;
-    fs::write(tree.join("library.sh"), LIBRARY)?;
     // Not compressed: to unpack it would take an emulated processor longer than to copy it.
     let archive = format!("cd '{}' && find . | cpio --quiet --create --format=newc > '{}'", tree.display(), image.display());
     tool::run(Command::new("sh").args(["-c", &archive]), &folder.join("cpio.log"))?;

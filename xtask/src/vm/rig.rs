@@ -23,6 +23,9 @@ const ROOT_BYTES: u64 = 64 << 20;
 /// How long a script may take, unless it says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
+/// What scripts in the guest are written in.
+const LIBRARY: &str = include_str!("guest/library.sh");
+
 /// The drives, as the guest knows them.
 pub const DISK: usize = 0;
 /// The first cache device.
@@ -130,6 +133,7 @@ impl Rig {
             passed: false,
         };
         fs::create_dir(rig.share())?;
+        fs::write(rig.share().join("library.sh"), LIBRARY)?;
         for (name, program) in [("headpond", &vm.headpond), ("xtask", &std::env::current_exe()?)] {
             strip(program, &rig.share().join(name))?;
         }

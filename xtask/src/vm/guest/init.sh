@@ -20,7 +20,7 @@ echo "::ready" >&3
 while read -r script <&3; do
     (
         set -e
-        . /library.sh
+        . /host/library.sh
         . "/host/$script"
     ) <&3 >&3 2>&3
     echo "::ended $?" >&3
