@@ -6,20 +6,24 @@ use super::{Context as Vm, Figures};
 use anyhow::{Context, Result, bail};
 
 /// Blocks in each of the regions: cached and dirty; never cached; written while the disk fails.
-const BLOCKS: u64 = 2000;
+const BLOCKS: u64 = 400;
+/// What the guest says when a flush of the volume failed.
+const UNFLUSHED: &str = "blocks-not-flushed";
 /// Where the regions begin, in blocks.
 const REGIONS: [u64; 3] = [0, 50_000, 100_000];
 
-/// Fails the disk's reads and writes, and then its flushes too.
+/// Fails the disk's reads and writes; then its flushes, too.
 pub fn disk_errors(vm: &Vm) -> Result<Figures> {
     let mut rig = Rig::set_up(vm)?;
     rig.boot()?;
     let [cached, elsewhere, new] = REGIONS;
     // What is on the disk before it is ever attached is cached by nobody.
-    rig.run(&format!("load write $(drive disk) {elsewhere} {BLOCKS} 2\nstate_disk new\ncreate_pool\nserve\nattach"))?;
+    rig.run(&format!("load write $(drive disk) {elsewhere} {} 2\nstate_disk new\ncreate_pool\nserve\nattach", 2 * BLOCKS))?;
     rig.run(&format!("load write $(volume) {cached} {BLOCKS} 1"))?;
     let mut told = 0;
     for flushes in [false, true] {
+        // What is read once may be cached from then on: each time another part.
+        let elsewhere = elsewhere + if flushes { BLOCKS } else { 0 };
         let faults = match vm.worse {
             // Planted: it says that it wrote, and did not.
             true => Faults { reads: true, lost_writes: true, ..Faults::default() },
@@ -35,7 +39,16 @@ pub fn disk_errors(vm: &Vm) -> Result<Figures> {
         if failed == 0 {
             bail!("the disk fails, and what only the disk has is read without an error");
         }
-        let (good, failed) = counts(&rig.run(&format!("load write $(volume) {new} {BLOCKS} 3"))?)?;
+        let said = rig.run(&format!("load write $(volume) {new} {BLOCKS} 3"))?;
+        if said.iter().any(|line| line == UNFLUSHED) {
+            // While the disk refuses flushes the engine refuses them too, though the cache has all that was written: it flushes the disk
+            // for what destage wrote there. That is more careful than need be, and no loss; so it is counted, and allowed here alone.
+            if !flushes {
+                bail!("the disk fails reads and writes, and a flush of the volume failed");
+            }
+            rig.ledger.take("::count flushes-failed-with-the-disks 1");
+        }
+        let (good, failed) = counts(&said)?;
         if failed > 0 {
             bail!("the disk fails, and {failed} of {} small writes, which the cache takes, failed", good + failed);
         }
@@ -51,11 +64,16 @@ pub fn disk_errors(vm: &Vm) -> Result<Figures> {
             }
         }
     }
+    // A second one, as a failure is told once: now all is well.
+    rig.run(&format!("load write $(volume) {new} {BLOCKS} 3"))?;
+    if rig.run(&format!("load write $(volume) {new} {BLOCKS} 3"))?.iter().any(|line| line == UNFLUSHED) {
+        bail!("the disk has healed, and a flush of the volume fails");
+    }
     rig.run("must headpond flush $NAME --socket $SOCKET").context("the disk has healed, and is told to take what is dirty")?;
     rig.run("detach_volume\nstop_daemon")?;
-    for (first, seed) in [(cached, 1), (elsewhere, 2), (new, 3)] {
+    for (first, blocks, seed) in [(cached, BLOCKS, 1), (elsewhere, 2 * BLOCKS, 2), (new, BLOCKS, 3)] {
         let (_, failed) =
-            counts(&rig.run(&format!("load read $(drive disk) {first} {BLOCKS} {seed}")).context("the disk alone")?)?;
+            counts(&rig.run(&format!("load read $(drive disk) {first} {blocks} {seed}")).context("the disk alone")?)?;
         if failed > 0 {
             bail!("{failed} blocks of the disk alone cannot be read");
         }
@@ -69,9 +87,6 @@ pub fn disk_errors(vm: &Vm) -> Result<Figures> {
 
 /// How many blocks were good, and how many failed. Wrong ones have ended the script.
 fn counts(said: &[String]) -> Result<(u64, u64)> {
-    if said.iter().any(|line| line == "blocks-not-flushed") {
-        bail!("a flush of the volume failed");
-    }
     let line = said.iter().find(|line| line.starts_with("blocks ")).context("the guest did not say how it went")?;
     let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match numbers[..] {
