@@ -11,6 +11,7 @@ mod machine;
 mod planted;
 mod power;
 mod pull;
+mod qmp;
 mod rig;
 
 use crate::hammer::interrupt;
@@ -51,7 +52,7 @@ struct Check {
     run: fn(&Context) -> Result<Figures>,
 }
 
-const CHECKS: [Check; 9] = [
+const CHECKS: [Check; 10] = [
     Check {
         name: "boot",
         claim: "the kernel boots, has what front ends and file systems need, and the daemon serves a volume on it",
@@ -98,7 +99,13 @@ const CHECKS: [Check; 9] = [
         name: "pull-ssd",
         claim: "an SSD pulled and put back under load costs no I/O error and no data, and its stale content is not used",
         needs: &["fio", "mkfs.ext4", "e2fsck"],
-        run: pull::pull,
+        run: |vm| pull::pull(vm, pull::How::Pulled),
+    },
+    Check {
+        name: "sick-ssd",
+        claim: "nor does one that fails whatever it is asked, and comes to itself",
+        needs: &["fio", "mkfs.ext4", "e2fsck"],
+        run: |vm| pull::pull(vm, pull::How::Sick),
     },
     Check {
         name: "disk-errors",

@@ -34,9 +34,7 @@ fn under_a_mounted_file_system(rig: &mut Rig, vm: &Vm, kind: &str) -> Result<()>
     while round < vm.rounds {
         // Now and then all is compared, so that a loss is found near its kill.
         let (first, seed) = (rig.ledger.next, vm.seed + round);
-        rig.run(&format!(
-            "write_verified {POINT}/verified {VERIFIED} {seed}\nbegin_load {seed} {first}\nload pauses {POINT}/probe </dev/null 3<&- &\necho $! >/run/pauses.pid"
-        ))?;
+        rig.run(&format!("write_verified {POINT}/verified {VERIFIED} {seed}\nbegin_load {seed} {first}\nbegin_pauses"))?;
         for _ in 0..10.min(vm.rounds - round) {
             round += 1;
             progress.say(round);

@@ -1,7 +1,9 @@
 //! A virtual machine: QEMU with a kernel that nobody built for us, told what to do over a channel, and killed at any moment.
 
+use super::qmp::Qmp;
 use crate::hammer::{interrupt, tool};
 use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -67,11 +69,10 @@ impl Machine {
         for (name, socket) in &parts.drives {
             let server = format!("server.type=unix,server.path={}", socket.display());
             command.arg("-blockdev").arg(format!("driver=nbd,node-name={name},export={name},discard=unmap,{server}"));
-            // Errors are the guest's to see; by default some would stop the machine.
-            command
-                .arg("-device")
-                .arg(format!("virtio-blk-pci,drive={name},serial={name},write-cache=on,werror=report,rerror=report"));
+            command.arg("-device").arg(device(name).to_string());
         }
+        let control = parts.folder.join("qmp");
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", control.display()));
         command.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("{QEMU} cannot be run"))?;
         // From here on it is killed whatever happens.
@@ -127,6 +128,16 @@ impl Machine {
         told.with_context(|| format!("the machine ended by itself; {}", self.last_words()))
     }
 
+    /// Pulls a drive out while the machine runs.
+    pub fn pull(&self, name: &str) -> Result<()> {
+        Qmp::connect(&self.folder.join("qmp"))?.pull(&format!("the-{name}"))
+    }
+
+    /// Puts a drive back in.
+    pub fn put(&self, name: &str) -> Result<()> {
+        Qmp::connect(&self.folder.join("qmp"))?.put(&device(name))
+    }
+
     /// Pulls the plug. Returns what the guest had still said.
     pub fn kill(mut self) -> Result<Vec<String>> {
         if let Some(status) = self.child.try_wait()? {
@@ -150,6 +161,14 @@ impl Drop for Machine {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A drive as a device of the machine. Errors are the guest's to see; by default some would stop the machine.
+fn device(name: &str) -> Value {
+    json!({
+        "driver": "virtio-blk-pci", "id": format!("the-{name}"), "drive": name, "serial": name,
+        "write-cache": "on", "werror": "report", "rerror": "report",
+    })
 }
 
 /// A child until it is somebody's.

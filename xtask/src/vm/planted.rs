@@ -12,7 +12,7 @@ struct Plant {
     plant: fn(&mut Context),
 }
 
-const PLANTS: [Plant; 6] = [
+const PLANTS: [Plant; 7] = [
     Plant {
         check: "power-ext4",
         story: "the drives of pool and volume answer flushes and make nothing durable; a power cut shows it",
@@ -26,6 +26,7 @@ const PLANTS: [Plant; 6] = [
     },
     Plant { check: "kill-xfs", story: "the same, under XFS", plant: |vm| vm.lying = true },
     Plant { check: "pull-ssd", story: "both SSDs are pulled, and errors must be seen", plant: |vm| vm.worse = true },
+    Plant { check: "sick-ssd", story: "both SSDs fail, and errors must be seen", plant: |vm| vm.worse = true },
     Plant { check: "disk-errors", story: "a disk that fails says that it wrote, and did not", plant: |vm| vm.worse = true },
 ];
 

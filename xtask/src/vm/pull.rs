@@ -6,8 +6,24 @@ use super::rig::{Rig, SSD_A, SSD_B};
 use super::{Context as Vm, Figures};
 use anyhow::{Context, Result, bail};
 
-/// Pulls the second SSD, puts it back, starts the daemon anew with it, and without it; looks at the data each time.
-pub fn pull(vm: &Vm) -> Result<Figures> {
+/// How an SSD goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Out of the machine: its device is gone, and comes back as another.
+    Pulled,
+    /// It stays where it is, and fails whatever it is asked.
+    Sick,
+}
+
+fn away(rig: &mut Rig, how: How, ssd: usize) -> Result<()> {
+    match how {
+        How::Pulled => rig.pull(ssd),
+        How::Sick => Ok(rig.drives[ssd].set_faults(Faults::ALL)),
+    }
+}
+
+/// Takes the second SSD away, puts it back, starts the daemon anew with it, and without it; looks at the data each time.
+pub fn pull(vm: &Vm, how: How) -> Result<Figures> {
     let mut rig = Rig::set_up(vm)?;
     rig.first_boot()?;
     let console = rig.console_len();
@@ -16,16 +32,19 @@ pub fn pull(vm: &Vm) -> Result<Figures> {
         vm.seed, vm.seed
     ))?;
     rig.sleep(vm.length)?;
-    rig.drives[SSD_B].set_faults(Faults::ALL);
+    away(&mut rig, how, SSD_B)?;
     if vm.worse {
-        rig.drives[SSD_A].set_faults(Faults::ALL);
+        away(&mut rig, how, SSD_A)?;
     }
     rig.sleep(vm.length)?;
     let said = rig.run("loads_run\nno_errors\nheadpond status --socket $SOCKET").context("while an SSD was pulled")?;
     if !said.iter().any(|line| line.contains(" out ")) {
         bail!("an SSD was pulled, and the daemon does not say that it is out:\n    {}", said.join("\n    "));
     }
-    rig.drives[SSD_B].set_faults(Faults::default());
+    match how {
+        How::Pulled => rig.put(SSD_B)?,
+        How::Sick => rig.drives[SSD_B].set_faults(Faults::default()),
+    }
     rig.sleep(vm.length)?;
     rig.run("loads_run\nend_load\nno_errors").context("when the SSD was back")?;
     compare(&mut rig, "ext4", false).context("when the SSD was back")?;

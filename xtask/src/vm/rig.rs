@@ -244,6 +244,18 @@ impl Rig {
         self.machine.as_mut().context("no machine runs")
     }
 
+    /// Pulls a drive out of the running machine.
+    pub fn pull(&mut self, drive: usize) -> Result<()> {
+        let name = self.drives[drive].name;
+        self.machine()?.pull(name)
+    }
+
+    /// Puts it back in.
+    pub fn put(&mut self, drive: usize) -> Result<()> {
+        let name = self.drives[drive].name;
+        self.machine()?.put(name)
+    }
+
     /// The power fails: the machine stops at once, and each drive loses what its dice say.
     pub fn power_cut(&mut self) -> Result<[Cut; 4]> {
         let machine = self.machine.take().context("no machine runs")?;

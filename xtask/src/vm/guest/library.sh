@@ -188,7 +188,7 @@ unmount_fs() {
 
 # fio, our own durable files and changes of names, in the background, without an end of their own.
 begin_load() {
-    rm -f /run/stop
+    rm -f /run/stop /run/pauses.pid
     cat >/tmp/load.fio <<JOB
 [global]
 directory=$POINT
@@ -209,6 +209,15 @@ direct=1
 blockalign=4k
 bsrange=4k-128k
 fdatasync=32
+[verified]
+ioengine=psync
+direct=1
+rw=randwrite
+blockalign=4k
+bsrange=4k-64k
+verify=crc32c
+verify_backlog=64
+verify_fatal=1
 JOB
     fio /tmp/load.fio </dev/null >/tmp/load-fio.log 2>&1 3<&- &
     echo $! >/run/fio.pid
@@ -218,21 +227,33 @@ JOB
     echo $! >/run/names.pid
 }
 
+# Measures how long requests wait, beside the load.
+begin_pauses() {
+    load pauses "$POINT/probe" </dev/null 3<&- &
+    echo $! >/run/pauses.pid
+}
+
 # Ends what begin_load began. A load that met an error has ended by itself, and is told of by its own words.
 end_load() {
     : >/run/stop
     kill -INT "$(cat /run/fio.pid)" 2>/dev/null || :
-    for who in fio durable names; do
+    for who in fio durable names pauses; do
+        [ -e /run/$who.pid ] || continue
         begun=$(now)
         while kill -0 "$(cat /run/$who.pid)" 2>/dev/null; do
             [ $(($(now) - begun)) -lt 6000 ] || fail "the load $who does not end"
             usleep 50000
         done
     done
+    # Errors of a device that died are expected, wrong data is not.
+    if grep -E 'verify failed|verify: bad' /tmp/load-fio.log; then
+        fail "MISMATCH: fio read what it did not write"
+    fi
 }
 
 loads_run() {
-    for who in fio durable names; do
+    for who in fio durable names pauses; do
+        [ -e /run/$who.pid ] || continue
         kill -0 "$(cat /run/$who.pid)" 2>/dev/null || {
             tail -n 5 /tmp/load-fio.log
             fail "the load $who ended by itself"
