@@ -2,7 +2,8 @@
 
 use super::rig::Rig;
 use super::{Context as Vm, Figures};
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use std::time::{Duration, Instant};
 
 /// What a kernel must have for the rig to be of use, as modules or built in.
 const WANTED: &str = "for module in ublk_drv fuse loop ext4 xfs btrfs; do
@@ -25,6 +26,7 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
     rig.run("state_disk new\ncreate_pool\nserve\nattach\nload write $(volume) 0 64 1\nload read $(volume) 0 64 1\nno_errors")?;
     rig.run("detach_volume\nstop_daemon\nload read $(drive disk) 0 64 1")?;
     let mut figures: Figures = vec![
+        ("guest's clock, percent of ours".into(), clock(&mut rig)?.into()),
         ("kernel".into(), line(0).into()),
         ("program".into(), line(1).into()),
         ("ublk control".into(), said.iter().any(|line| line == "ublk control").into()),
@@ -35,4 +37,21 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
     }
     figures.extend(rig.passed());
     Ok(figures)
+}
+
+/// How fast the guest's clock goes, in percent of ours: what is measured in a guest is worth as much as its clock.
+fn clock(rig: &mut Rig) -> Result<u64> {
+    let mut now = || -> Result<(Instant, u64)> {
+        let said = rig.run("now")?;
+        let hundredths = said.last().and_then(|line| line.parse().ok()).context("the guest does not tell the time")?;
+        Ok((Instant::now(), hundredths))
+    };
+    let (ours, theirs) = now()?;
+    std::thread::sleep(Duration::from_secs(2));
+    let (ours_now, theirs_now) = now()?;
+    let percent = (theirs_now - theirs) * 1000 / (ours_now - ours).as_millis().max(1) as u64;
+    match percent {
+        50..200 => Ok(percent),
+        _ => bail!("the guest's clock goes at {percent} percent of ours: nothing that it measures can be believed"),
+    }
 }

@@ -344,3 +344,36 @@ impl Drop for Rig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(lines: &[&str]) -> Ledger {
+        let mut ledger = Ledger::default();
+        lines.iter().for_each(|line| assert!(ledger.take(line), "{line}"));
+        ledger
+    }
+
+    #[test]
+    fn a_file_counts_from_its_promise_until_it_is_told_to_go() {
+        let ledger = ledger(&["kept 3 100", "kept 5 200", "gone 3", "killed 150"]);
+        assert_eq!(ledger.kept.keys().copied().collect::<Vec<_>>(), [5]);
+        assert_eq!((ledger.next, ledger.killed, ledger.kept[&5].at), (6, 150, 200));
+        assert_eq!(ledger.counts["SIGKILLs"], 1);
+    }
+
+    #[test]
+    fn counts_add_up_and_figures_keep_their_worst() {
+        let ledger = ledger(&["::count files 2", "::count files 3", "::figure ms 7", "::figure ms 9", "::figure ms 8"]);
+        assert_eq!((ledger.counts["files"], ledger.worst["ms"]), (5, 9));
+    }
+
+    #[test]
+    fn what_is_not_for_the_ledger_stays_with_the_script() {
+        let mut ledger = Ledger::default();
+        for line in ["", "kept", "kept all", "a line of fio", "::ended 0", "::fail something"] {
+            assert!(!ledger.take(line), "{line}");
+        }
+    }
+}

@@ -94,7 +94,7 @@ serve() {
     echo "$daemon" >/run/daemon.pid
     until grep -q '^pool' /run/serve.out; do
         kill -0 "$daemon" 2>/dev/null || fail "the daemon did not start"
-        [ $(($(now) - begun)) -lt 12000 ] || fail "the daemon is not up after two minutes"
+        [ $(($(now) - begun)) -lt 24000 ] || fail "the daemon is not up after four minutes"
         usleep 20000
     done
     echo "::figure restart-ms $((($(now) - begun) * 10))"
