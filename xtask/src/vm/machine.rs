@@ -58,7 +58,10 @@ impl Machine {
         command.arg("-accel").arg(parts.accel);
         command.arg("-kernel").arg(parts.kernel).arg("-initrd").arg(parts.initramfs);
         // On a busy machine an emulated processor cannot tell how fast its own counter goes: time from that would be wrong by far.
-        command.args(["-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off tsc=unstable clocksource=hpet nosoftlockup no_timer_check"]);
+        command.args([
+            "-append",
+            "console=ttyS0 loglevel=5 panic=-1 mitigations=off tsc=unstable clocksource=hpet nosoftlockup no_timer_check",
+        ]);
         // Added to, as the console of the boot before says what it was doing when its power was cut.
         let console = parts.folder.join("console.log");
         command.arg("-chardev").arg(format!("file,id=console,path={},append=on", console.display()));

@@ -17,9 +17,10 @@ pub enum How {
 
 fn away(rig: &mut Rig, how: How, ssd: usize) -> Result<()> {
     match how {
-        How::Pulled => rig.pull(ssd),
-        How::Sick => Ok(rig.drives[ssd].set_faults(Faults::ALL)),
+        How::Pulled => return rig.pull(ssd),
+        How::Sick => rig.drives[ssd].set_faults(Faults::ALL),
     }
+    Ok(())
 }
 
 /// Takes the second SSD away, puts it back, starts the daemon anew with it, and without it; looks at the data each time.
