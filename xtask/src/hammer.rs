@@ -1,15 +1,15 @@
 //! The hammer: the real daemon under real tools, killed with SIGKILL again and again.
 
 mod clients;
-mod filesystems;
+pub mod filesystems;
 mod fio;
-mod interrupt;
+pub mod interrupt;
 mod kills;
-mod model;
+pub mod model;
 mod planted;
 mod reconnect;
 mod rig;
-mod tool;
+pub mod tool;
 
 use crate::steps::{cargo, in_words, run as run_command};
 use crate::tools;

@@ -8,6 +8,7 @@ mod planted;
 mod steps;
 mod test;
 mod tools;
+mod vm;
 
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ cargo xtask test [--seed-base N]      install what the tests need (as root), the
 cargo xtask planted [--list] [NAME..] plant mistakes in a copy of the engine; the simulator must find each
 cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy and file systems, killed again and again
 cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and clients; --stable does without a nightly compiler
+cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
 cargo xtask boundaries                check that format and engine know nothing of the host";
 
 fn main() -> ExitCode {
@@ -37,6 +39,9 @@ fn run(args: &[String]) -> Result<()> {
         Some(("planted", rest)) => planted::run(rest),
         Some(("hammer", rest)) => hammer::run(rest),
         Some(("fuzz", rest)) => fuzz::run(rest),
+        Some(("vm", rest)) => vm::run(rest),
+        // What the rig runs in its guest.
+        Some(("guest", rest)) => vm::load::run(rest),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {
             println!("{HELP}");

@@ -18,9 +18,35 @@ const TOOLS: [(&str, &str); 9] = [
     ("xfs_repair", "xfsprogs"),
 ];
 
+/// What the virtual machine is made of, and runs, beyond that.
+const FOR_VM: [(&str, &str); 13] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("kmod", "kmod"),
+    ("depmod", "kmod"),
+    ("cpio", "cpio"),
+    ("xz", "xz-utils"),
+    ("ldd", "libc-bin"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("mount", "mount"),
+    ("losetup", "mount"),
+    ("dmsetup", "dmsetup"),
+    ("make-bcache", "bcache-tools"),
+    ("strip", "binutils"),
+];
+
 /// Installs what is missing, as root on a system with apt; says what is missing otherwise, and what that means.
 pub fn install() -> Result<()> {
-    let mut missing: Vec<(&str, &str)> = TOOLS.into_iter().filter(|(program, _)| !is_there(program)).collect();
+    install_all(&TOOLS)
+}
+
+/// The same, with what the virtual machine needs.
+pub fn install_for_vm() -> Result<()> {
+    install_all(&[&TOOLS[..], &FOR_VM[..]].concat())
+}
+
+fn install_all(tools: &[(&'static str, &'static str)]) -> Result<()> {
+    let mut missing: Vec<(&str, &str)> = tools.iter().copied().filter(|(program, _)| !is_there(program)).collect();
     if !missing.is_empty() && is_root() && is_there("apt-get") {
         println!("installing {}", packages(&missing).join(" "));
         let apt = |args: &[&str]| {

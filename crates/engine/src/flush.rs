@@ -24,6 +24,8 @@ pub(crate) struct Flusher<B: Buf> {
     /// Such writes were covered by a flush that failed, and no client has been told.
     lost: Cell<bool>,
     in_flight: RefCell<Option<Outcome<B>>>,
+    /// The one in flight covers such writes.
+    in_flight_owed: Cell<bool>,
     next: RefCell<Option<Outcome<B>>>,
 }
 
@@ -37,6 +39,7 @@ impl<B: Buf> Flusher<B> {
             owes: Cell::new(true),
             lost: Cell::new(false),
             in_flight: RefCell::new(None),
+            in_flight_owed: Cell::new(false),
             next: RefCell::new(None),
         })
     }
@@ -96,6 +99,20 @@ impl<B: Buf> Flusher<B> {
         slot
     }
 
+    /// Asks for all writes of clients that were acknowledged and are on this device alone to be durable. What else was
+    /// written, by destage, is in the cache as well: no client waits for it, or is told if it fails.
+    pub fn request_owed(self: &Rc<Self>) -> Outcome<B> {
+        if self.owes.get() {
+            return self.request();
+        }
+        if let Some(current) = self.in_flight.borrow().as_ref().filter(|_| self.in_flight_owed.get()) {
+            return current.clone();
+        }
+        let done = Slot::new(&self.exec);
+        done.set(Ok(()));
+        done
+    }
+
     /// As [`Flusher::request`], and waits for it.
     pub async fn flush(self: &Rc<Self>) -> Result<(), DeviceError> {
         self.request().get().await
@@ -106,6 +123,7 @@ impl<B: Buf> Flusher<B> {
         *self.in_flight.borrow_mut() = Some(slot.clone());
         self.unflushed.set(false);
         let owed = self.owes.take();
+        self.in_flight_owed.set(owed);
         let wait = self.exec.io(self.device, DeviceOp::Flush);
         let this = self.clone();
         self.exec.spawn(async move {

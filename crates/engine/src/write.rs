@@ -108,8 +108,8 @@ pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestErr
 pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
     volume.stats.borrow_mut().flushes += 1;
-    // All devices at once.
-    let on_disk = volume.disk_flusher.request();
+    // All devices at once; the disk only if it alone has something that was acknowledged.
+    let on_disk = volume.disk_flusher.request_owed();
     let on_members = durable(core).await;
     let on_disk = on_disk.get().await;
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).

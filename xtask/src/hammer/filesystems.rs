@@ -24,12 +24,12 @@ const SIZES: [usize; 5] = [100, 4096, 70_000, 1 << 20, 3 << 20];
 const WRITERS: u64 = 2;
 
 /// ext4, by e2fsck.
-pub fn ext4(hammer: &Hammer) -> Result<Figures> {
+pub(super) fn ext4(hammer: &Hammer) -> Result<Figures> {
     survive(hammer, Kind::Ext4)
 }
 
 /// XFS, by xfs_repair.
-pub fn xfs(hammer: &Hammer) -> Result<Figures> {
+pub(super) fn xfs(hammer: &Hammer) -> Result<Figures> {
     survive(hammer, Kind::Xfs)
 }
 
@@ -163,7 +163,7 @@ fn fio(rig: &Rig, point: &Path, seed: u64) -> Result<Running> {
 
 /// A file whose fsync had returned, and that of its folder.
 #[derive(Clone, Copy)]
-struct Kept {
+pub struct Kept {
     sum: u64,
     /// When the fsync of the folder, the last step, was called, and when it returned.
     last_step: (Instant, Instant),
@@ -287,7 +287,8 @@ impl Durable {
     }
 }
 
-fn write_durably(point: &Path, number: u64) -> io::Result<Kept> {
+/// Writes a file of known content, and makes it and its name durable.
+pub fn write_durably(point: &Path, number: u64) -> io::Result<Kept> {
     let data = content(number);
     let path = point.join(format!("durable-{number}"));
     let renamed = number.is_multiple_of(2);
@@ -304,7 +305,8 @@ fn write_durably(point: &Path, number: u64) -> io::Result<Kept> {
     Ok(Kept { sum: checksum(&data), last_step: (called, Instant::now()) })
 }
 
-fn content(number: u64) -> Vec<u8> {
+/// What is in the file with this number.
+pub fn content(number: u64) -> Vec<u8> {
     let mut dice = Dice(number);
     let mut data = vec![0; SIZES[number as usize % SIZES.len()]];
     data.chunks_mut(8).for_each(|word| word.copy_from_slice(&dice.below(u64::MAX).to_le_bytes()[..word.len()]));
@@ -321,7 +323,7 @@ fn checksum(data: &[u8]) -> u64 {
 }
 
 /// Folders, files, links and renames, none of them made durable: what is left of them must be a whole file system.
-fn change_names(folder: &Path, seed: u64, stop: &AtomicBool, made: &AtomicU64) {
+pub fn change_names(folder: &Path, seed: u64, stop: &AtomicBool, made: &AtomicU64) {
     let mut dice = Dice(seed);
     let name = |dice: &mut Dice| folder.join(dice.below(8).to_string()).join(dice.below(40).to_string());
     for n in 0..8 {

@@ -137,6 +137,10 @@ impl World {
     /// the media; a piece that has been written over does not count, as its checksum tells.
     pub fn check_clean(&mut self, volume: u16, phase: u8) {
         let Some(engine) = &self.engine else { return };
+        // One that is refused is read by nobody.
+        if !engine.status().volumes.iter().any(|v| v.number == volume && v.serving) {
+            return;
+        }
         let Some(disk) = self.devices.get(&Device::Backing(volume)) else { return };
         let shift = (8 - u64::from(phase)) % 8;
         let mut clean = Vec::new();

@@ -1,0 +1,213 @@
+//! A virtual machine: QEMU with a kernel that nobody built for us, told what to do over a channel, and killed at any moment.
+
+use super::qmp::Qmp;
+use crate::hammer::{interrupt, tool};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The program.
+pub const QEMU: &str = "qemu-system-x86_64";
+/// How long a boot may take, on a busy machine without KVM.
+const BOOT: Duration = Duration::from_secs(600);
+/// The longest line that is taken from a guest.
+const LONGEST: usize = 64 << 10;
+
+/// What a machine is made of.
+pub struct Parts<'a> {
+    /// The kernel.
+    pub kernel: &'a Path,
+    /// Its first file system.
+    pub initramfs: &'a Path,
+    /// Where its logs and sockets are.
+    pub folder: &'a Path,
+    /// What the guest sees as its share.
+    pub share: &'a Path,
+    /// Names and NBD sockets of its drives.
+    pub drives: Vec<(&'a str, &'a Path)>,
+    /// `tcg,thread=multi`, or what is faster here.
+    pub accel: &'a str,
+}
+
+/// A machine that runs. Dropped, it is killed.
+pub struct Machine {
+    child: Child,
+    channel: UnixStream,
+    lines: Receiver<String>,
+    folder: PathBuf,
+}
+
+impl Machine {
+    /// Boots one, and waits until its guest listens.
+    pub fn boot(parts: &Parts<'_>) -> Result<Machine> {
+        let socket = parts.folder.join("channel");
+        let _ = fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket)?;
+        listener.set_nonblocking(true)?;
+        let log = File::options().create(true).append(true).open(parts.folder.join("qemu.log"))?;
+        let mut command = Command::new(QEMU);
+        command.args(["-nodefaults", "-display", "none", "-no-reboot", "-smp", "2", "-m", "2048", "-cpu", "max"]);
+        command.arg("-accel").arg(parts.accel);
+        command.arg("-kernel").arg(parts.kernel).arg("-initrd").arg(parts.initramfs);
+        // On a busy machine an emulated processor cannot tell how fast its own counter goes: time from that would be wrong by far.
+        command.args([
+            "-append",
+            "console=ttyS0 loglevel=5 panic=-1 mitigations=off tsc=unstable clocksource=hpet nosoftlockup no_timer_check",
+        ]);
+        // Added to, as the console of the boot before says what it was doing when its power was cut.
+        let console = parts.folder.join("console.log");
+        command.arg("-chardev").arg(format!("file,id=console,path={},append=on", console.display()));
+        command.args(["-serial", "chardev:console", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
+        command.arg("-chardev").arg(format!("socket,id=rig,path={}", socket.display()));
+        command.args(["-device", "virtserialport,chardev=rig,name=rig"]);
+        command.arg("-fsdev").arg(format!("local,id=host,path={},security_model=none", parts.share.display()));
+        command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
+        for (name, socket) in &parts.drives {
+            let server = format!("server.type=unix,server.path={}", socket.display());
+            command.arg("-blockdev").arg(format!("driver=nbd,node-name={name},export={name},discard=unmap,{server}"));
+            command.arg("-device").arg(device(name).to_string());
+        }
+        let control = parts.folder.join("qmp");
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", control.display()));
+        command.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().with_context(|| format!("{QEMU} cannot be run"))?;
+        // From here on it is killed whatever happens.
+        let mut child = Guard(Some(child));
+        let begun = Instant::now();
+        let channel = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("the machine's channel"),
+            }
+            let ended = child.0.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            if let Some(status) = ended {
+                bail!("{QEMU} ended at once, with {status}: {}", tool::last_words(&parts.folder.join("qemu.log")));
+            }
+            if begun.elapsed() > BOOT {
+                bail!("{QEMU} does not open its channel");
+            }
+            interrupt::check()?;
+            thread::sleep(Duration::from_millis(10));
+        };
+        channel.set_nonblocking(false)?;
+        let lines = listen(channel.try_clone()?, &parts.folder.join("guest.log"))?;
+        let child = child.0.take().context("the machine was started")?;
+        let mut machine = Machine { child, channel, lines, folder: parts.folder.to_owned() };
+        let until = Instant::now() + BOOT;
+        while machine.line(until).context("the guest does not boot")? != "::ready" {}
+        Ok(machine)
+    }
+
+    /// The next line from the guest, before this moment.
+    pub fn line(&mut self, until: Instant) -> Result<String> {
+        loop {
+            interrupt::check()?;
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(Duration::from_millis(200))) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(RecvTimeoutError::Timeout) => bail!("the guest did not answer in time; {}", self.last_words()),
+                Err(RecvTimeoutError::Disconnected) => bail!("the machine ended by itself; {}", self.last_words()),
+            }
+        }
+    }
+
+    /// A line that has come, if there is one.
+    pub fn try_line(&mut self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
+    /// A line to the guest.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        let told = self.channel.write_all(format!("{line}\n").as_bytes());
+        told.with_context(|| format!("the machine ended by itself; {}", self.last_words()))
+    }
+
+    /// Pulls a drive out while the machine runs.
+    pub fn pull(&self, name: &str) -> Result<()> {
+        Qmp::connect(&self.folder.join("qmp"))?.pull(&format!("the-{name}"))
+    }
+
+    /// Puts a drive back in.
+    pub fn put(&self, name: &str) -> Result<()> {
+        Qmp::connect(&self.folder.join("qmp"))?.put(&device(name))
+    }
+
+    /// Pulls the plug. Returns what the guest had still said.
+    pub fn kill(mut self) -> Result<Vec<String>> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the machine had ended by itself, with {status}; {}", self.last_words());
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        // All that had left the machine is in the socket, and ends with it.
+        Ok(self.lines.iter().collect())
+    }
+
+    /// The end of what the guest's kernel said.
+    pub fn last_words(&self) -> String {
+        let console = tool::last_words(&self.folder.join("console.log"));
+        format!("its console's last words:\n    {console}")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A drive as a device of the machine. Errors are the guest's to see; by default some would stop the machine.
+fn device(name: &str) -> Value {
+    json!({
+        "driver": "virtio-blk-pci", "id": format!("the-{name}"), "drive": name, "serial": name,
+        "write-cache": "on", "werror": "report", "rerror": "report",
+    })
+}
+
+/// A child until it is somebody's.
+struct Guard(Option<Child>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Takes in what the guest says, as long as it lives; the host always listens, so that no guest waits to be heard.
+fn listen(channel: UnixStream, log: &Path) -> Result<Receiver<String>> {
+    let (to, lines) = mpsc::channel();
+    let mut log = File::options().create(true).append(true).open(log)?;
+    thread::Builder::new().name("guest".into()).spawn(move || {
+        let mut reader = BufReader::new(channel);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match std::io::Read::take(&mut reader, LONGEST as u64).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return,
+                // Half a line is what was cut off.
+                Ok(_) if line.last() != Some(&b'\n') && line.len() < LONGEST => return,
+                Ok(_) => {}
+            }
+            let _ = log.write_all(&line);
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if to.send(text).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(lines)
+}
