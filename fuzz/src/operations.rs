@@ -177,7 +177,7 @@ impl Run {
             assert!(self.world.step() && self.world.now < limit, "requests do not end");
         }
         self.world.check_segments(0);
-        let id = self.world.command(Command::Detach { volume: 0 });
+        let id = self.world.command(Command::Detach { volume: 0, give_up_lost: false });
         self.finish(id);
         self.world.check_disk(0);
         self.no_violation();
