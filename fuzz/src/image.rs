@@ -371,6 +371,14 @@ pub fn run(data: &[u8]) {
             spoil(base, &mut devices, &mut input);
         }
         let Some(election) = hold_election(&mut devices) else { return };
+        // The host does not give the engine a disk of another size than the volume's.
+        devices.retain(|device, d| match device {
+            Device::Backing(number) => {
+                let mut volumes = election.superblock.volumes.iter();
+                volumes.any(|v| v.number == *number && v.sectors.checked_mul(512) == Some(d.size))
+            }
+            _ => true,
+        });
         let mut world = World::new(Rng::new(1), Timing::Fixed(OPERATION));
         world.devices = devices;
         (world.errors_allowed, world.count_copies) = (true, false);
