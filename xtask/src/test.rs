@@ -61,7 +61,8 @@ pub fn run(args: &[String]) -> Result<()> {
         // In a fresh pool the first write waits for its region's bit and hides what comes of the later ones.
         small_world(&["--after", "write:120+8"])
     })?;
-    steps.step("fuzzing, the corpus and changes of it", || fuzz::run(&["--stable".into()]))?;
+    // The same changes each time: what fresh ones find on media that nobody has made yet is work for another day than a merge's.
+    steps.step("fuzzing, the corpus and changes of it", || fuzz::run(&["--stable".into(), "--seed".into(), "7".into()]))?;
     steps.step("planted mistakes", || planted::run(&[]))?;
     if headpond(&["--help"])?.lines().any(|l| l.trim_start().starts_with("demo ")) {
         steps.step("headpond demo --quick", || {
