@@ -454,13 +454,4 @@ pub const MISTAKES: &[Mistake] = &[
             new: "                } else if false && p.dirty() {\n",
         }],
     },
-    Mistake {
-        name: "marks in a segment emptied during a checkpoint left out",
-        story: "A segment whose marks emptied another is itself emptied while the checkpoint is taken: it is not in the table, and its marks are not replayed.",
-        edits: &[Edit {
-            file: "checkpoint.rs",
-            old: "(s.state != SegmentState::Limbo || s.needed_by >= begun)",
-            new: "s.state != SegmentState::Limbo",
-        }],
-    },
 ];

@@ -20,6 +20,9 @@ use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError};
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
 
+/// Longest that a request may wait where a cache device hangs, whose time limit is half a second, in nanoseconds.
+const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
+
 struct Run {
     plan: Plan,
     world: World,
@@ -444,6 +447,9 @@ impl Run {
             }
             if !self.world.step() {
                 return Err(Violation(format!("nothing can happen any more: {}", self.describe())));
+            }
+            if self.plan.hangs && self.world.longest_wait() > LONGEST_WAIT {
+                return Err(Violation("a request waits for a cache device that does not answer".into()));
             }
             if let Some(v) = self.world.violation.take() {
                 return Err(v);

@@ -260,6 +260,12 @@ impl World {
         self.asked.len()
     }
 
+    /// How long the oldest client request under way has waited, in nanoseconds.
+    #[must_use]
+    pub fn longest_wait(&self) -> u64 {
+        self.asked.values().map(|a| self.now - a.at).max().unwrap_or(0)
+    }
+
     /// Members that have left, in runs that count copies.
     fn members_left(&self) -> u64 {
         self.engine.as_ref().filter(|_| self.count_copies).map_or(0, |e| e.status().stats.members_left)
