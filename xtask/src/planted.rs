@@ -22,13 +22,13 @@ const DRAWN: [(&str, &[&str], u64); 12] = [
     ("marks that outlive what hid a part of the block", &["small"], 10_001_280),
     ("a start that leaves the newest superblock on one member", &["small"], FROM),
     ("a start that flushes no cache device", &["small"], FROM),
-    ("marks short of space that wake each other", &["small"], FROM),
+    ("marks short of space that wake each other", &["small"], 2389),
     ("a member that hangs is waited for", &["hang"], FROM),
     ("an intent page found on one member taken for everybody's", &["loss-with-crash"], 527_590),
     ("a checkpoint that knows the volumes of a moment before", &["two-volumes"], 719_340),
     ("members that left one after the other not added up", &["second-loss"], FROM),
     ("a volume served though its copies left with their members", &["second-loss"], FROM),
-    ("a refused volume forgiven by the next checkpoint", &["second-loss"], FROM),
+    ("a refused volume forgiven by the next checkpoint", &["second-loss"], 61_500),
     ("dirty data without a copy read from the disk", &["second-loss"], FROM),
 ];
 /// Seeds that a mistake is given.
