@@ -21,7 +21,11 @@ pub struct Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: &[Mistake] = &[
+pub fn all() -> Vec<&'static Mistake> {
+    MISTAKES.iter().chain(crate::named::mistakes()).collect()
+}
+
+const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a flush removed",
         story: "FLUSH is answered without flushing the cache devices: a power cut takes what it promised.",

@@ -13,6 +13,7 @@ pub mod oracle;
 pub mod plain;
 pub mod replay;
 pub mod rng;
+pub mod scene;
 pub mod shrink;
 pub mod sickness;
 pub mod swarm;

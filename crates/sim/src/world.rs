@@ -71,6 +71,9 @@ pub struct Ended {
     pub error: Option<RequestError>,
 }
 
+/// Which operations are held back, in a scene that decides on the order in which things end.
+pub type Holds = Box<dyn Fn(Device, &DeviceOp<SimBuf>) -> bool>;
+
 /// Something that must never happen did.
 #[derive(Clone, Debug)]
 pub struct Violation(pub String);
@@ -110,6 +113,9 @@ pub struct World {
     pub count_copies: bool,
     /// The device operation with this number, of those counted in `operations`, fails.
     pub fail_operation: Option<u64>,
+    holds: Option<Holds>,
+    /// Flights that end when they are let go, and not before.
+    held: Vec<u64>,
     /// Reads may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
     model_wakes: BTreeMap<Device, u64>,
@@ -148,6 +154,8 @@ impl World {
             violation: None,
             count_copies: true,
             fail_operation: None,
+            holds: None,
+            held: Vec::new(),
             errors_allowed: false,
             model_wakes: BTreeMap::new(),
             snapshots: BTreeMap::new(),
@@ -420,7 +428,12 @@ impl World {
         let mark = self.devices.get(&device).map_or(0, SimDevice::flush_mark);
         let n = self.next_flight;
         self.next_flight += 1;
+        let held = self.holds.as_ref().is_some_and(|holds| holds(device, &op));
         self.flights.insert(n, Flight { io, device, op, mark });
+        if held {
+            self.held.push(n);
+            return;
+        }
         match &mut self.timing {
             Timing::Random(low, high) => {
                 let (low, high) = (*low, *high);
@@ -662,12 +675,43 @@ impl World {
             .collect()
     }
 
+    /// From now on the operations that `which` says yes to do not end until they are let go.
+    pub fn hold_back(&mut self, which: impl Fn(Device, &DeviceOp<SimBuf>) -> bool + 'static) {
+        self.holds = Some(Box::new(which));
+    }
+
+    /// How many operations are held back.
+    #[must_use]
+    pub fn held_back(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Nothing is held back any more; what was ends soon, in the order of its submission.
+    pub fn let_go(&mut self) {
+        self.holds = None;
+        for n in std::mem::take(&mut self.held) {
+            self.event(self.now + 1_000, Event::Device(n));
+        }
+    }
+
     /// What is in flight takes so much longer: what is submitted from now on overtakes it.
     pub fn hold(&mut self, by: u64) {
         for ((at, n), event) in std::mem::take(&mut self.events) {
             let late = if matches!(event, Event::Device(_)) { by } else { 0 };
             self.events.insert((at + late, n), event);
         }
+    }
+
+    /// Device operations under way.
+    #[must_use]
+    pub fn flying(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Whether a client's request has not been answered yet.
+    #[must_use]
+    pub fn waits(&self, request: u64) -> bool {
+        self.asked.contains_key(&request)
     }
 
     /// Whether a device operation is under way.

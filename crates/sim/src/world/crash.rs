@@ -1,7 +1,10 @@
 //! The daemon dies, or the power goes.
 
 use super::{Flight, World, written};
+use crate::buf::SimBuf;
 use crate::device::Cut;
+use crate::oracle::Oracle;
+use headpond_engine::Device;
 
 impl World {
     /// The daemon dies. Of what it had in flight each write may still land, until the next claim is granted.
@@ -16,9 +19,7 @@ impl World {
                 }
             }
         }
-        for o in self.oracles.values_mut() {
-            o.killed();
-        }
+        self.oracles.values_mut().for_each(Oracle::killed);
     }
 
     /// The power goes, for everything at once.
@@ -48,12 +49,44 @@ impl World {
         for (device, cut, writes) in cuts {
             self.say(|| format!("{device} had {writes} writes unflushed: {cut:?}"));
         }
-        for o in self.oracles.values_mut() {
-            o.power_cut();
+        self.oracles.values_mut().for_each(Oracle::power_cut);
+    }
+
+    /// The daemon dies. Of what it had in flight the writes land that `lands` says yes to: device, first sector, data.
+    pub fn kill_landing(&mut self, mut lands: impl FnMut(Device, u64, &SimBuf) -> bool) {
+        self.note("THE DAEMON IS KILLED");
+        self.end_daemon();
+        for f in self.take_flights() {
+            for (sector, buf) in written(&f.op) {
+                if let Some(d) = self.devices.get_mut(&f.device).filter(|_| lands(f.device, sector, &buf)) {
+                    d.write(sector, buf);
+                }
+            }
         }
+        self.oracles.values_mut().for_each(Oracle::killed);
+    }
+
+    /// The power goes. Of what was not flushed, or in flight, the writes survive that `survives` says yes to: device,
+    /// first sector, data.
+    pub fn cut_power_keeping(&mut self, mut survives: impl FnMut(Device, u64, &SimBuf) -> bool) {
+        self.note("POWER CUT");
+        self.end_daemon();
+        let flights = self.take_flights();
+        for (device, d) in &mut self.devices {
+            let unflushed: Vec<(u64, SimBuf)> = d.unflushed().map(|(s, b)| (s, b.clone())).collect();
+            let flying = flights.iter().filter(|f| f.device == *device).flat_map(|f| written(&f.op));
+            for (sector, buf) in unflushed.into_iter().chain(flying) {
+                if survives(*device, sector, &buf) {
+                    d.durable.write(sector, &buf);
+                }
+            }
+            d.cut_power(Cut::LoseAll, &mut self.rng);
+        }
+        self.oracles.values_mut().for_each(Oracle::power_cut);
     }
 
     fn end_daemon(&mut self) {
+        (self.holds, self.held) = (None, Vec::new());
         self.engine = None;
         self.asked.clear();
         self.events.clear();

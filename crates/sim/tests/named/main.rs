@@ -1,0 +1,7 @@
+//! The named regressions: stories of lost data, each told as a scene.
+//!
+//! Each fails on an engine with that very mistake: `cargo xtask planted --named` plants them one at a time, and
+//! `xtask/src/named` says which mistake belongs to which scene.
+
+mod hazards;
+mod peers;

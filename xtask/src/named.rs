@@ -1,0 +1,76 @@
+//! The named regressions: how caches before this one lost data (P1 to P39 in the project's notes on reliability), and the
+//! sequences that break a design like ours (H1 to H20). Each that can happen here is a scene in `crates/sim/tests/named`,
+//! and fails on an engine with that very mistake.
+
+mod hazards;
+mod peers;
+
+use crate::mistakes::Mistake;
+
+/// A scene, with the mistake that it must fail on.
+pub type Told = (&'static str, &'static str);
+
+/// Mistakes that only these scenes need.
+pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
+    peers::MISTAKES.iter().chain(hazards::MISTAKES)
+}
+
+fn told() -> impl Iterator<Item = &'static Told> {
+    peers::TOLD.iter().chain(hazards::TOLD)
+}
+
+/// All scenes, by their names in the test program.
+pub fn scenes() -> impl Iterator<Item = &'static str> {
+    told().map(|(scene, _)| *scene)
+}
+
+/// The scenes that tell a mistake's story.
+pub fn scenes_of(mistake: &str) -> Vec<&'static str> {
+    told().filter(|(_, of)| *of == mistake).map(|(scene, _)| *scene).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mistakes;
+    use crate::root;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_scene_is_told_of_a_mistake_that_can_be_planted() {
+        let names: BTreeSet<&str> = mistakes::all().iter().map(|m| m.name).collect();
+        let unknown: Vec<&Told> = told().filter(|(_, mistake)| !names.contains(mistake)).collect();
+        assert!(unknown.is_empty(), "no such mistake: {unknown:?}");
+    }
+
+    #[test]
+    fn each_scene_in_the_folder_has_its_mistake() {
+        let listed: BTreeSet<&str> = scenes().collect();
+        for module in ["peers", "hazards"] {
+            let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
+            let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
+            let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();
+            assert!(lacking.is_empty(), "no mistake is named for {lacking:?}");
+        }
+    }
+
+    /// A number is told by a scene, or it is said why it is not.
+    fn complete(letter: char, last: usize, told: &[Told], elsewhere: &[(usize, &str)]) {
+        for n in 1..=last {
+            let name = format!("::{}{n}_", letter.to_ascii_lowercase());
+            let scenes = told.iter().filter(|(scene, _)| scene.contains(&name)).count();
+            let reasons = elsewhere.iter().filter(|(m, _)| *m == n).count();
+            assert!(scenes > 0 || reasons == 1, "{letter}{n} is neither a scene nor is there a reason");
+        }
+    }
+
+    #[test]
+    fn all_that_happened_to_peers_is_a_scene_or_has_a_reason() {
+        complete('P', 39, peers::TOLD, peers::ELSEWHERE);
+    }
+
+    #[test]
+    fn all_hazards_are_scenes_or_have_a_reason() {
+        complete('H', 20, hazards::TOLD, hazards::ELSEWHERE);
+    }
+}

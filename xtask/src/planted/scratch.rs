@@ -1,0 +1,202 @@
+//! A scratch copy of the source in which a mistake is made, and what is run there.
+
+use super::{DRAWN, FROM, LIMIT, SEEDS};
+use crate::mistakes::Mistake;
+use crate::root;
+use crate::steps::{cargo, output, run as run_command};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Crates that are copied.
+const COPIED: [&str; 3] = ["format", "engine", "sim"];
+
+/// What the seeds found.
+pub enum Found {
+    /// None failed.
+    Nothing { seeds: u64, crashes: u64 },
+    /// One failed, after so many crashes and starts.
+    Failure { seeds: u64, crashes: u64, seed: u64, what: String },
+    /// One does not end.
+    Hang,
+}
+
+/// A scratch copy of the source, with a target folder of its own.
+pub struct Bench {
+    source: PathBuf,
+    target: PathBuf,
+    threads: usize,
+}
+
+impl Bench {
+    pub fn new() -> Result<Self> {
+        // Beside what is built, so that it goes with `cargo clean`.
+        let exe = std::env::current_exe()?;
+        let folder = exe.parent().and_then(Path::parent).context("xtask is not in a target folder")?.join("planted");
+        let bench = Self {
+            source: folder.join("source"),
+            target: folder.join("target"),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        if bench.source.exists() {
+            fs::remove_dir_all(&bench.source)?;
+        }
+        for name in COPIED {
+            copy(&root().join("crates").join(name), &bench.source.join("crates").join(name))?;
+        }
+        fs::copy(root().join("Cargo.lock"), bench.source.join("Cargo.lock"))?;
+        fs::write(bench.source.join("Cargo.toml"), manifest(&COPIED)?)?;
+        Ok(bench)
+    }
+
+    /// The texts of the files that a mistake changes, changed.
+    pub fn patched(&self, m: &Mistake) -> Result<BTreeMap<PathBuf, String>> {
+        let mut texts = BTreeMap::new();
+        for edit in m.edits {
+            let path = self.source.join("crates/engine/src").join(edit.file);
+            let text = match texts.remove(&path) {
+                Some(text) => text,
+                None => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
+            };
+            match text.matches(edit.old).count() {
+                1 => texts.insert(path, text.replacen(edit.old, edit.new, 1)),
+                n => bail!(
+                    "\"{}\": its text is {n} times in crates/engine/src/{}, and must be there once. If the engine changed there, change the mistake with it:\n{}",
+                    m.name,
+                    edit.file,
+                    edit.old
+                ),
+            };
+        }
+        Ok(texts)
+    }
+
+    /// Makes a mistake; what the files were before.
+    pub fn plant(&self, m: &Mistake) -> Result<BTreeMap<PathBuf, String>> {
+        let mut before = BTreeMap::new();
+        for (path, text) in self.patched(m)? {
+            before.insert(path.clone(), fs::read_to_string(&path)?);
+            fs::write(path, text)?;
+        }
+        Ok(before)
+    }
+
+    pub fn build(&self) -> Result<()> {
+        run_command(self.cargo(&["build", "--quiet", "--release", "--package", "headpond-sim", "--example", "hunt"]))
+    }
+
+    /// Builds the scenes; the program that plays them.
+    pub fn scenes(&self) -> Result<PathBuf> {
+        let args = ["test", "--no-run", "--release", "--package", "headpond-sim", "--test", "named", "--quiet"];
+        let said = output(self.cargo(&[&args[..], &["--message-format", "json"]].concat()))?;
+        said.lines()
+            .filter_map(|l| serde_json::from_str::<Value>(l).ok())
+            .filter(|m| m["target"]["name"] == "named")
+            .find_map(|m| m["executable"].as_str().map(PathBuf::from))
+            .context("cargo names no program for the test \"named\"")
+    }
+
+    /// Whether a scene fails, or does not end.
+    pub fn fails(&self, scenes: &Path, name: &str) -> Result<bool> {
+        let mut c = Command::new("timeout");
+        c.arg("60").arg(scenes).args(["--exact", name]);
+        let out = c.stdin(Stdio::null()).output().with_context(|| format!("cannot run {c:?}"))?;
+        if out.status.success() && !String::from_utf8_lossy(&out.stdout).contains("1 passed") {
+            bail!("there is no scene {name} in crates/sim/tests/named");
+        }
+        Ok(!out.status.success())
+    }
+
+    fn cargo(&self, args: &[&str]) -> Command {
+        let mut c = cargo(args);
+        // A patched copy may leave something unused.
+        c.current_dir(&self.source).env("CARGO_TARGET_DIR", &self.target).env("RUSTFLAGS", "--cap-lints allow");
+        c
+    }
+
+    pub fn hunter(&self) -> PathBuf {
+        self.target.join("release/examples/hunt")
+    }
+
+    /// The same without any mistake.
+    pub fn unpatched(&self) -> PathBuf {
+        self.target.join("hunt-unpatched")
+    }
+
+    /// Runs seeds until one fails, which the unpatched copy must pass.
+    pub fn hunt(&self, m: &Mistake) -> Result<Found> {
+        let (with, from) = DRAWN.iter().find(|d| d.0 == m.name).map_or((&[][..], FROM), |d| (d.1, d.2));
+        let out = self.seeds(&self.hunter(), from, SEEDS, with)?;
+        let count = |word| out.lines().find_map(|l| l.strip_prefix(word)).and_then(|n| n.trim().parse().ok());
+        let (Some(seeds), Some(crashes)) = (count("seeds "), count("crashes ")) else { return Ok(Found::Hang) };
+        let Some((seed, what)) = failure(&out) else { return Ok(Found::Nothing { seeds, crashes }) };
+        if let Some((_, what)) = failure(&self.seeds(&self.unpatched(), seed, 1, with)?) {
+            bail!("seed {seed} fails without any mistake: {what}");
+        }
+        Ok(Found::Failure { seeds, crashes, seed, what: what.into() })
+    }
+
+    /// What the hunting program prints; no count of seeds, if it had to be ended.
+    fn seeds(&self, hunter: &Path, from: u64, count: u64, with: &[&str]) -> Result<String> {
+        let mut c = Command::new("timeout");
+        c.arg((LIMIT.as_secs() + 60).to_string()).arg(hunter);
+        c.args([from, count, LIMIT.as_secs(), self.threads as u64].map(|n| n.to_string())).args(with);
+        let out = c.stdin(Stdio::null()).stderr(Stdio::inherit()).output().with_context(|| format!("cannot run {c:?}"))?;
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+}
+
+fn failure(out: &str) -> Option<(u64, &str)> {
+    let (seed, what) = out.lines().find_map(|l| l.strip_prefix("failed "))?.split_once(' ')?;
+    Some((seed.parse().ok()?, what))
+}
+
+/// The workspace's manifest with these crates alone, and a profile that builds quickly and checks arithmetic.
+pub fn manifest(crates: &[&str]) -> Result<String> {
+    let text = fs::read_to_string(root().join("Cargo.toml"))?;
+    let members: Vec<String> = crates.iter().map(|c| format!("\"crates/{c}\"")).collect();
+    let mut out = String::new();
+    for line in text.lines() {
+        if line.starts_with("members = ") {
+            out.push_str(&format!("members = [{}]\n", members.join(", ")));
+        } else if line.starts_with("[profile.") {
+            break;
+        } else if !line.starts_with("default-members") {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out.push_str("[profile.release]\nopt-level = 1\ndebug = false\nincremental = true\noverflow-checks = true\n");
+    Ok(out)
+}
+
+/// Copies a folder with all that is in it.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::write(target, fs::read(entry.path())?)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mistakes;
+
+    #[test]
+    fn the_text_of_each_mistake_is_in_the_engine_exactly_once() {
+        let bench = Bench { source: root(), target: PathBuf::new(), threads: 1 };
+        let misfits: Vec<String> = mistakes::all().into_iter().filter_map(|m| bench.patched(m).err()).map(|e| format!("{e:#}")).collect();
+        assert!(misfits.is_empty(), "{}", misfits.join("\n"));
+    }
+}
