@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const HELP: &str = "\
-cargo xtask test [--seed-base N]      install what the tests need (as root), then run all that must hold
-cargo xtask planted [--list] [NAME..] plant mistakes in a copy of the engine; the simulator must find each
+cargo xtask test [--seed-base N]        install what the tests need (as root), then run all that must hold
+cargo xtask planted [--list] [..]       plant mistakes in a copy of the engine; scenes and seeds must find each
 cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy and file systems, killed again and again
 cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and clients; --stable does without a nightly compiler
 cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
-cargo xtask boundaries                check that format and engine know nothing of the host";
+cargo xtask boundaries                  check that format and engine know nothing of the host";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -19,6 +19,13 @@ fn told() -> impl Iterator<Item = &'static Told> {
     peers::TOLD.iter().chain(hazards::TOLD)
 }
 
+/// Numbers without a scene, with the reason.
+pub fn elsewhere() -> impl Iterator<Item = (String, &'static str)> {
+    let of =
+        |letter: char, list: &'static [(usize, &'static str)]| list.iter().map(move |(n, why)| (format!("{letter}{n}"), *why));
+    of('P', peers::ELSEWHERE).chain(of('H', hazards::ELSEWHERE))
+}
+
 /// All scenes, by their names in the test program.
 pub fn scenes() -> impl Iterator<Item = &'static str> {
     told().map(|(scene, _)| *scene)

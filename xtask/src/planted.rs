@@ -62,6 +62,7 @@ pub fn run(args: &[String]) -> Result<()> {
         [] => {}
         ["--list"] => {
             all.iter().for_each(|m| println!("{}\n    {}", m.name, m.story));
+            named::elsewhere().for_each(|(number, why)| println!("{number} is not a scene\n    {why}"));
             return Ok(());
         }
         ["--named"] => named_alone = true,

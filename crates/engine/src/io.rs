@@ -275,13 +275,13 @@ impl fmt::Display for CommandError {
         match self {
             CommandError::Start(e) => write!(f, "{e}"),
             CommandError::NoSuchVolume => f.write_str("There is no such volume on the pool. `headpond status` lists the volumes."),
-            CommandError::NameTaken => f.write_str("Another volume of the pool has this name. Choose another with --name."),
+            CommandError::NameTaken => f.write_str("Another volume of the pool has this name. Choose another name."),
             CommandError::BackingTaken => {
                 f.write_str("This backing device already is a volume of the pool. `headpond status` shows which.")
             }
             CommandError::TooManyVolumes => f.write_str("The pool has no number free for another volume. Detach one first."),
             CommandError::TooLarge => f.write_str(
-                "The pool's intent map has no room for a volume of this size. Make the pool with a larger --intent-pages.",
+                "The pool's intent map has no room for a volume of this size beside the others. Detach one; or use a pool whose smallest cache device is larger: each 8 MiB of it make room for about 1 TiB of volumes.",
             ),
             CommandError::NotServed => {
                 f.write_str("The volume is not being served, so this cannot be done to it now. `headpond status` says why.")

@@ -199,6 +199,8 @@ pub struct SimDevice {
     pub tracked: bool,
     /// Sectors that cannot be read until they are written again.
     pub bad: NumberMap<()>,
+    /// Sectors that can neither be read nor written any more.
+    pub dead_sectors: NumberMap<()>,
     /// Writes fail once in so many; 0 never. Of a failed write each sector is old or new.
     pub fail_writes: u64,
     /// Reads fail once in so many; 0 never.
@@ -231,6 +233,7 @@ impl SimDevice {
             dead: false,
             tracked: true,
             bad: NumberMap::default(),
+            dead_sectors: NumberMap::default(),
             fail_writes: 0,
             fail_reads: 0,
             fail_flushes: 0,
@@ -328,6 +331,13 @@ impl SimDevice {
     /// Whether every sector of a range can be read.
     #[must_use]
     pub fn readable(&self, sector: u64, sectors: u64) -> bool {
-        self.bad.is_empty() || (sector..sector + sectors).all(|s| !self.bad.contains_key(&s))
+        (self.bad.is_empty() || (sector..sector + sectors).all(|s| !self.bad.contains_key(&s)))
+            && !self.touches_dead(sector, sectors)
+    }
+
+    /// Whether a range has a sector that can neither be read nor written.
+    #[must_use]
+    pub fn touches_dead(&self, sector: u64, sectors: u64) -> bool {
+        !self.dead_sectors.is_empty() && (sector..sector + sectors).any(|s| self.dead_sectors.contains_key(&s))
     }
 }

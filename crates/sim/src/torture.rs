@@ -94,13 +94,19 @@ impl Run {
             let loses = self.plan.lose_member && n == self.plan.crashes / 2;
             if loses && !self.plan.lose_with_crash {
                 self.lose_member(self.plan.hangs);
-                self.set_dead(Device::Witness, self.plan.witness_away);
                 self.world.errors_allowed = self.plan.witness_away;
             }
             // Where the lost member is to come back alone, the moments after the loss are what counts.
             let troubled = self.plan.disk_errors > 0 && n == self.plan.crashes / 2;
             if troubled {
                 self.disk_fails(self.plan.disk_errors);
+            }
+            if n == self.plan.crashes / 2 {
+                self.set_dead(
+                    Device::Witness,
+                    self.plan.lose_witness || loses && !self.plan.lose_with_crash && self.plan.witness_away,
+                );
+                self.sectors_die();
             }
             let soon = self.plan.hasty && self.rng.one_in(2);
             let most = if loses && self.plan.swap_members {
@@ -123,8 +129,8 @@ impl Run {
                 self.lose_member(false);
             }
             self.end_hang();
-            self.set_dead(Device::Witness, false);
-            self.world.errors_allowed = self.second_lost;
+            self.set_dead(Device::Witness, self.plan.lose_witness && n >= self.plan.crashes / 2);
+            self.world.errors_allowed = self.second_lost || self.dead_sectors() > 0;
             self.swap_members();
             self.recover()?;
             if self.refused {
@@ -305,6 +311,24 @@ impl Run {
         if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
             (d.fail_writes, d.fail_reads, d.fail_flushes) = (rate, rate * 2, rate.div_ceil(2));
         }
+    }
+
+    /// A few sectors of the first disk, where clients are, can neither be read nor written from now on.
+    fn sectors_die(&mut self) {
+        if !self.plan.dead_sectors {
+            return;
+        }
+        let mut own = Rng::new(self.plan.seed ^ 0xdead);
+        self.world.errors_allowed = true;
+        if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
+            for _ in 0..own.within(1, 8) {
+                d.dead_sectors.insert(own.below(self.plan.hot_sectors), ());
+            }
+        }
+    }
+
+    fn dead_sectors(&self) -> usize {
+        self.world.devices.get(&Device::Backing(0)).map_or(0, |d| d.dead_sectors.len())
     }
 
     /// The member that was lost is back at this start and the other one is away. If the votes let it start, it has all
@@ -551,6 +575,9 @@ impl Run {
 
     /// Everything ends: requests, dirty data, the volume itself; then the disk alone holds what was written.
     fn heal(&mut self) -> Result<(), Violation> {
+        if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
+            d.dead_sectors.clear();
+        }
         let limit = self.world.now + 600_000 * MILLISECOND;
         while self.world.outstanding() > 0 {
             if let Some(v) = self.world.violation.take() {

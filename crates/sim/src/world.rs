@@ -578,8 +578,8 @@ impl World {
                 Ok(Some(d.visible.read(from, sectors as usize)))
             }
             DeviceOp::Write { offset, bufs } => {
-                let fails = d.fail_writes > 0 && self.rng.one_in(d.fail_writes);
                 let sectors = bufs.iter().map(|b| b.sectors() as u64).sum();
+                let fails = d.fail_writes > 0 && self.rng.one_in(d.fail_writes) || d.touches_dead(offset / 512, sectors);
                 let Some(mut at) = sickness::write_lands(d, offset / 512, sectors, &mut self.rng) else {
                     bufs.iter().for_each(|b| sickness::lose(d, b));
                     return Ok(None);
@@ -605,6 +605,10 @@ impl World {
                 Ok(None)
             }
             DeviceOp::Discard { offset, len } | DeviceOp::WriteZeroes { offset, len } => {
+                if d.touches_dead(offset / 512, len / 512) {
+                    d.land(offset / 512, &SimBuf::zeroes(*len as usize), Cut::BySector, &mut self.rng);
+                    return Err(DeviceError::Failed);
+                }
                 d.write(offset / 512, SimBuf::zeroes(*len as usize));
                 Ok(None)
             }

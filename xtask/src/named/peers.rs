@@ -1,7 +1,7 @@
 //! How caches before this one lost data: P1 to P39.
 
 use super::Told;
-use crate::mistakes::{Edit, Mistake};
+use crate::mistakes::Mistake;
 
 /// The scenes of `crates/sim/tests/named/peers.rs`.
 pub const TOLD: &[Told] = &[("peers::p11_bypass_fill_race", "a fill begun beside a write under way")];

@@ -196,7 +196,8 @@ mod tests {
     #[test]
     fn the_text_of_each_mistake_is_in_the_engine_exactly_once() {
         let bench = Bench { source: root(), target: PathBuf::new(), threads: 1 };
-        let misfits: Vec<String> = mistakes::all().into_iter().filter_map(|m| bench.patched(m).err()).map(|e| format!("{e:#}")).collect();
+        let misfits: Vec<String> =
+            mistakes::all().into_iter().filter_map(|m| bench.patched(m).err()).map(|e| format!("{e:#}")).collect();
         assert!(misfits.is_empty(), "{}", misfits.join("\n"));
     }
 }

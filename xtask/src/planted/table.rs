@@ -21,7 +21,8 @@ pub fn write(caught: &[Caught]) -> Result<()> {
 }
 
 fn table(caught: &[Caught]) -> String {
-    let mut out = String::from("| mistake | scenes that fail on it | crash-and-start cycles until a seed fails |\n|---|---|---|\n");
+    let mut out =
+        String::from("| mistake | scenes that fail on it | crash-and-start cycles until a seed fails |\n|---|---|---|\n");
     for c in caught {
         let scenes: Vec<&str> = c.scenes.iter().map(|s| s.rsplit("::").next().unwrap_or(s)).collect();
         let cycles = match &c.seeds {

@@ -69,6 +69,10 @@ pub struct Plan {
     pub switch_modes: bool,
     /// For a while, up to a power cut, the disk fails reads, writes and flushes, one in so many; 0 never.
     pub disk_errors: u64,
+    /// At some point a few sectors of the disk die, until the run's end: neither read nor written.
+    pub dead_sectors: bool,
+    /// At some point the witness is lost for good.
+    pub lose_witness: bool,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -92,6 +96,8 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("rot", |p| p.rot > 0),
     ("sick", |p| p.sickness.any()),
     ("disk-errors", |p| p.disk_errors > 0),
+    ("dead-sectors", |p| p.dead_sectors),
+    ("witness-lost", |p| p.lose_witness),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
     ("hasty", |p| p.hasty),
@@ -164,6 +170,8 @@ impl Plan {
             sickness: Sickness::default(),
             switch_modes: r.one_in(4),
             disk_errors: 0,
+            dead_sectors: false,
+            lose_witness: false,
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -176,6 +184,7 @@ impl Plan {
         }
         .with_rot(&mut r)
         .with_loss(&mut r)
+        .with_lasting(&mut Rng::new(seed ^ 0x1a57_1146))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -196,6 +205,14 @@ impl Plan {
             hasty: false,
             ..self
         }
+    }
+
+    /// What does not heal before the run's end, beside nothing else that takes a vote or a copy. From a chance of its own: a
+    /// seed stays what it was without.
+    fn with_lasting(self, r: &mut Rng) -> Self {
+        let dead_sectors = r.one_in(12) && !self.lose_member && self.disk_errors == 0;
+        let lose_witness = r.one_in(12) && !self.lose_member && !self.sickness.any();
+        Self { dead_sectors, lose_witness, ..self }
     }
 
     /// How the member is lost, and whether dirty data is taken on one copy then.
@@ -228,7 +245,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -256,6 +273,8 @@ impl fmt::Display for Plan {
             if self.rot > 0 { ", cache devices rot" } else { "" },
             self.sickness,
             if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
+            if self.dead_sectors { ", sectors of the disk die" } else { "" },
+            if self.lose_witness { ", the witness is lost for good" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )
     }
