@@ -419,6 +419,8 @@ async fn ordered<B: Buf>(
     volume.stats.borrow_mut().ordered_overwrites += 1;
     core.mark(Mark::OrderedOverwrite);
     core.mark_if(volume.destaging.get(), Mark::OrderedBesideDestage);
+    // What is clean is on the disk, and may be no longer from here on, even if the write fails.
+    let_go_of_clean(core, volume, range);
     let failures = volume.disk_flusher.failures();
     let write = core.exec.io(volume.device(), disk_op(volume, range, content, range)).await;
     volume.disk_flusher.wrote();
@@ -437,6 +439,16 @@ async fn ordered<B: Buf>(
     forget(core, volume, range, version);
     drop(marked);
     Ok(())
+}
+
+/// Lets go of clean copies that a range touches.
+fn let_go_of_clean<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) {
+    let mut map = volume.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for (block, first, sectors) in by_block(range) {
+        map.drop_clean(&mut segments, block, |p| p.live & mask(first, sectors) != 0);
+    }
+    segments.settle();
 }
 
 /// Takes a range out of the map, as far as it is older than `version`.

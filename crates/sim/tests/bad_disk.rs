@@ -1,0 +1,40 @@
+//! A disk with sectors that can neither be read nor written any more.
+
+use headpond_engine::{Command, CommandError, Device};
+use headpond_sim::scene::{Scene, Stage};
+
+const DISK: Device = Device::Backing(0);
+
+/// Seed 586903689207, once sectors could die: dirty data that no longer gets onto the disk lay beside a clean block. A
+/// write over both was an ordered overwrite; it failed, having changed the clean block's sectors on the disk, and the clean
+/// copy stayed. A start then took the disk for another one, and refused the volume.
+#[test]
+fn a_failed_overwrite_beside_dirty_data_leaves_no_clean_copy_of_what_the_disk_no_longer_has() {
+    let mut changed = 0;
+    for seed in 0..16 {
+        let mut s = Scene::new("a failed ordered overwrite", Stage { seed, ..Stage::default() });
+        s.write(0, 8);
+        s.destage();
+        s.write(8, 8);
+        s.device(DISK).dead_sectors.insert(12, ());
+        s.world.errors_allowed = true;
+        let before = s.device(DISK).visible.get(3).stamp();
+        // While the volume is wanted clean nothing is absorbed.
+        let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+        let write = s.world.write(0, 0, 16, false);
+        assert!(!s.answer_to(write), "a write over a dead sector must fail");
+        changed += u32::from(s.device(DISK).visible.get(3).stamp() != before);
+        assert_eq!(s.end_of(detach), Err(CommandError::Disk));
+        s.read_all();
+        // The intent bit is cleared: clean copies are trusted at the start.
+        s.flush();
+        s.checkpoint();
+        s.checkpoint();
+        s.kill();
+        assert!(s.status().volumes[0].serving);
+        s.device(DISK).dead_sectors.clear();
+        s.world.errors_allowed = false;
+        s.end();
+    }
+    assert!(changed > 0, "the failed write never changed the clean block");
+}
