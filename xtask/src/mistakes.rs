@@ -458,4 +458,9 @@ const MISTAKES: &[Mistake] = &[
             new: "                } else if false && p.dirty() {\n",
         }],
     },
+    Mistake {
+        name: "dirty data not laid over what the disk reads",
+        story: "The disk reads a whole range, for some of it is missing or for it is expected to be sooner; what is dirty in it is newer.",
+        edits: &[Edit { file: "read.rs", old: "if !p.dirty() && from_disk(&r) {", new: "if from_disk(&r) {" }],
+    },
 ];

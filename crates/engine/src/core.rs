@@ -9,6 +9,7 @@ use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
 use crate::policy::pace::{Reached, Turns};
+use crate::policy::route::Route;
 use crate::policy::streams::Streams;
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
@@ -133,6 +134,10 @@ pub(crate) struct Volume<B: Buf> {
     /// What destage reaches, and the turns of writes that wait for what it wins.
     pub reached: Cell<Reached>,
     pub turns: Cell<Turns>,
+    /// What SSDs and disk need for reads and for writes, and how many writes are being absorbed.
+    pub read_route: Cell<Route>,
+    pub write_route: Cell<Route>,
+    pub absorbing: Cell<u32>,
     pub work: Signal<B>,
     pub stats: RefCell<VolumeStats>,
 }

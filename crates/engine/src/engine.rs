@@ -312,6 +312,9 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         destaging: Cell::new(false),
         reached: Cell::default(),
         turns: Cell::default(),
+        read_route: Cell::default(),
+        write_route: Cell::default(),
+        absorbing: Cell::new(0),
         work: Signal::new(exec),
         stats: RefCell::default(),
     })

@@ -6,6 +6,7 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::Item;
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
+use crate::policy::route::Side;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -35,21 +36,35 @@ struct Plan {
     missing: Vec<Range<u64>>,
     parts: Vec<Part>,
     lost: bool,
+    /// All of it is cached and clean, and the disk is expected to read it sooner.
+    sooner: bool,
 }
 
-/// Misses this close together (in sectors) are one read of the disk.
-const NEAR: u64 = 128;
+/// Misses this close together (in sectors) are one read of the disk: what lies between passes under the heads in less
+/// time than a second request would take to come round again.
+const NEAR: u64 = 1024;
 
 /// Reads a range of grid sectors.
 pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: Range<u64>) -> Result<Vec<B>, RequestError> {
     let sectors = range.end - range.start;
     let run = volume.reads.borrow_mut().note(range.start, sectors, 0).run_sectors * 512;
     let stream = run >= core.settings.stream_bytes;
+    let mut disk_failed = false;
     // A damaged clean piece is let go and read from the disk instead: at most once for each, so this ends.
     for _ in 0..4 {
-        if let Some((block, piece)) = sole(core, volume, &range) {
+        let (ssd_line, disk_line, since) = (core.reading.borrow().iter().sum(), volume.disk_in_use.get(), core.now());
+        let sooner = core.settings.route
+            && !disk_failed
+            && volume.read_route.get().prefers_disk(since, sectors * 512, ssd_line, disk_line);
+        let note = |side, line| {
+            let mut route = volume.read_route.get();
+            route.note(side, core.now(), sectors * 512, line, core.now() - since);
+            volume.read_route.set(route);
+        };
+        if let Some((block, piece)) = sole(core, volume, &range).filter(|(_, p)| p.dirty() || !sooner) {
             match fetch_one(core, volume, block, &piece).await {
                 Ok(data) => {
+                    note(Side::Ssd, ssd_line);
                     volume.stats.borrow_mut().hit.add(sectors * 512);
                     let from = (range.start - block * BLOCK_SECTORS - u64::from(piece.first())) as usize * 512;
                     return Ok(vec![data.slice(from..from + sectors as usize * 512)]);
@@ -60,7 +75,7 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
                 }
             }
         }
-        let plan = plan(core, volume, &range);
+        let plan = plan(core, volume, &range, sooner);
         if plan.lost {
             core.mark(Mark::LostRangeFails);
             return Err(RequestError::Io);
@@ -87,6 +102,11 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
             }
         }
         drop(using);
+        if failed && plan.sooner {
+            // Nobody need have asked it: all is in the cache.
+            disk_failed = true;
+            continue;
+        }
         if failed {
             unregister(volume, &fills);
             return Err(RequestError::Io);
@@ -96,6 +116,11 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
             unregister(volume, &fills);
             let_go(core, volume, &bad)?;
             continue;
+        }
+        match (plan.disk.is_empty(), plan.pieces.is_empty()) {
+            (true, false) => note(Side::Ssd, ssd_line),
+            (false, true) => note(Side::Disk, disk_line),
+            _ => {}
         }
         count(volume, &plan, sectors * 512, stream);
         admit(core, volume, &plan, &from_disk, fills, version);
@@ -137,8 +162,9 @@ fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Piece)]) -> R
 }
 
 /// Takes the range apart by what is cached now. Dirty pieces are laid over whatever the disk returns.
-fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Plan {
-    let mut plan = Plan { pieces: Vec::new(), disk: Vec::new(), missing: Vec::new(), parts: Vec::new(), lost: false };
+fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: bool) -> Plan {
+    let mut plan =
+        Plan { pieces: Vec::new(), disk: Vec::new(), missing: Vec::new(), parts: Vec::new(), lost: false, sooner: false };
     let mut cached: Vec<(Range<u64>, u64, Piece)> = Vec::new();
     let segments = core.segments.borrow();
     volume.map.borrow().each_in(Volume::<B>::blocks(range), |block, p| {
@@ -164,6 +190,11 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Plan 
     }
     if at < range.end {
         plan.missing.push(at..range.end);
+    }
+    // What is clean is the same on the disk, and what it was when the read began it may have been read as.
+    plan.sooner = sooner && plan.missing.is_empty() && !plan.lost && cached.iter().all(|(_, _, p)| !p.dirty());
+    if plan.sooner {
+        plan.disk.push(range.clone());
     }
     for m in &plan.missing {
         match plan.disk.last_mut() {
@@ -269,7 +300,9 @@ fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>],
 
 fn count<B: Buf>(volume: &Volume<B>, plan: &Plan, bytes: u64, stream: bool) {
     let mut stats = volume.stats.borrow_mut();
-    if plan.missing.is_empty() {
+    if plan.sooner {
+        stats.read_bypass.add(bytes);
+    } else if plan.missing.is_empty() {
         stats.hit.add(bytes);
     } else if !plan.pieces.is_empty() {
         stats.partial_hit.add(bytes);

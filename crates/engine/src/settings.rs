@@ -20,6 +20,8 @@ pub struct Settings {
     pub large_bytes: u64,
     /// Longest read, in one request, whose data is admitted.
     pub admit_bytes: u64,
+    /// Whether hits and small writes go to the disk where it is expected to serve them sooner than the cache devices.
+    pub route: bool,
     /// Longest write-zeroes or discard that is absorbed.
     pub zeroes_bytes: u64,
     /// The most of the cache's segments, in percent, that may hold dirty data before writes go to the disk.
@@ -60,6 +62,7 @@ impl Default for Settings {
             stream_bytes: 512 << 10,
             large_bytes: 1 << 20,
             admit_bytes: 256 << 10,
+            route: true,
             zeroes_bytes: 1 << 20,
             dirty_percent: 80,
             destage_percent: 50,

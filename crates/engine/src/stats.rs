@@ -15,17 +15,20 @@ pub enum Bypass {
     Full,
     /// The disk is to be written anyway: a discard or zeroing too long to absorb.
     Zeroes,
+    /// The disk is expected to do it sooner than the cache devices.
+    Sooner,
 }
 
 impl Bypass {
     /// All reasons, with the names they are shown under.
-    pub const ALL: [(Bypass, &'static str); 6] = [
+    pub const ALL: [(Bypass, &'static str); 7] = [
         (Bypass::Stream, "stream"),
         (Bypass::Large, "large"),
         (Bypass::Mode, "mode"),
         (Bypass::Degraded, "degraded"),
         (Bypass::Full, "full"),
         (Bypass::Zeroes, "zeroes"),
+        (Bypass::Sooner, "sooner"),
     ];
 }
 
@@ -55,12 +58,12 @@ pub struct VolumeStats {
     pub partial_hit: Count,
     /// Reads answered by the disk.
     pub miss: Count,
-    /// Reads of streams that were answered by the disk and not admitted.
+    /// Reads answered by the disk and not admitted: of streams, or since the disk was expected to do it sooner.
     pub read_bypass: Count,
     /// Writes taken into the log.
     pub absorbed: Count,
     /// Writes that went to the disk, by reason, in the order of [`Bypass::ALL`].
-    pub write_bypass: [Count; 6],
+    pub write_bypass: [Count; 7],
     /// Of these, the ones that had to overwrite dirty data in order.
     pub ordered_overwrites: u64,
     /// Flushes.

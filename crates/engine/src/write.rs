@@ -7,6 +7,7 @@ use crate::log::{AppendError, Appended, Item};
 use crate::map::mask;
 use crate::marks::Mark;
 use crate::policy::pace::{self, Room};
+use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
 use crate::read::{insert_clean, unregister};
 use crate::settings::Degraded;
@@ -64,6 +65,7 @@ pub(crate) async fn write<B: Buf>(
     }
     let reason = match fate {
         Fate::Refuse => return Err(RequestError::Io),
+        Fate::Absorb if sooner_on_disk(core, volume, bytes, &content) => Bypass::Sooner,
         Fate::Absorb => match absorb(core, volume, &range, &content).await {
             Ok(()) => {
                 volume.stats.borrow_mut().absorbed.add(bytes);
@@ -189,6 +191,21 @@ fn decide<B: Buf>(
     if core.room_for_dirty(volume) { Fate::Absorb } else { Fate::Bypass(Bypass::Full) }
 }
 
+/// Whether the disk is expected to take a write sooner than the log.
+fn sooner_on_disk<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, content: &Content<B>) -> bool {
+    let (here, there) = (volume.absorbing.get(), volume.disk_in_use.get());
+    core.settings.route
+        && matches!(content, Content::Data(_))
+        && volume.write_route.get().prefers_disk(core.now(), bytes, here, there)
+}
+
+/// Notes what a write took on one side.
+fn note_route<B: Buf>(core: &Core<B>, volume: &Volume<B>, side: Side, bytes: u64, line: u32, since: u64) {
+    let mut route = volume.write_route.get();
+    route.note(side, core.now(), bytes, line, core.now() - since);
+    volume.write_route.set(route);
+}
+
 /// The items that put `content` into the log.
 fn items<B: Buf>(range: &Range<u64>, whole: &Range<u64>, content: &Content<B>, version: u64) -> Vec<Item<B>> {
     match content {
@@ -217,7 +234,12 @@ pub(crate) fn by_block(range: &Range<u64>) -> impl Iterator<Item = (u64, u8, u8)
 async fn absorb<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, content: &Content<B>) -> Appended {
     let version = core.next_version();
     let _pending = core.begin_pending(volume, Volume::<B>::blocks(range));
-    absorb_parts(core, volume, range, content, core::slice::from_ref(range), version).await
+    let (line, since) = (volume.absorbing.get(), core.now());
+    volume.absorbing.set(line + 1);
+    let result = absorb_parts(core, volume, range, content, core::slice::from_ref(range), version).await;
+    volume.absorbing.set(volume.absorbing.get() - 1);
+    note_route(core, volume, Side::Ssd, (range.end - range.start) * 512, line, since);
+    result
 }
 
 /// Appends parts of a write, and marks their regions as possibly dirty before that is acknowledged (R8).
@@ -263,6 +285,7 @@ async fn to_disk<B: Buf>(
     let regions = Intent::<B>::regions(range);
     volume.intent.disk_write_begins(&regions);
     let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
+    let line = volume.disk_in_use.get();
     let _using = core.use_disk(volume);
     let ahead = if matches!(reason, Bypass::Stream | Bypass::Large) { AHEAD } else { 0 };
     if !ensure(core, volume, range, Bit::Intent, ahead).await {
@@ -295,7 +318,10 @@ async fn to_disk<B: Buf>(
         && core.room_for_dirty(volume);
     let fill = (volume.mode.get() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content)).flatten();
     let result = if dirty.is_empty() {
-        overwrite(core, volume, range, content, core::slice::from_ref(range), version).await
+        let since = core.now();
+        let result = overwrite(core, volume, range, content, core::slice::from_ref(range), version).await;
+        note_route(core, volume, Side::Disk, (range.end - range.start) * 512, line, since);
+        result
     } else if may_absorb {
         core.mark(Mark::BypassPartlyAbsorbed);
         // The pieces that overlap go into the log, in the same version; the rest goes to the disk beside them.

@@ -47,6 +47,7 @@ pub struct Engine {
     destage_percent: Option<Percent>,
     free_percent: Option<Percent>,
     degraded: Option<WhenDegraded>,
+    route: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -128,6 +129,7 @@ impl Engine {
         for (given, setting) in percents {
             *setting = given.map_or(*setting, |Percent(percent)| percent);
         }
+        settings.route = self.route.unwrap_or(settings.route);
         settings.degraded = match self.degraded {
             None => settings.degraded,
             Some(WhenDegraded::WriteThrough) => Degraded::WriteThrough,
@@ -150,12 +152,12 @@ mod tests {
     fn a_whole_file_is_understood() {
         let config = parse(
             "devices = ['/dev/a', '/dev/b']\nfrontend = 'ublk'\nqueues = 2\n[backing]\nv = 'modelled:/d'\n[engine]\nlarge_bytes = '2MiB'\n\
-             stream_bytes = 4096\ndirty_percent = 70\ndegraded = 'read-only'\n",
+             stream_bytes = 4096\ndirty_percent = 70\ndegraded = 'read-only'\nroute = false\n",
         )
         .unwrap();
         let settings = config.engine.settings();
         assert_eq!((settings.large_bytes, settings.stream_bytes, settings.dirty_percent), (2 << 20, 4096, 70));
-        assert_eq!(settings.degraded, Degraded::ReadOnly);
+        assert_eq!((settings.degraded, settings.route), (Degraded::ReadOnly, false));
         assert_eq!((config.devices.len(), config.backing["v"].as_str(), config.queues), (2, "modelled:/d", Some(2)));
     }
 

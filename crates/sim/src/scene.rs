@@ -53,7 +53,7 @@ pub struct Stage {
 
 impl Default for Stage {
     /// Two cache devices of 24 segments, two copies, one volume of 128 MiB in write-back; nothing is destaged before it is
-    /// told to; requests of 32 KiB and more go past the cache.
+    /// told to; requests of 32 KiB and more go past the cache, and no others.
     fn default() -> Self {
         Self {
             members: 2,
@@ -72,6 +72,7 @@ impl Default for Stage {
                 large_bytes: 32 << 10,
                 chunk_blocks: 8,
                 destage_percent: 100,
+                route: false,
                 idle_ns: u64::MAX >> 8,
                 ..Settings::default()
             },

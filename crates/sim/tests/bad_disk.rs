@@ -1,6 +1,6 @@
 //! A disk with sectors that can neither be read nor written any more.
 
-use headpond_engine::{Command, CommandError, Device};
+use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::scene::{Scene, Stage};
 
 const DISK: Device = Device::Backing(0);
@@ -37,4 +37,29 @@ fn a_failed_overwrite_beside_dirty_data_leaves_no_clean_copy_of_what_the_disk_no
         s.end();
     }
     assert!(changed > 0, "the failed write never changed the clean block");
+}
+
+/// A hit is sent to the disk where that is expected to serve it sooner; the disk then fails. The cache has the data.
+#[test]
+fn a_hit_sent_to_a_failing_disk_is_served_by_the_cache() {
+    let mut stage = Stage::default();
+    stage.settings.route = true;
+    let mut s = Scene::new("a routed hit", stage);
+    s.write(0, 8);
+    s.destage();
+    // The cache devices are taken to be slow from now on.
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Read { .. })));
+    s.world.read(0, 0, 8);
+    s.until_held();
+    s.pass(1_000_000_000);
+    s.let_go();
+    s.answered();
+    let before = s.world.disk_reads;
+    s.read(0, 8);
+    assert_eq!(s.world.disk_reads, before + 1, "the hit was not sent to the disk");
+    s.device(DISK).dead_sectors.insert(3, ());
+    s.read(0, 8);
+    assert_eq!(s.world.disk_reads, before + 2, "the hit was not sent to the disk");
+    s.device(DISK).dead_sectors.clear();
+    s.end();
 }

@@ -3,4 +3,5 @@
 pub mod destage;
 pub mod pace;
 pub mod reclaim;
+pub mod route;
 pub mod streams;

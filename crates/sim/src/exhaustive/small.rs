@@ -34,6 +34,7 @@ fn settings() -> Settings {
     Settings {
         large_bytes: 16 << 10,
         admit_bytes: 16 << 10,
+        route: false,
         zeroes_bytes: 16 << 10,
         // Nothing goes to the disk before it is told to.
         destage_percent: 100,

@@ -173,6 +173,7 @@ impl Run {
             checkpoint_bytes: *rng.pick(&[256 << 10, 8 << 20]),
             record_bytes: *rng.pick(&[8 << 10, 32 << 10]),
             max_fragments: *rng.pick(&[32, 4096]),
+            route: rng.one_in(3),
             degraded: *rng.pick(&[Degraded::WriteThrough, Degraded::Continue]),
             ..Settings::default()
         };

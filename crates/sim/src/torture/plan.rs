@@ -98,6 +98,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("disk-errors", |p| p.disk_errors > 0),
     ("dead-sectors", |p| p.dead_sectors),
     ("witness-lost", |p| p.lose_witness),
+    ("routed", |p| p.settings.route),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
     ("hasty", |p| p.hasty),
@@ -144,6 +145,7 @@ impl Plan {
             appends: *r.pick(&[1, 2, 4, 8]),
             record_bytes: *r.pick(&[8 << 10, 32 << 10]),
             max_fragments: *r.pick(&[64, 4096]),
+            route: false,
             ..Settings::default()
         };
         Self {
@@ -207,12 +209,13 @@ impl Plan {
         }
     }
 
-    /// What does not heal before the run's end, beside nothing else that takes a vote or a copy. From a chance of its own: a
-    /// seed stays what it was without.
+    /// Whether the disk takes what it is expected to serve sooner; and what does not heal before the run's end, beside
+    /// nothing else that takes a vote or a copy. From a chance of its own: a seed stays what it was without.
     fn with_lasting(self, r: &mut Rng) -> Self {
         let dead_sectors = r.one_in(12) && !self.lose_member && self.disk_errors == 0;
         let lose_witness = r.one_in(12) && !self.lose_member && !self.sickness.any();
-        Self { dead_sectors, lose_witness, ..self }
+        let settings = Settings { route: r.one_in(4), ..self.settings };
+        Self { dead_sectors, lose_witness, settings, ..self }
     }
 
     /// How the member is lost, and whether dirty data is taken on one copy then.
@@ -245,7 +248,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -275,6 +278,7 @@ impl fmt::Display for Plan {
             if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
             if self.dead_sectors { ", sectors of the disk die" } else { "" },
             if self.lose_witness { ", the witness is lost for good" } else { "" },
+            if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )
     }

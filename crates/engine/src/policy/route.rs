@@ -1,0 +1,125 @@
+//! Which side is expected to serve a request sooner: the SSDs or the disk.
+//!
+//! Of each side, kind of request and class of size an average is kept of the time that a request took, divided by how
+//! many were in line with it. What a new one will take is that times the line it finds. A side that was not used for a
+//! while is taken to have become better, so that it is tried again.
+
+/// How many requests deep the average is.
+const DEPTH: u64 = 8;
+/// What the disk is taken to need before it was measured, in nanoseconds; SSDs that need less never have it tried.
+const DISK_UNMEASURED_NS: u64 = 5_000_000;
+/// A side unused for this long is taken to need half of what it did, in nanoseconds.
+const HALVED_NS: u64 = 4_000_000_000;
+/// Of the disk less than this is never taken for granted, in nanoseconds.
+const LEAST_NS: u64 = 1_000_000;
+
+/// SSDs that are expected to serve a request within this are not what anybody waits for, in nanoseconds: the disk is kept
+/// for what only it can do, though its own cache would take a write sooner still.
+const SOON_NS: u64 = 2_000_000;
+
+/// An average cost.
+#[derive(Clone, Copy, Default, Debug)]
+struct Cost {
+    ns: u64,
+    at: u64,
+}
+
+impl Cost {
+    fn note(&mut self, now: u64, cost: u64) {
+        let stale = self.ns == 0 || now.saturating_sub(self.at) > HALVED_NS;
+        self.ns = if stale { cost.max(1) } else { ((self.ns * (DEPTH - 1) + cost) / DEPTH).max(1) };
+        self.at = now;
+    }
+
+    /// The cost as it is taken to be now; 0 if it was never measured.
+    fn aged(&self, now: u64) -> u64 {
+        let halvings = now.saturating_sub(self.at) / HALVED_NS;
+        let aged = self.ns >> halvings.min(63);
+        if halvings > 0 { aged.max(LEAST_NS.min(self.ns)) } else { aged }
+    }
+}
+
+/// Where a request was served, or may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The SSDs.
+    Ssd,
+    /// The disk.
+    Disk,
+}
+
+/// What the two sides need for one kind of request. All times are in nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Route {
+    ssd: [Cost; 3],
+    disk: [Cost; 3],
+}
+
+fn class(bytes: u64) -> usize {
+    match bytes {
+        0..=16_384 => 0,
+        16_385..=131_072 => 1,
+        _ => 2,
+    }
+}
+
+impl Route {
+    /// A request of `bytes`, which found `line` others before it, took `took`.
+    pub fn note(&mut self, side: Side, now: u64, bytes: u64, line: u32, took: u64) {
+        let costs = if side == Side::Ssd { &mut self.ssd } else { &mut self.disk };
+        costs[class(bytes)].note(now, took / (u64::from(line) + 1));
+    }
+
+    /// Whether the disk is expected to serve a request sooner, with so many in line at each side.
+    #[must_use]
+    pub fn prefers_disk(&self, now: u64, bytes: u64, ssd_line: u32, disk_line: u32) -> bool {
+        let (ssd, disk) = (self.ssd[class(bytes)], self.disk[class(bytes)]);
+        let disk = if disk.ns == 0 { DISK_UNMEASURED_NS } else { disk.aged(now) };
+        let expected = |cost: u64, line: u32| cost.saturating_mul(u64::from(line) + 1);
+        let soonest = expected(ssd.aged(now), ssd_line);
+        soonest > SOON_NS && expected(disk, disk_line) < soonest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_disk_behind_fast_ssds_is_never_tried() {
+        let mut route = Route::default();
+        assert!(!route.prefers_disk(0, 4096, 0, 0));
+        (0..1000).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 31, 200_000));
+        assert!((0..100).all(|line| !route.prefers_disk(1000 * MS, 4096, line, 0)));
+        route.note(Side::Disk, 1000 * MS, 4096, 0, 8 * MS);
+        assert!(!route.prefers_disk(3_600_000 * MS, 4096, 31, 0), "nor after an hour");
+    }
+
+    #[test]
+    fn slow_ssds_leave_to_the_disk_what_it_does_sooner_and_the_line_counts() {
+        let mut route = Route::default();
+        (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, 20 * MS));
+        assert!(route.prefers_disk(100 * MS, 4096, 0, 0));
+        (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 2 * MS));
+        assert!(route.prefers_disk(100 * MS, 4096, 0, 8) && !route.prefers_disk(100 * MS, 4096, 0, 10));
+        assert!(!route.prefers_disk(100 * MS, 1 << 20, 0, 0), "of other sizes nothing is known");
+    }
+
+    #[test]
+    fn ssds_that_are_soon_enough_keep_what_they_have_though_the_disks_cache_is_sooner() {
+        let mut route = Route::default();
+        (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, MS / 5));
+        (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, MS / 20));
+        assert!(!route.prefers_disk(100 * MS, 4096, 8, 0) && route.prefers_disk(100 * MS, 4096, 31, 0));
+    }
+
+    #[test]
+    fn a_side_long_unused_is_tried_again() {
+        let mut route = Route::default();
+        route.note(Side::Ssd, 0, 4096, 0, 20 * MS);
+        (0..8000).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 12 * MS));
+        assert!(route.prefers_disk(MS, 4096, 0, 0) && !route.prefers_disk(8000 * MS, 4096, 0, 0));
+    }
+}
