@@ -52,7 +52,7 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a forced-unit-access write acknowledged when it is written",
         story: "A write that was to be durable is acknowledged as any other: it is gone after a power cut.",
-        edits: &[Edit { file: "write.rs", old: "return if fua { durable(core).await } else { Ok(()) };", new: "return Ok(());" }],
+        edits: &[Edit { file: "write.rs", old: "return if fua { durable_for(core, volume).await } else { Ok(()) };", new: "return Ok(());" }],
     },
     Mistake {
         name: "the disk left out of the forced-unit-access write",
@@ -66,7 +66,7 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a failed flush of the disk forgotten",
         story: "A sweep's flush fails, with clients' writes under it; the next FLUSH ends well, and they are gone after a power cut.",
-        edits: &[Edit { file: "write.rs", old: "if on_disk.is_err() || lost {", new: "if on_disk.is_err() || lost && false {" }],
+        edits: &[Edit { file: "write.rs", old: "if on_disk.is_err() || lost || gone {", new: "if on_disk.is_err() || gone {" }],
     },
     Mistake {
         name: "clean marked by the flush after the one that failed",

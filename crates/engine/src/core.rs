@@ -138,6 +138,9 @@ pub(crate) struct Volume<B: Buf> {
     pub read_route: Cell<Route>,
     pub write_route: Cell<Route>,
     pub absorbing: Cell<u32>,
+    /// How often members left with all copies of dirty data, and up to which of them a client was told.
+    pub losses: Cell<u32>,
+    pub losses_told: Cell<u32>,
     pub work: Signal<B>,
     pub stats: RefCell<VolumeStats>,
 }

@@ -315,6 +315,8 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         read_route: Cell::default(),
         write_route: Cell::default(),
         absorbing: Cell::new(0),
+        losses: Cell::new(0),
+        losses_told: Cell::new(0),
         work: Signal::new(exec),
         stats: RefCell::default(),
     })
@@ -331,6 +333,16 @@ async fn start<B: Buf>(
         let pages = load_intent(core, &e).await;
         let volume = build_volume(core, e, pages);
         core.volumes.borrow_mut().insert(volume.number, volume);
+    }
+    // Once they are taken for left they cannot come back. That they are only late is for a person to say.
+    let left = usize::from(core.pool.borrow().left) + missing.len();
+    if !missing.is_empty()
+        && left >= usize::from(core.pool.borrow().copies)
+        && !core.settings.without_missing
+        && core.all_volumes().iter().any(|v| v.intent.any(Bit::Dirty))
+    {
+        core.mark(Mark::CopiesMissing);
+        return Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: missing.to_vec() }));
     }
     recovery::recover(core).await.map_err(CommandError::Start)?;
     if missing.is_empty() {

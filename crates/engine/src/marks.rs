@@ -46,6 +46,10 @@ marks! {
     MemberFailsAFlush,
     /// A disk flush that nobody had asked for failed over clients' writes: the next FLUSH says so, once.
     FailedFlushTold,
+    /// Members left with all copies of dirty data: the next FLUSH says so, once.
+    CopiesLost,
+    /// A start finds as many members missing as there are copies, and does not go on by itself.
+    CopiesMissing,
     /// A write waits for destage to win space.
     WriteWaitsForRoom,
     /// There is no room, and not for dirty data: destage would win none.

@@ -248,6 +248,13 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
         core.stats.borrow_mut().members_left += 1;
     }
     for volume in core.all_volumes() {
+        // Of what was not flushed yet nobody else will tell the client.
+        let segments = core.segments.borrow();
+        if segments.iter().any(|(_, s)| s.volume == volume.number && s.dirty > 0 && s.places().next().is_none()) {
+            core.mark(Mark::CopiesLost);
+            volume.losses.set(volume.losses.get() + 1);
+        }
+        drop(segments);
         volume.dirty_log.seal(&core);
         volume.clean_log.seal(&core);
         volume.intent.wake();

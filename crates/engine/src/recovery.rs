@@ -32,7 +32,7 @@ const GENERATIONS: u64 = 1 << 24;
 const LOST: u32 = u32::MAX;
 
 /// Why a pool could not be started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartError {
     /// A page of the checkpoint can be read from no member.
     CheckpointLost {
@@ -41,6 +41,11 @@ pub enum StartError {
     },
     /// Members failed while starting, and no majority is left.
     NoMajority,
+    /// As many members are missing as there are copies, and something may be dirty.
+    CopiesMissing {
+        /// Their numbers.
+        missing: Vec<u8>,
+    },
 }
 
 impl fmt::Display for StartError {
@@ -53,6 +58,14 @@ impl fmt::Display for StartError {
             StartError::NoMajority => f.write_str(
                 "Cache devices failed during the start, and too few votes are left to go on without them. Check the devices and the witness, then start again.",
             ),
+            StartError::CopiesMissing { missing } => {
+                let numbers: Vec<_> = missing.iter().map(|m| alloc::format!("{m}")).collect();
+                write!(
+                    f,
+                    "Cache devices {} are missing, and may hold all copies of data that is not on the disk yet. Nothing was changed. Bring them back and start again. To go on without them for good, start with --without-missing: volumes that may lack data are then refused.",
+                    numbers.join(", ")
+                )
+            }
         }
     }
 }

@@ -50,6 +50,9 @@ pub struct Settings {
     pub member_timeout_ns: u64,
     /// What happens to new writes while a copy is missing.
     pub degraded: Degraded,
+    /// A start goes on for good without members that are missing, though they may hold all copies of dirty data. Volumes that
+    /// may lack some are refused then.
+    pub without_missing: bool,
     /// The most pieces that the map may hold: the hard cap of memory. Zero: as many as the checkpoint areas can describe.
     pub max_pieces: u64,
     /// The most pieces beyond the first of their block.
@@ -77,6 +80,7 @@ impl Default for Settings {
             record_bytes: 512 << 10,
             member_timeout_ns: 10_000_000_000,
             degraded: Degraded::WriteThrough,
+            without_missing: false,
             max_pieces: 0,
             max_fragments: 1 << 20,
         }

@@ -69,7 +69,7 @@ pub(crate) async fn write<B: Buf>(
         Fate::Absorb => match absorb(core, volume, &range, &content).await {
             Ok(()) => {
                 volume.stats.borrow_mut().absorbed.add(bytes);
-                return if fua { durable(core).await } else { Ok(()) };
+                return if fua { durable_for(core, volume).await } else { Ok(()) };
             }
             Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
             Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
@@ -106,6 +106,13 @@ pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestErr
     if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }
 }
 
+/// The same for what a volume's clients wrote; an error too if the last copy of dirty data is gone meanwhile.
+async fn durable_for<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> Result<(), RequestError> {
+    let losses = volume.losses.get();
+    durable(core).await?;
+    if volume.losses.get() == losses { Ok(()) } else { Err(RequestError::Io) }
+}
+
 /// All that was acknowledged before is durable after it.
 pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
@@ -117,8 +124,10 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
     let lost = volume.disk_flusher.take_lost();
     core.mark_if(lost, Mark::FailedFlushTold);
+    // So it is told of dirty data whose last copy is gone: it may be what this flush should have covered.
+    let gone = volume.losses.get() != volume.losses_told.replace(volume.losses.get());
     on_members?;
-    if on_disk.is_err() || lost { Err(RequestError::Io) } else { Ok(()) }
+    if on_disk.is_err() || lost || gone { Err(RequestError::Io) } else { Ok(()) }
 }
 
 /// Waits until a write that is to be absorbed has its turn and there is room for it; `false` if it is to go to the disk

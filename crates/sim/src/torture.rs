@@ -15,7 +15,7 @@ use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError};
+use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError, StartError};
 
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
@@ -218,12 +218,20 @@ impl Run {
     fn start_whole(&mut self) -> Result<(), Violation> {
         let Some(election) = self.elect()? else { return Ok(()) };
         let id = self.world.start(self.plan.settings.clone(), election);
-        let started = self.finish(id, "start");
-        if self.second_lost && matches!(self.world.command_result(id), Some(Err(_))) {
-            self.refused = true;
-            return Ok(());
+        match self.wait_for(id, "start")? {
+            Ok(()) => {}
+            // Whoever has lost them for good says so.
+            Err(CommandError::Start(StartError::CopiesMissing { .. })) if self.second_lost => {
+                self.plan.settings.without_missing = true;
+                self.crash();
+                return self.start_whole();
+            }
+            Err(_) if self.second_lost => {
+                self.refused = true;
+                return Ok(());
+            }
+            Err(e) => return Err(Violation(format!("start failed: {e}"))),
         }
-        started?;
         // A crash may have left a volume attached, or not.
         let volumes = self.world.engine.as_ref().map(|e| e.status().volumes).unwrap_or_default();
         self.attached = volumes.iter().map(|v| v.number).collect();

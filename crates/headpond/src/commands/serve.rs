@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
+use headpond_engine::Settings;
 use headpond_host::backing::Spec;
 use headpond_host::daemon::{Choice, Daemon, Options};
 use headpond_host::report::Report;
@@ -49,6 +50,9 @@ pub struct Serve {
     /// Where a volume's backing device is, if not where it was last
     #[arg(long, value_name = "NAME=SPEC", value_parser = named)]
     backing: Vec<(String, String)>,
+    /// Start for good without cache devices that are missing, though they may hold all copies of data that is not on the disk yet
+    #[arg(long)]
+    without_missing: bool,
     /// Seconds to wait at the start for devices that a killed daemon may still be writing to
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,
@@ -129,7 +133,7 @@ impl Serve {
             queues: self.queues.or(config.queues),
             give_up: self.give_up,
             backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
-            settings: config.engine.settings(),
+            settings: Settings { without_missing: self.without_missing, ..config.engine.settings() },
             patience: Duration::from_secs(self.wait),
         })
     }
