@@ -52,7 +52,11 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a forced-unit-access write acknowledged when it is written",
         story: "A write that was to be durable is acknowledged as any other: it is gone after a power cut.",
-        edits: &[Edit { file: "write.rs", old: "return if fua { durable_for(core, volume).await } else { Ok(()) };", new: "return Ok(());" }],
+        edits: &[Edit {
+            file: "write.rs",
+            old: "return if fua { durable_for(core, volume).await } else { Ok(()) };",
+            new: "return Ok(());",
+        }],
     },
     Mistake {
         name: "the disk left out of the forced-unit-access write",

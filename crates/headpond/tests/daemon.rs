@@ -263,6 +263,24 @@ fn the_configuration_file_says_what_the_command_line_does_not() {
     daemon.stop();
 }
 
+/// How dm-writecache and dm-cache lost data (P4, P8): a second instance on the media of a first one, which only sleeps.
+#[test]
+fn a_second_daemon_is_refused_while_the_first_one_is_paused() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 4 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[6; 4096], true).unwrap();
+    daemon.signal("STOP");
+    let other = yard.serve_with(&["a", "b", "--state", "state", "--socket", "other", "--wait", "1"]);
+    other.err().expect("the first one holds the devices").said(1, &["a is in use: process", "Nothing was read or written"]);
+    daemon.signal("CONT");
+    let mut client = yard.nbd("v");
+    client.write(4096, &[7; 4096], true).unwrap();
+    assert_eq!(client.read(0, 8192).unwrap(), [[6; 4096], [7; 4096]].concat());
+}
+
 #[test]
 fn a_pool_without_one_of_two_devices_serves_on_and_says_so() {
     let yard = Yard::new();

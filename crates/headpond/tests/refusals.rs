@@ -230,6 +230,32 @@ fn a_missing_device_and_no_witness() {
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
 }
 
+/// Four cache devices, of which two are only late at a boot: a start on the others takes the late ones for left.
+#[test]
+fn as_many_missing_devices_as_there_are_copies() {
+    let yard = Yard::new();
+    for device in ["a", "b", "c", "d"] {
+        yard.file(device, 64 * MIB);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b", "c", "d"]).good();
+    yard.file("disk", 4 * MIB);
+    let daemon = yard.serve(&["a", "b", "c", "d"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[3; 4096], true).unwrap();
+    daemon.kill();
+    let all = ["a", "b", "c", "d", "disk"].map(|name| yard.path(name));
+    let before = Contents::of(&all.each_ref().map(PathBuf::as_path));
+    let parts = ["Cache devices 2, 3 are missing", "Nothing was changed", "Bring them back", "--without-missing"];
+    yard.try_serve(&["a", "b"]).err().expect("the other copies").said(3, &parts);
+    before.unchanged();
+    let daemon = yard.serve(&["a", "b", "c", "d"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
+    daemon.kill();
+    let _daemon = yard.serve(&["a", "b", "--without-missing"]);
+    let status = yard.run(&["status"]).good().out;
+    assert!(status.contains("Cache device 2") && status.contains("Cache device 3"), "{status}");
+}
+
 #[test]
 fn a_stale_device() {
     let yard = with_dirty_data();

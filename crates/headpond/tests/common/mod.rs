@@ -150,10 +150,15 @@ impl Daemon {
 
     /// Ends it with SIGTERM, cleanly.
     pub fn stop(mut self) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.signal("TERM");
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {}", self.complaints());
+    }
+
+    /// Sends it a signal, by its name without "SIG".
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
     pub fn complaints(&self) -> String {
