@@ -43,11 +43,17 @@ const USAGE: &str = "cargo xtask planted [--list | --named | --table] [NAME..]
     --named  run the scenes alone for a mistake that scenes tell
     --table  write what found each into docs/GUARANTEES.md; runs all";
 
+/// A scene that failed on a mistake, and how.
+struct Failed {
+    scene: &'static str,
+    why: String,
+}
+
 /// What found a mistake.
 struct Caught {
     mistake: &'static Mistake,
     /// Scenes that failed on it, as they must.
-    scenes: Vec<&'static str>,
+    scenes: Vec<Failed>,
     /// The seeds, where they were run.
     seeds: Option<Found>,
     took: Duration,
@@ -83,8 +89,10 @@ pub fn run(args: &[String]) -> Result<()> {
     bench.build()?;
     fs::copy(bench.hunter(), bench.unpatched())?;
     let scenes = bench.scenes()?;
-    if let Some(name) = named::scenes().find(|name| bench.fails(&scenes, name).unwrap_or(true)) {
-        bail!("{name} fails without any mistake: cargo test --release --package headpond-sim --test named -- {name}");
+    for name in named::scenes() {
+        if let Some(why) = bench.failure_of(&scenes, name)? {
+            bail!("{name} fails without any mistake: {why}\ncargo test --release --package headpond-sim --test named -- {name}");
+        }
     }
     let (mut caught, mut missed) = (Vec::new(), Vec::new());
     for m in wanted {
@@ -95,9 +103,9 @@ pub fn run(args: &[String]) -> Result<()> {
         before.iter().try_for_each(|(path, text)| fs::write(path, text))?;
         let took = begun.elapsed();
         match found {
-            Ok(seeds) => {
-                let c = Caught { mistake: m, scenes: told, seeds, took };
-                println!("planted: {} ... {} ({:.1} s)", m.name, c.in_words(), c.took.as_secs_f64());
+            Ok((scenes, seeds)) => {
+                let c = Caught { mistake: m, scenes, seeds, took };
+                println!("planted: {} ... found ({:.1} s){}", m.name, c.took.as_secs_f64(), c.in_words());
                 caught.push(c);
             }
             Err(e) => {
@@ -117,17 +125,17 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 /// Runs what should find a mistake that is planted. One that scenes tell may be beyond the seeds.
-fn find(bench: &scratch::Bench, m: &Mistake, told: &[&str], hunts: bool) -> Result<Option<Found>> {
+fn find(bench: &scratch::Bench, m: &Mistake, told: &[&'static str], hunts: bool) -> Result<(Vec<Failed>, Option<Found>)> {
+    let mut failures = Vec::new();
     if !told.is_empty() {
         let scenes = bench.scenes()?;
         for name in told {
-            if !bench.fails(&scenes, name)? {
-                bail!("{name} passes, and tells this very story");
-            }
+            let Some(why) = bench.failure_of(&scenes, name)? else { bail!("{name} passes, and tells this very story") };
+            failures.push(Failed { scene: name, why });
         }
     }
     if !hunts {
-        return Ok(None);
+        return Ok((failures, None));
     }
     bench.build()?;
     let found = bench.hunt(m)?;
@@ -136,23 +144,17 @@ fn find(bench: &scratch::Bench, m: &Mistake, told: &[&str], hunts: bool) -> Resu
     {
         bail!("{seeds} seeds passed");
     }
-    Ok(Some(found))
+    Ok((failures, Some(found)))
 }
 
 impl Caught {
     fn in_words(&self) -> String {
-        let mut words = match self.scenes.as_slice() {
-            [] => "found".into(),
-            names => format!("found by {}", names.join(", ")),
-        };
-        match &self.seeds {
-            None => {}
-            Some(Found::Failure { seeds, seed, what, .. }) => {
-                words += &format!(" by seed {seed}, after {seeds} seeds: {what}");
-            }
-            Some(Found::Hang) => words += " by a seed that does not end",
-            Some(Found::Nothing { seeds, .. }) => words += &format!("; {seeds} seeds passed"),
-        }
-        words
+        let scenes = self.scenes.iter().map(|f| format!("by {}: {}", f.scene, f.why));
+        let seeds = self.seeds.as_ref().map(|found| match found {
+            Found::Failure { seeds, seed, what, .. } => format!("by seed {seed}, after {seeds} seeds: {what}"),
+            Found::Hang => "by a seed that does not end".into(),
+            Found::Nothing { seeds, .. } => format!("not by {seeds} seeds"),
+        });
+        scenes.chain(seeds).map(|line| format!("\n         {line}")).collect()
     }
 }

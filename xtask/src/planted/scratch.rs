@@ -99,15 +99,22 @@ impl Bench {
             .context("cargo names no program for the test \"named\"")
     }
 
-    /// Whether a scene fails, or does not end.
-    pub fn fails(&self, scenes: &Path, name: &str) -> Result<bool> {
+    /// How a scene fails, if it does.
+    pub fn failure_of(&self, scenes: &Path, name: &str) -> Result<Option<String>> {
         let mut c = Command::new("timeout");
         c.arg("60").arg(scenes).args(["--exact", name]);
         let out = c.stdin(Stdio::null()).output().with_context(|| format!("cannot run {c:?}"))?;
-        if out.status.success() && !String::from_utf8_lossy(&out.stdout).contains("1 passed") {
-            bail!("there is no scene {name} in crates/sim/tests/named");
+        let said = String::from_utf8_lossy(&out.stdout);
+        if out.status.success() {
+            return if said.contains("1 passed") {
+                Ok(None)
+            } else {
+                bail!("there is no scene {name} in crates/sim/tests/named")
+            };
         }
-        Ok(!out.status.success())
+        // The line after the one that says where.
+        let why = said.lines().skip_while(|l| !l.contains("panicked at")).nth(1);
+        Ok(Some(why.unwrap_or("it does not end, or takes the program with it").chars().take(200).collect()))
     }
 
     fn cargo(&self, args: &[&str]) -> Command {

@@ -24,7 +24,7 @@ fn table(caught: &[Caught]) -> String {
     let mut out =
         String::from("| mistake | scenes that fail on it | crash-and-start cycles until a seed fails |\n|---|---|---|\n");
     for c in caught {
-        let scenes: Vec<&str> = c.scenes.iter().map(|s| s.rsplit("::").next().unwrap_or(s)).collect();
+        let scenes: Vec<&str> = c.scenes.iter().map(|f| f.scene.rsplit("::").next().unwrap_or(f.scene)).collect();
         let cycles = match &c.seeds {
             Some(Found::Failure { crashes, seed, .. }) => format!("{crashes} (seed {seed})"),
             Some(Found::Hang) => "a seed does not end".into(),
