@@ -134,9 +134,10 @@ pub(crate) struct Volume<B: Buf> {
     /// What destage reaches, and the turns of writes that wait for what it wins.
     pub reached: Cell<Reached>,
     pub turns: Cell<Turns>,
-    /// What SSDs and disk need for reads and for writes, and how many writes are being absorbed.
+    /// What SSDs and disk need for reads and for writes, and how many reads and writes the SSDs have under way.
     pub read_route: Cell<Route>,
     pub write_route: Cell<Route>,
+    pub hitting: Cell<u32>,
     pub absorbing: Cell<u32>,
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,

@@ -314,6 +314,7 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         turns: Cell::default(),
         read_route: Cell::default(),
         write_route: Cell::default(),
+        hitting: Cell::new(0),
         absorbing: Cell::new(0),
         losses: Cell::new(0),
         losses_told: Cell::new(0),

@@ -36,7 +36,7 @@ struct Plan {
     missing: Vec<Range<u64>>,
     parts: Vec<Part>,
     lost: bool,
-    /// All of it is cached and clean, and the disk is expected to read it sooner.
+    /// What is cached of it is clean, and the disk is expected to read all of it sooner.
     sooner: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
     let mut disk_failed = false;
     // A damaged clean piece is let go and read from the disk instead: at most once for each, so this ends.
     for _ in 0..4 {
-        let (ssd_line, disk_line, since) = (core.reading.borrow().iter().sum(), volume.disk_in_use.get(), core.now());
+        let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
         let sooner = core.settings.route
             && !disk_failed
             && volume.read_route.get().prefers_disk(since, sectors * 512, ssd_line, disk_line);
@@ -62,7 +62,10 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
             volume.read_route.set(route);
         };
         if let Some((block, piece)) = sole(core, volume, &range).filter(|(_, p)| p.dirty() || !sooner) {
-            match fetch_one(core, volume, block, &piece).await {
+            volume.hitting.set(ssd_line + 1);
+            let fetched = fetch_one(core, volume, block, &piece).await;
+            volume.hitting.set(volume.hitting.get() - 1);
+            match fetched {
                 Ok(data) => {
                     note(Side::Ssd, ssd_line);
                     volume.stats.borrow_mut().hit.add(sectors * 512);
@@ -92,7 +95,10 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
                 core.exec.io(volume.device(), op)
             })
             .collect();
+        let hits = u32::from(plan.disk.is_empty());
+        volume.hitting.set(volume.hitting.get() + hits);
         let cached = fetch(core, volume, &plan.pieces).await;
+        volume.hitting.set(volume.hitting.get() - hits);
         let mut from_disk: Vec<B> = Vec::with_capacity(disk.len());
         let mut failed = false;
         for (wait, r) in disk.into_iter().zip(&plan.disk) {
@@ -103,7 +109,8 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
         }
         drop(using);
         if failed && plan.sooner {
-            // Nobody need have asked it: all is in the cache.
+            // What is cached need not have been asked of it.
+            unregister(volume, &fills);
             disk_failed = true;
             continue;
         }
@@ -192,11 +199,11 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: 
         plan.missing.push(at..range.end);
     }
     // What is clean is the same on the disk, and what it was when the read began it may have been read as.
-    plan.sooner = sooner && plan.missing.is_empty() && !plan.lost && cached.iter().all(|(_, _, p)| !p.dirty());
+    plan.sooner = sooner && !plan.lost && cached.iter().all(|(_, _, p)| !p.dirty());
     if plan.sooner {
         plan.disk.push(range.clone());
     }
-    for m in &plan.missing {
+    for m in plan.missing.iter().filter(|_| !plan.sooner) {
         match plan.disk.last_mut() {
             Some(last) if m.start - last.end <= NEAR => last.end = m.end,
             _ => plan.disk.push(m.clone()),
@@ -300,7 +307,7 @@ fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>],
 
 fn count<B: Buf>(volume: &Volume<B>, plan: &Plan, bytes: u64, stream: bool) {
     let mut stats = volume.stats.borrow_mut();
-    if plan.sooner {
+    if plan.sooner && plan.missing.is_empty() {
         stats.read_bypass.add(bytes);
     } else if plan.missing.is_empty() {
         stats.hit.add(bytes);

@@ -44,7 +44,7 @@ pub struct Settings {
     pub free_percent: u32,
     /// Records in flight at once on a volume's log.
     pub appends: usize,
-    /// Longest data of one record.
+    /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
     /// A cache device that does not answer for this long has left.
     pub member_timeout_ns: u64,
@@ -77,7 +77,7 @@ impl Default for Settings {
             reserve_segments: 2,
             free_percent: 5,
             appends: 4,
-            record_bytes: 512 << 10,
+            record_bytes: 128 << 10,
             member_timeout_ns: 10_000_000_000,
             degraded: Degraded::WriteThrough,
             without_missing: false,
