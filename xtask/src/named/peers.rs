@@ -48,6 +48,7 @@ pub const TOLD: &[Told] = &[
 ];
 
 /// What is told in another place, or cannot happen here: why.
+#[cfg(test)]
 pub const ELSEWHERE: &[(usize, &str)] = &[
     (
         4,
@@ -71,10 +72,7 @@ pub const ELSEWHERE: &[(usize, &str)] = &[
         29,
         "As P10. What a check of the raw disk changed is found at the start: P30, and `a_disk_that_has_changed_its_size_or_is_another_one` in crates/headpond/tests/refusals.rs.",
     ),
-    (
-        37,
-        "Not promised: destage goes by address, so a disk that has lost its cache is no earlier state of the volume.",
-    ),
+    (37, "Not promised: destage goes by address, so a disk that has lost its cache is no earlier state of the volume."),
     (
         38,
         "`random_bytes_in_any_pieces_never_panic_and_memory_stays_bounded`, `an_oversized_option_closes_the_connection` and `an_invalid_request_is_refused_and_the_next_one_understood` in crates/host/src/nbd/session_tests.rs, and the fuzz target of the NBD session.",

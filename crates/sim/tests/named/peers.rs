@@ -166,18 +166,17 @@ fn p7_a_volume_beyond_2_tib() {
 /// The same where the cache device is large: beyond 4 GiB, bytes have more than 32 bits.
 #[test]
 fn p7_a_cache_device_beyond_4_gib() {
-    let stage = Stage { segments: 140, segment_bytes: 32 << 20, unit: 4096, ..Stage::default() };
-    let first_slot = Layout::plan(stage.member_bytes(), stage.segment_bytes, 4).unwrap().slot(0);
-    let mut s = Scene::new("P7, cache device", stage);
+    let mut s = Scene::new("P7, cache device", Stage { segments: 140, segment_bytes: 32 << 20, ..Stage::default() });
     s.write(0, 8);
-    assert_eq!(copies(&s, 0)[0].1 * 512 / (1 << 20), first_slot / (1 << 20));
-    // Each life opens a segment of its own, in the next slot: after 128 of them, in the one whose place is equal to the
-    // first one's in the lower 32 bits.
+    // A volume that comes and goes takes a segment each time, in the next slot: after 128 of them in the one whose place
+    // is equal to the first one's in the lower 32 bits.
     for _ in 0..130 {
-        s.kill();
-        s.write(64, 8);
-        s.rest();
+        s.obey(Command::Attach(s.stage.volume(1)));
+        s.world.write(1, 64, 8, false);
+        s.answered();
+        s.obey(Command::Detach { volume: 1, give_up_lost: false });
     }
+    s.write(64, 8);
     s.read(0, 8);
     s.end();
 }
@@ -296,9 +295,21 @@ fn p14_a_reboot_without_the_devices() {
     s.start();
     s.read_all();
     assert!(s.status().volumes[0].refused, "{}", s.story());
-    // With the devices, all is there.
-    s.world.kill_landing(|_, _, _| false);
-    gone.iter().for_each(|(device, _)| s.set_dead(*device, false));
+}
+
+/// All cache devices fail under data that is acknowledged and not flushed yet; the flush that should cover it must not
+/// end well, as it is nowhere any more.
+#[test]
+#[ignore = "FLUSH ends well where no cache device is left: `durable` asks for a majority, and not whether anything was dirty"]
+fn p14_a_flush_after_all_copies_are_gone() {
+    let mut s = Scene::new("P14, flush", Stage::default());
+    s.write(0, 8);
+    s.set_dead(Device::Member(0), true);
+    s.set_dead(Device::Member(1), true);
+    s.world.errors_allowed = true;
+    s.world.count_copies = false;
+    let flush = s.world.flush(0);
+    assert!(!s.answer_to(flush), "{}: it ends well", s.story());
 }
 
 /// bcache: during a detach a write went past the cache; the power failed before the detach was written down, and what
@@ -434,6 +445,27 @@ fn p21_the_one_that_was_away_comes_back_alone() {
     s.end();
 }
 
+/// bcache: a device that appears late at a start. Here it is two of four, with both copies of flushed data; the pool
+/// starts by itself on the other two, and then the late ones come, unharmed.
+#[test]
+#[ignore = "A start without as many members as there are copies takes them for left: what they hold is never read again"]
+fn p21_two_of_four_appear_late() {
+    let mut s = Scene::new("P21, late", Stage { members: 4, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    let late = copies(&s, 0);
+    s.world.kill_landing(|_, _, _| false);
+    late.iter().for_each(|(device, _)| s.set_dead(*device, true));
+    if s.world.elect(true).is_ok() {
+        s.start();
+        s.world.kill_landing(|_, _, _| false);
+    }
+    late.iter().for_each(|(device, _)| s.set_dead(*device, false));
+    s.start();
+    s.read(0, 8);
+    s.end();
+}
+
 /// Open CAS: a line's metadata said "valid and dirty" before its data was written, and the power failed between. Here of
 /// a record in flight the header lands, and not the data behind it.
 #[test]
@@ -488,11 +520,12 @@ fn p24_flushed_behind_a_hole() {
 /// loaded any more. Here of superblocks in flight the first sectors land.
 #[test]
 fn p25_a_torn_superblock() {
-    let mut s = Scene::new("P25", Stage::default());
-    // Superblocks of more than one sector.
+    let mut s = Scene::new("P25", Stage { disks: 3, ..Stage::default() });
+    // Superblocks of more than one sector, with what changes in both.
     let mut volume = s.stage.volume(1);
     volume.backing = "disk".repeat(60);
     s.obey(Command::Attach(volume));
+    s.obey(Command::Attach(s.stage.volume(2)));
     s.write(0, 8);
     s.flush();
     s.rest();
@@ -500,7 +533,7 @@ fn p25_a_torn_superblock() {
     s.hold_back(move |device, op| {
         is_member(device) && matches!(op, DeviceOp::Write { offset, .. } if is_superblock(size, *offset))
     });
-    s.world.command(Command::SetMode { volume: 1, mode: Mode::WriteAround });
+    s.world.command(Command::SetMode { volume: 2, mode: Mode::WriteAround });
     s.until_held();
     let torn = s.world.in_flight();
     s.world.cut_power_keeping(|_, _, _| false);
@@ -511,6 +544,8 @@ fn p25_a_torn_superblock() {
         d.visible.set(sector, buf.cell(0));
     }
     s.start();
+    // The volumes are there, as the superblock before says.
+    s.read(0, 8);
     s.end();
 }
 
@@ -654,13 +689,16 @@ fn p35_replayed_into_another_volume() {
     s.hold_back(pages);
     s.until_held();
     s.pass(10_000_000);
-    s.kill();
+    // Nor does the start get to one.
+    s.world.kill_landing(|_, _, _| false);
+    s.hold_back(pages);
+    let start = s.begin_start();
+    s.ends_well(start);
     assert_eq!(s.status().volumes.len(), 1, "{}: not detached", s.story());
     let base = 1 << 55;
     *s.device(DISK) = SimDevice::new(s.stage.sectors * 512, Some(base));
     s.world.oracles.insert(0, Oracle::new(base));
     // An attach that does not wait for a checkpoint is done before there is one.
-    s.hold_back(pages);
     s.world.command(Command::Attach(s.stage.volume(0)));
     s.pass(100_000_000);
     s.kill();
