@@ -368,11 +368,11 @@ fn p17_reused_under_a_read() {
     });
     let read = s.world.read(0, 0, 16);
     s.until_held();
-    // All that was cached is destaged and evicted, and its places are written over, more than once.
-    for round in 0..12 {
+    // What it reads is destaged and replaced, and all places are written over, more than once.
+    for _ in 0..40 {
         for n in 0..30 {
-            s.world.write(0, 1024 + (round * 30 + n) * 37 % 499 * 256, 8, false);
-            s.until("the writes are answered", |w| w.outstanding() == 1);
+            s.world.write(0, n * 512, 16, false);
+            s.until("the write is answered", |w| w.outstanding() == 1);
         }
         s.destage();
         s.checkpoint();
