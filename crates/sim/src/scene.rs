@@ -268,6 +268,11 @@ impl Scene {
         self.world.hold_back(which);
     }
 
+    /// As [`Scene::hold_back`], for operations that are done at once, and whose answers come late.
+    pub fn hold_answers(&mut self, which: impl Fn(Device, &DeviceOp<SimBuf>) -> bool + 'static) {
+        self.world.hold_answers(which);
+    }
+
     /// Steps until something is held back.
     pub fn until_held(&mut self) {
         self.until("something is held back", |w| w.held_back() > 0);
@@ -291,6 +296,13 @@ impl Scene {
     #[must_use]
     pub fn dirty(&self) -> u64 {
         self.status().volumes[0].dirty_blocks
+    }
+
+    /// Where the cache says that a sector of the first volume is: the cache device, and the sector on it, of each copy.
+    #[must_use]
+    pub fn copies(&self, sector: u64) -> Vec<(Device, u64)> {
+        let places = self.world.engine.as_ref().and_then(|e| e.locate(0, sector)).unwrap_or_default();
+        places.into_iter().map(|(member, byte)| (Device::Member(member), byte / 512)).collect()
     }
 
     /// A device.

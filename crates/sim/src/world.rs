@@ -114,8 +114,12 @@ pub struct World {
     /// The device operation with this number, of those counted in `operations`, fails.
     pub fail_operation: Option<u64>,
     holds: Option<Holds>,
+    /// What is held back is the answer: the operation itself is done.
+    holds_answers: bool,
     /// Flights that end when they are let go, and not before.
     held: Vec<u64>,
+    /// The answers of those that are done.
+    answers: BTreeMap<u64, DeviceResult<SimBuf>>,
     /// Reads may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
     model_wakes: BTreeMap<Device, u64>,
@@ -155,7 +159,9 @@ impl World {
             count_copies: true,
             fail_operation: None,
             holds: None,
+            holds_answers: false,
             held: Vec::new(),
+            answers: BTreeMap::new(),
             errors_allowed: false,
             model_wakes: BTreeMap::new(),
             snapshots: BTreeMap::new(),
@@ -429,7 +435,12 @@ impl World {
         let n = self.next_flight;
         self.next_flight += 1;
         let held = self.holds.as_ref().is_some_and(|holds| holds(device, &op));
-        self.flights.insert(n, Flight { io, device, op, mark });
+        let flight = Flight { io, device, op, mark };
+        if held && self.holds_answers {
+            let answer = self.perform(&flight);
+            self.answers.insert(n, answer);
+        }
+        self.flights.insert(n, flight);
         if held {
             self.held.push(n);
             return;
@@ -535,7 +546,11 @@ impl World {
         }
         let Some(f) = self.flights.remove(&n) else { return };
         // Flights are numbered from 0, operations from 1.
-        let result = if self.fail_operation == Some(n + 1) { self.refuse(&f) } else { self.perform(&f) };
+        let result = match self.answers.remove(&n) {
+            Some(answer) => answer,
+            None if self.fail_operation == Some(n + 1) => self.refuse(&f),
+            None => self.perform(&f),
+        };
         self.say(|| format!("  {} ended {}", f.io.0, if result.is_ok() { "well" } else { "badly" }));
         self.trace(f.io.0 << 1 | u64::from(result.is_ok()));
         if let Some(e) = &self.engine {
@@ -682,6 +697,14 @@ impl World {
     /// From now on the operations that `which` says yes to do not end until they are let go.
     pub fn hold_back(&mut self, which: impl Fn(Device, &DeviceOp<SimBuf>) -> bool + 'static) {
         self.holds = Some(Box::new(which));
+        self.holds_answers = false;
+    }
+
+    /// As [`World::hold_back`], for operations that are done at once: a read returns what was there when it was
+    /// submitted, however late its answer comes.
+    pub fn hold_answers(&mut self, which: impl Fn(Device, &DeviceOp<SimBuf>) -> bool + 'static) {
+        self.holds = Some(Box::new(which));
+        self.holds_answers = true;
     }
 
     /// How many operations are held back.

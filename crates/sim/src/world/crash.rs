@@ -87,6 +87,7 @@ impl World {
 
     fn end_daemon(&mut self) {
         (self.holds, self.held) = (None, Vec::new());
+        self.answers.clear();
         self.engine = None;
         self.asked.clear();
         self.events.clear();
