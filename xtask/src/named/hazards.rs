@@ -10,6 +10,7 @@ pub const TOLD: &[Told] = &[
     ("hazards::h2_discard_then_destage", "two writes to one range in flight"),
     ("hazards::h2_planned_before_written_after", "a sweep planned before it has the range"),
     ("hazards::h2_written_under_the_sweep", "clean marked beyond what was destaged"),
+    ("hazards::h2_appended_under_the_sweep", "a sweep over what is being appended"),
     ("hazards::h3_hole_taken_for_the_end", "appending to a segment that was open before"),
     ("hazards::h4_read_from_a_volatile_cache", "a start that flushes no cache device"),
     ("hazards::h4_tail_on_one_copy", "a dirty record found on one copy not completed at start"),
@@ -25,6 +26,7 @@ pub const TOLD: &[Told] = &[
     ("hazards::h7_bit_before_the_write", "a bypass before its intent bit"),
     ("hazards::h7_bit_before_the_write", "an intent bit that counts before it is flushed"),
     ("hazards::h7_bit_cleared_after_the_flush", "an intent bit cleared without a disk flush"),
+    ("hazards::h7_bit_kept_while_it_is_needed", "an intent bit cleared though the disk was written since"),
     ("hazards::h7_bit_on_one_member", "an intent page found on one member taken for everybody's"),
     ("hazards::h8_disk_flushed_before_the_mark", "an ordered overwrite that does not flush the disk"),
     ("hazards::h8_mark_before_the_acknowledgement", "an ordered overwrite that leaves the old record standing"),
@@ -38,6 +40,9 @@ pub const TOLD: &[Told] = &[
     ("hazards::h11_witness_keeps_its_word", "a witness that is not flushed"),
     ("hazards::h11_missing_at_a_start", "members missing at a start that do not leave"),
     ("hazards::h11_failed_flush_is_a_death", "a failed flush of a cache device overlooked"),
+    ("hazards::h11_no_flush_without_a_majority", "a flush without a majority"),
+    ("hazards::h11_failed_append_is_a_death", "a failed append of a cache device overlooked"),
+    ("hazards::h11_copies_of_the_epoch_that_holds", "copies counted that were made under another epoch"),
     ("hazards::h11_no_bypass_without_a_majority", "a write past the cache without a majority"),
     ("hazards::h12_two_of_four", "a volume served though its copies left with their members"),
     ("hazards::h12_two_of_four", "dirty data without its region's bit"),
@@ -149,11 +154,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "zeroes absorbed without a bound",
         story: "One request makes as many dirty blocks as it names: the map is full of them, and the disk busy for hours.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "if sectors * 512 > core.settings.zeroes_bytes {",
-            new: "if false {",
-        }],
+        edits: &[Edit { file: "write.rs", old: "if sectors * 512 > core.settings.zeroes_bytes {", new: "if false {" }],
     },
     Mistake {
         name: "the twin of dirty data let go",
@@ -278,5 +279,46 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a write admitted beside another one",
         story: "Two writes to the same sectors are written through, one behind the other: the first one's data is admitted after the second one has outdated it.",
         edits: &[Edit { file: "write.rs", old: "    if others > 1 {\n", new: "    if others > 99 {\n" }],
+    },
+    Mistake {
+        name: "a sweep over what is being appended",
+        story: "A sweep puts an older write down while a newer one is being appended: its mark covers the newer version, which is called clean at the next start.",
+        edits: &[Edit { file: "destage.rs", old: "    blocks.retain(|b| !volume.is_pending(&(*b..b + 1)));\n", new: "" }],
+    },
+    Mistake {
+        name: "an intent bit cleared though the disk was written since",
+        story: "A region is written while a checkpoint is under way that clears its bit: what was read there is called clean, and the disk may lose it.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "            if u.writing == 0 && u.disk_touched <= begun {\n",
+            new: "            if u.writing == 0 {\n",
+        }],
+    },
+    Mistake {
+        name: "a flush without a majority",
+        story: "A cache device fails a flush with the witness away, and FLUSH is answered on the word of the other one: it is not the one that comes back.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "    if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }\n",
+            new: "    Ok(())\n",
+        }],
+    },
+    Mistake {
+        name: "a failed append of a cache device overlooked",
+        story: "A cache device does not take a record, and stays: the write is acknowledged with one copy, and two are believed in.",
+        edits: &[Edit {
+            file: "log.rs",
+            old: "                        core2.mark(Mark::AppendFailsOnMember);\n                        core2.fail_member(place.member).await;\n",
+            new: "                        core2.mark(Mark::AppendFailsOnMember);\n",
+        }],
+    },
+    Mistake {
+        name: "copies counted that were made under another epoch",
+        story: "A cache device leaves under an append, and the write is acknowledged on the copy that is left, though there is a third device: the second leaves too.",
+        edits: &[Edit {
+            file: "log.rs",
+            old: "header_ok && have >= want && want > 0 && !pool.stalled",
+            new: "header_ok && have > 0 && want > 0 && !pool.stalled",
+        }],
     },
 ];
