@@ -52,7 +52,8 @@ pub const TOLD: &[Told] = &[
     ("hazards::h13_an_honest_pool_starts", "a fill of unflushed data called clean"),
     ("hazards::h13_another_disk_is_refused", "another disk overlooked"),
     ("hazards::h14_overlay_chosen_at_issue", "what lies over the disk's data chosen when that comes"),
-    ("hazards::h14_place_kept_while_it_is_read", "a read in flight that does not keep its segment"),
+    ("hazards::h14_place_of_a_hit_kept", "a hit in flight that does not keep its segment"),
+    ("hazards::h14_places_of_a_read_kept", "a read in flight that does not keep its segment"),
     ("hazards::h15_written_within_the_fill", "a stale fill kept"),
     ("hazards::h15_written_under_the_record", "a stale fill kept"),
     ("hazards::h15_fill_beside_a_write", "a fill begun beside a write under way"),
@@ -320,5 +321,13 @@ pub const MISTAKES: &[Mistake] = &[
             old: "header_ok && have >= want && want > 0 && !pool.stalled",
             new: "header_ok && have > 0 && want > 0 && !pool.stalled",
         }],
+    },
+    Mistake {
+        name: "a hit in flight that does not keep its segment",
+        story: "As \"a read in flight that does not keep its segment\", for the way that hits in one block take.",
+        edits: &[
+            Edit { file: "fetch.rs", old: "        segments.pin(piece.segment);\n", new: "" },
+            Edit { file: "fetch.rs", old: "    segments.unpin(piece.segment);\n", new: "" },
+        ],
     },
 ];

@@ -843,19 +843,18 @@ fn h14_overlay_chosen_at_issue() {
     s.end();
 }
 
-/// A read is at a cache device; what it is to fetch is replaced meanwhile, and all that is free is written over. The place
-/// that is being read is not.
-#[test]
-fn h14_place_kept_while_it_is_read() {
+/// A read of so many sectors is at a cache device; what it is to fetch is replaced meanwhile, and all that is free is
+/// written over. The place that is being read is not.
+fn replaced_under_a_read(sectors: u64) {
     let mut s = Scene::new("H14", Stage { segments: 8, ..Stage::default() });
-    s.write(0, 8);
+    s.write(0, sectors);
     s.hold_back(|device, op| is_member(device) && matches!(op, DeviceOp::Read { .. }));
-    let read = s.world.read(0, 0, 8);
+    let read = s.world.read(0, 0, sectors as u32);
     s.until_held();
     s.hold_back(|_, _| false);
     for n in 0..20 {
         for _ in 0..40 {
-            let write = s.world.write(0, n % 2 * 8000, 8, false);
+            let write = s.world.write(0, n % 2 * 8000, sectors, false);
             assert!(s.answer_to(write));
         }
         s.checkpoint();
@@ -863,6 +862,18 @@ fn h14_place_kept_while_it_is_read() {
     s.let_go();
     assert!(s.answer_to(read));
     s.end();
+}
+
+/// A hit in one block, as most are: see [`replaced_under_a_read`].
+#[test]
+fn h14_place_of_a_hit_kept() {
+    replaced_under_a_read(8);
+}
+
+/// A read of more than one block, which takes another way to the cache devices.
+#[test]
+fn h14_places_of_a_read_kept() {
+    replaced_under_a_read(16);
 }
 
 /// A write past the cache begins and ends between a fill's read of the disk and its answer: the fill is dropped.
