@@ -1,7 +1,7 @@
 //! The sequences that break a design like ours: H1 to H20.
 
 use super::Told;
-use crate::mistakes::Mistake;
+use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/hazards.rs`.
 pub const TOLD: &[Told] = &[

@@ -1,10 +1,12 @@
 //! How caches before this one lost data: P1 to P39.
 
 use super::Told;
-use crate::mistakes::Mistake;
+use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/peers.rs`.
 pub const TOLD: &[Told] = &[
+    ("peers::p14_a_flush_after_all_copies_are_gone", "a flush that says nothing of copies that are gone"),
+    ("peers::p21_two_of_four_appear_late", "a start that goes on without both copies"),
     ("peers::p1_named_before_it_is_flushed", "a checkpoint named before its pages are flushed"),
     ("peers::p2_written_past_a_full_cache", "the disk left out of the flush"),
     ("peers::p2_written_past_a_full_cache", "a bypass that FLUSH does not hear of"),
@@ -48,7 +50,6 @@ pub const TOLD: &[Told] = &[
 ];
 
 /// What is told in another place, or cannot happen here: why.
-#[cfg(test)]
 pub const ELSEWHERE: &[(usize, &str)] = &[
     (
         4,
@@ -81,6 +82,20 @@ pub const ELSEWHERE: &[(usize, &str)] = &[
 
 /// Mistakes of peers that no other list has.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a flush that says nothing of copies that are gone",
+        story: "All cache devices with a copy of acknowledged data left before it was flushed; the flush that should have covered it ends well.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "if on_disk.is_err() || lost || gone {",
+            new: "if on_disk.is_err() || lost || gone && false {",
+        }],
+    },
+    Mistake {
+        name: "a start that goes on without both copies",
+        story: "As many cache devices as there are copies are late at a boot; the pool starts without them, and takes them for left.",
+        edits: &[Edit { file: "engine.rs", old: "        && !core.settings.without_missing\n", new: "        && false\n" }],
+    },
     Mistake {
         name: "a bypass that FLUSH does not hear of",
         story: "A write went to the disk alone, and is noted as destage's are, which no client waits for: FLUSH leaves the disk out.",

@@ -754,6 +754,8 @@ fn h12_two_of_four() {
     for (device, _) in s.copies(0) {
         s.set_dead(device, true);
     }
+    // They are gone for good, and somebody has said so.
+    s.stage.settings.without_missing = true;
     s.lose_power();
     s.read_all();
     assert!(s.status().volumes[0].refused);
@@ -768,6 +770,8 @@ fn h12_one_after_the_other() {
     let copies = s.copies(0);
     s.set_dead(copies[0].0, true);
     s.lose_power();
+    // They are gone for good, and somebody has said so.
+    s.stage.settings.without_missing = true;
     s.set_dead(copies[1].0, true);
     s.lose_power();
     s.read_all();
