@@ -54,8 +54,8 @@ const MISTAKES: &[Mistake] = &[
         story: "A write that was to be durable is acknowledged as any other: it is gone after a power cut.",
         edits: &[Edit {
             file: "write.rs",
-            old: "return if fua { durable_for(core, volume).await } else { Ok(()) };",
-            new: "return Ok(());",
+            old: "    if fua { durable_for(core, volume).await } else { Ok(()) }\n",
+            new: "    Ok(())\n",
         }],
     },
     Mistake {

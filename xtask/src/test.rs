@@ -16,6 +16,9 @@ const SMALL: (u64, u64) = (500, 30_000);
 /// Marks of the engine that fewer than one seed in a hundred reaches, or none. All others must be reached.
 const RARE: &[&str] = &[
     "CheckpointTooLarge",
+    "CopiesLost",
+    "CopiesMissing",
+    "SoonerFails",
     "DiskIsAnother",
     "IntentNowhere",
     "IntentWithoutMembers",

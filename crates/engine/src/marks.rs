@@ -50,6 +50,8 @@ marks! {
     CopiesLost,
     /// A start finds as many members missing as there are copies, and does not go on by itself.
     CopiesMissing,
+    /// The disk fails a write that the log could take, and takes.
+    SoonerFails,
     /// A write waits for destage to win space.
     WriteWaitsForRoom,
     /// There is no room, and not for dirty data: destage would win none.

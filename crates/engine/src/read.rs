@@ -111,6 +111,9 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
         if failed && plan.sooner {
             // What is cached need not have been asked of it.
             unregister(volume, &fills);
+            let mut route = volume.read_route.get();
+            route.disk_failed(core.now(), sectors * 512);
+            volume.read_route.set(route);
             disk_failed = true;
             continue;
         }

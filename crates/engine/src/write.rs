@@ -67,17 +67,22 @@ pub(crate) async fn write<B: Buf>(
         Fate::Refuse => return Err(RequestError::Io),
         Fate::Absorb if sooner_on_disk(core, volume, bytes, &content) => Bypass::Sooner,
         Fate::Absorb => match absorb(core, volume, &range, &content).await {
-            Ok(()) => {
-                volume.stats.borrow_mut().absorbed.add(bytes);
-                return if fua { durable_for(core, volume).await } else { Ok(()) };
-            }
+            Ok(()) => return absorbed(core, volume, bytes, fua).await,
             Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
             Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
         },
         Fate::Bypass(reason) => reason,
     };
     let failures = volume.disk_flusher.failures();
-    to_disk(core, volume, &range, &content, reason).await?;
+    let written = to_disk(core, volume, &range, &content, reason).await;
+    if reason == Bypass::Sooner && written.is_err() {
+        // The disk need not have been asked: the log can take it.
+        core.mark(Mark::SoonerFails);
+        if absorb(core, volume, &range, &content).await.is_ok() {
+            return absorbed(core, volume, bytes, fua).await;
+        }
+    }
+    written?;
     volume.stats.borrow_mut().write_bypass[reason as usize].add(bytes);
     if !fua {
         volume.disk_flusher.acknowledging(failures);
@@ -106,7 +111,13 @@ pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestErr
     if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }
 }
 
-/// The same for what a volume's clients wrote; an error too if the last copy of dirty data is gone meanwhile.
+/// What follows when the log has taken a write.
+async fn absorbed<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64, fua: bool) -> Result<(), RequestError> {
+    volume.stats.borrow_mut().absorbed.add(bytes);
+    if fua { durable_for(core, volume).await } else { Ok(()) }
+}
+
+/// The same as [`durable`] for what a volume's clients wrote; an error too if the last copy of dirty data is gone meanwhile.
 async fn durable_for<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> Result<(), RequestError> {
     let losses = volume.losses.get();
     durable(core).await?;
@@ -212,6 +223,13 @@ fn sooner_on_disk<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, conten
 fn note_route<B: Buf>(core: &Core<B>, volume: &Volume<B>, side: Side, bytes: u64, line: u32, since: u64) {
     let mut route = volume.write_route.get();
     route.note(side, core.now(), bytes, line, core.now() - since);
+    volume.write_route.set(route);
+}
+
+/// Notes that the disk failed a write: what it fails it does not do soon.
+fn note_failure<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) {
+    let mut route = volume.write_route.get();
+    route.disk_failed(core.now(), bytes);
     volume.write_route.set(route);
 }
 
@@ -329,7 +347,10 @@ async fn to_disk<B: Buf>(
     let result = if dirty.is_empty() {
         let since = core.now();
         let result = overwrite(core, volume, range, content, core::slice::from_ref(range), version).await;
-        note_route(core, volume, Side::Disk, (range.end - range.start) * 512, line, since);
+        match &result {
+            Ok(()) => note_route(core, volume, Side::Disk, (range.end - range.start) * 512, line, since),
+            Err(_) => note_failure(core, volume, (range.end - range.start) * 512),
+        }
         result
     } else if may_absorb {
         core.mark(Mark::BypassPartlyAbsorbed);

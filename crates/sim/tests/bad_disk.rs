@@ -1,5 +1,6 @@
 //! A disk with sectors that can neither be read nor written any more.
 
+use headpond_engine::stats::Bypass;
 use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::scene::{Scene, Stage};
 
@@ -60,6 +61,31 @@ fn a_hit_sent_to_a_failing_disk_is_served_by_the_cache() {
     s.device(DISK).dead_sectors.insert(3, ());
     s.read(0, 8);
     assert_eq!(s.world.disk_reads, before + 2, "the hit was not sent to the disk");
+    s.device(DISK).dead_sectors.clear();
+    s.end();
+}
+
+/// The same for a write that the cache could take. A disk that fails at once must not be taken for a quick one, either.
+#[test]
+fn a_write_sent_to_a_failing_disk_is_taken_by_the_cache() {
+    let mut stage = Stage::default();
+    stage.settings.route = true;
+    let mut s = Scene::new("a routed write", stage);
+    // The cache devices are taken to be slow from now on.
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Write { .. })));
+    s.world.write(0, 0, 8, false);
+    s.until_held();
+    s.pass(1_000_000_000);
+    s.let_go();
+    s.answered();
+    let sooner = |s: &Scene| s.status().volumes[0].stats.write_bypass[Bypass::Sooner as usize].requests;
+    s.write(8000, 8);
+    assert_eq!(sooner(&s), 1, "the write was not sent to the disk");
+    s.device(DISK).dead_sectors.insert(16_003, ());
+    s.write(16_000, 8);
+    assert_eq!((sooner(&s), s.dirty()), (1, 2), "the write was not taken by the cache");
+    s.write(24_000, 8);
+    assert_eq!(sooner(&s), 1, "the disk has just failed, and is asked again");
     s.device(DISK).dead_sectors.clear();
     s.end();
 }

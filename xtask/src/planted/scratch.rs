@@ -1,6 +1,6 @@
 //! A scratch copy of the source in which a mistake is made, and what is run there.
 
-use super::{DRAWN, FROM, LIMIT, SEEDS};
+use super::{DRAWN, FROM, LIMIT};
 use crate::mistakes::Mistake;
 use crate::root;
 use crate::steps::{cargo, output, run as run_command};
@@ -134,9 +134,9 @@ impl Bench {
     }
 
     /// Runs seeds until one fails, which the unpatched copy must pass.
-    pub fn hunt(&self, m: &Mistake) -> Result<Found> {
+    pub fn hunt(&self, m: &Mistake, most: u64) -> Result<Found> {
         let (with, from) = DRAWN.iter().find(|d| d.0 == m.name).map_or((&[][..], FROM), |d| (d.1, d.2));
-        let out = self.seeds(&self.hunter(), from, SEEDS, with)?;
+        let out = self.seeds(&self.hunter(), from, most, with)?;
         let count = |word| out.lines().find_map(|l| l.strip_prefix(word)).and_then(|n| n.trim().parse().ok());
         let (Some(seeds), Some(crashes)) = (count("seeds "), count("crashes ")) else { return Ok(Found::Hang) };
         let Some((seed, what)) = failure(&out) else { return Ok(Found::Nothing { seeds, crashes }) };

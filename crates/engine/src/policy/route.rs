@@ -17,6 +17,9 @@ const LEAST_NS: u64 = 1_000_000;
 /// for what only it can do, though its own cache would take a write sooner still.
 const SOON_NS: u64 = 2_000_000;
 
+/// What a disk that failed a request is taken to need, in nanoseconds: it is left alone for about half a minute.
+const FAILED_NS: u64 = 2_000_000_000;
+
 /// An average cost.
 #[derive(Clone, Copy, Default, Debug)]
 struct Cost {
@@ -70,6 +73,11 @@ impl Route {
         costs[class(bytes)].note(now, took / (u64::from(line) + 1));
     }
 
+    /// The disk failed a request of `bytes`.
+    pub fn disk_failed(&mut self, now: u64, bytes: u64) {
+        self.disk[class(bytes)] = Cost { ns: FAILED_NS, at: now };
+    }
+
     /// Whether the disk is expected to serve a request sooner, with so many in line at each side.
     #[must_use]
     pub fn prefers_disk(&self, now: u64, bytes: u64, ssd_line: u32, disk_line: u32) -> bool {
@@ -113,6 +121,18 @@ mod tests {
         (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, MS / 5));
         (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, MS / 20));
         assert!(!route.prefers_disk(100 * MS, 4096, 8, 0) && route.prefers_disk(100 * MS, 4096, 31, 0));
+    }
+
+    #[test]
+    fn a_disk_that_failed_is_left_alone_for_a_while() {
+        let mut route = Route::default();
+        (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, 20 * MS));
+        (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 2 * MS));
+        route.disk_failed(100 * MS, 4096);
+        route.note(Side::Ssd, 20_000 * MS, 4096, 0, 20 * MS);
+        assert!(!route.prefers_disk(20_000 * MS, 4096, 0, 0));
+        route.note(Side::Ssd, 60_000 * MS, 4096, 0, 20 * MS);
+        assert!(route.prefers_disk(60_000 * MS, 4096, 0, 0));
     }
 
     #[test]
