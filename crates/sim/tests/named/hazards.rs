@@ -494,11 +494,11 @@ fn h8_reserve_for_marks() {
     // Nothing but the reserve ends this.
     let mut blocks = 0;
     while s.dirty() == blocks {
-        s.write(blocks * 300, 8);
+        s.write(blocks * 304, 8);
         blocks += 1;
     }
     for n in 0..blocks {
-        s.write(n * 300, 8);
+        s.write(n * 304, 8);
     }
     s.kill();
     s.end();
