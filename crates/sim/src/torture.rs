@@ -238,7 +238,10 @@ impl Run {
         self.check_segments();
         // Of a device that is sick or rots what is on the media need not be what was written.
         if self.plan.rot == 0 && !self.plan.sickness.any() {
-            self.attached.clone().into_iter().for_each(|v| self.world.check_clean(v, self.plan.phase));
+            for v in self.attached.clone() {
+                self.world.check_clean(v, self.plan.phase);
+                self.world.check_copies(v, self.plan.phase);
+            }
         }
         self.world.violation.take().map_or(Ok(()), Err)
     }
@@ -602,6 +605,12 @@ impl Run {
         if self.second_lost {
             return self.give_up();
         }
+        // Once more without a word from clients: what was in memory is what the media say.
+        let before: Vec<_> = self.attached.iter().map(|v| (*v, self.world.dirty(*v))).collect();
+        self.before_crash();
+        self.world.kill();
+        self.start_whole()?;
+        before.iter().for_each(|(v, dirty)| self.world.check_map(*v, dirty));
         for volume in self.attached.clone() {
             let id = self.world.command(Command::Detach { volume, give_up_lost: false });
             self.finish(id, "detach")?;

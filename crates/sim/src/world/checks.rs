@@ -4,6 +4,7 @@ use super::words::{show, show_all};
 use super::{Asked, AskedKind, Timing, World, changes};
 use crate::buf::SimBuf;
 use crate::device::SimDevice;
+use headpond_engine::map::Piece;
 use headpond_engine::{Device, DeviceOp};
 use std::collections::BTreeMap;
 
@@ -133,6 +134,53 @@ impl World {
         }
     }
 
+    /// All copies of what is dirty are whole, and so equal: their checksum is the one in the map. Looks at the media.
+    pub fn check_copies(&mut self, volume: u16, phase: u8) {
+        let Some(engine) = &self.engine else { return };
+        let shift = (8 - u64::from(phase)) % 8;
+        let mut wrong = None;
+        for (block, p) in self.pieces(volume).into_iter().filter(|(_, p)| p.dirty() && !p.zeroes()) {
+            let first = u64::from(p.live.trailing_zeros());
+            for (m, at) in self.place_of(volume, block * 8 + first - shift).unwrap_or_default() {
+                let Some(member) = self.devices.get(&Device::Member(m)).filter(|d| !d.dead) else { continue };
+                let data = member.visible.read(at - (first - u64::from(p.first())), usize::from(p.sectors()));
+                if !engine.verifies(volume, block, &p, &data) {
+                    wrong = Some(format!("the copy of block {block} on cache device {m} is not what the map says"));
+                }
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(what);
+        }
+    }
+
+    /// All pieces of a volume, with their blocks.
+    fn pieces(&self, volume: u16) -> Vec<(u64, Piece)> {
+        let mut all = Vec::new();
+        if let Some(engine) = &self.engine {
+            engine.each_piece(volume, |block, p| all.push((block, *p)));
+        }
+        all
+    }
+
+    /// What of a volume is dirty: the live sectors of each piece, by block and version.
+    #[must_use]
+    pub fn dirty(&self, volume: u16) -> BTreeMap<(u64, u64), u8> {
+        self.pieces(volume).iter().filter(|(_, p)| p.dirty()).map(|(block, p)| ((*block, p.version()), p.live)).collect()
+    }
+
+    /// The map that a start has made of image and log is the one that was in memory: nothing is dirty that was not, as
+    /// nobody has written since. What was dirty may have become clean, which [`World::check_clean`] looks at.
+    pub fn check_map(&mut self, volume: u16, before: &BTreeMap<(u64, u64), u8>) {
+        let resurrected = self.dirty(volume).into_iter().find(|(key, live)| before.get(key) != Some(live));
+        if let Some(((block, version), live)) = resurrected {
+            let was = before.get(&(block, version));
+            self.fail(format!(
+                "after a start block {block} is dirty in version {version}, sectors {live:08b}; before it was {was:?}"
+            ));
+        }
+    }
+
     /// What a start calls clean is what the disk has, sector by sector: else it is lost when it is evicted (R2). Looks at
     /// the media; a piece that has been written over does not count, as its checksum tells.
     pub fn check_clean(&mut self, volume: u16, phase: u8) {
@@ -143,14 +191,8 @@ impl World {
         }
         let Some(disk) = self.devices.get(&Device::Backing(volume)) else { return };
         let shift = (8 - u64::from(phase)) % 8;
-        let mut clean = Vec::new();
-        engine.each_piece(volume, |block, p| {
-            if !p.dirty() && !p.zeroes() {
-                clean.push((block, *p));
-            }
-        });
         let mut wrong = None;
-        for (block, p) in clean {
+        for (block, p) in self.pieces(volume).into_iter().filter(|(_, p)| !p.dirty() && !p.zeroes()) {
             let live: Vec<u64> = (0..8).filter(|n| p.live >> n & 1 == 1).collect();
             let Some(first) = live.first() else { continue };
             for (m, at) in self.place_of(volume, block * 8 + first - shift).unwrap_or_default() {
