@@ -117,11 +117,11 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     println!("planted mistakes: {} passed, {} failed", caught.len(), missed.len());
+    if table {
+        table::write(&caught, &missed)?;
+    }
     if !missed.is_empty() {
         bail!("not found: {}", missed.join("; "));
-    }
-    if table {
-        table::write(&caught)?;
     }
     Ok(())
 }
