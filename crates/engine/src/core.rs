@@ -135,8 +135,8 @@ pub(crate) struct Volume<B: Buf> {
     pub reached: Cell<Reached>,
     pub turns: Cell<Turns>,
     /// What SSDs and disk need for reads and for writes, and how many reads and writes the SSDs have under way.
-    pub read_route: Cell<Route>,
-    pub write_route: Cell<Route>,
+    pub read_route: RefCell<Route>,
+    pub write_route: RefCell<Route>,
     pub hitting: Cell<u32>,
     pub absorbing: Cell<u32>,
     /// How often members left with all copies of dirty data, and up to which of them a client was told.

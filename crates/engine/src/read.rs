@@ -55,12 +55,8 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
         let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
         let sooner = core.settings.route
             && !disk_failed
-            && volume.read_route.get().prefers_disk(since, sectors * 512, ssd_line, disk_line);
-        let note = |side, line| {
-            let mut route = volume.read_route.get();
-            route.note(side, core.now(), sectors * 512, line, core.now() - since);
-            volume.read_route.set(route);
-        };
+            && volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line);
+        let note = |side, line| volume.read_route.borrow_mut().note(side, core.now(), sectors * 512, line, core.now() - since);
         if let Some((block, piece)) = sole(core, volume, &range).filter(|(_, p)| p.dirty() || !sooner) {
             volume.hitting.set(ssd_line + 1);
             let fetched = fetch_one(core, volume, block, &piece).await;
@@ -111,9 +107,7 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
         if failed && plan.sooner {
             // What is cached need not have been asked of it.
             unregister(volume, &fills);
-            let mut route = volume.read_route.get();
-            route.disk_failed(core.now(), sectors * 512);
-            volume.read_route.set(route);
+            volume.read_route.borrow_mut().disk_failed(core.now(), sectors * 512);
             disk_failed = true;
             continue;
         }

@@ -216,21 +216,17 @@ fn sooner_on_disk<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, conten
     let (here, there) = (volume.absorbing.get(), volume.disk_in_use.get());
     core.settings.route
         && matches!(content, Content::Data(_))
-        && volume.write_route.get().prefers_disk(core.now(), bytes, here, there)
+        && volume.write_route.borrow().prefers_disk(core.now(), bytes, here, there)
 }
 
 /// Notes what a write took on one side.
 fn note_route<B: Buf>(core: &Core<B>, volume: &Volume<B>, side: Side, bytes: u64, line: u32, since: u64) {
-    let mut route = volume.write_route.get();
-    route.note(side, core.now(), bytes, line, core.now() - since);
-    volume.write_route.set(route);
+    volume.write_route.borrow_mut().note(side, core.now(), bytes, line, core.now() - since);
 }
 
 /// Notes that the disk failed a write: what it fails it does not do soon.
 fn note_failure<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) {
-    let mut route = volume.write_route.get();
-    route.disk_failed(core.now(), bytes);
-    volume.write_route.set(route);
+    volume.write_route.borrow_mut().disk_failed(core.now(), bytes);
 }
 
 /// The items that put `content` into the log.

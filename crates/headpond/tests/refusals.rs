@@ -230,6 +230,24 @@ fn a_missing_device_and_no_witness() {
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
 }
 
+/// A member is who its superblock says, whatever it is called today and in whatever order it is named: the two files have
+/// changed names, as disks do from boot to boot.
+#[test]
+fn cache_devices_under_each_others_names() {
+    let yard = with_dirty_data();
+    fs::rename(yard.path("a"), yard.path("was-a")).unwrap();
+    fs::rename(yard.path("b"), yard.path("a")).unwrap();
+    fs::rename(yard.path("was-a"), yard.path("b")).unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
+    yard.nbd("v").write(4096, &[4; 4096], true).unwrap();
+    daemon.kill();
+    fs::rename(yard.path("a"), yard.path("somewhere-else")).unwrap();
+    let _daemon = yard.serve(&["b", "somewhere-else"]);
+    let mut nbd = yard.nbd("v");
+    assert_eq!((nbd.read(0, 4096).unwrap(), nbd.read(4096, 4096).unwrap()), (vec![3; 4096], vec![4; 4096]));
+}
+
 /// Four cache devices, of which two are only late at a boot: a start on the others takes the late ones for left.
 #[test]
 fn as_many_missing_devices_as_there_are_copies() {

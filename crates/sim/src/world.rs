@@ -205,7 +205,8 @@ impl World {
         }
     }
 
-    /// Reads the superblocks of the devices that are there and holds the election.
+    /// Reads the superblocks of the devices that are there and holds the election. In which order the devices are named
+    /// differs from start to start: which member one is, its superblock alone says.
     pub fn elect(&self, witness: bool) -> Result<Election, Refusal> {
         let mut found = Vec::new();
         for (device, d) in &self.devices {
@@ -222,6 +223,11 @@ impl World {
             if let Ok(s) = newest_superblock(&slots) {
                 found.push(s);
             }
+        }
+        let first = self.operations as usize % found.len().max(1);
+        found.rotate_left(first);
+        if self.operations / 2 % 2 == 1 {
+            found.reverse();
         }
         let vote = match (witness, self.devices.get(&Device::Witness), found.first()) {
             (true, Some(w), Some(s)) if !w.dead => {

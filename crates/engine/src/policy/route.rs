@@ -52,7 +52,7 @@ pub enum Side {
 }
 
 /// What the two sides need for one kind of request. All times are in nanoseconds.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Route {
     ssd: [Cost; 3],
     disk: [Cost; 3],
@@ -81,7 +81,7 @@ impl Route {
     /// Whether the disk is expected to serve a request sooner, with so many in line at each side.
     #[must_use]
     pub fn prefers_disk(&self, now: u64, bytes: u64, ssd_line: u32, disk_line: u32) -> bool {
-        let (ssd, disk) = (self.ssd[class(bytes)], self.disk[class(bytes)]);
+        let (ssd, disk) = (&self.ssd[class(bytes)], &self.disk[class(bytes)]);
         let disk = if disk.ns == 0 { DISK_UNMEASURED_NS } else { disk.aged(now) };
         let expected = |cost: u64, line: u32| cost.saturating_mul(u64::from(line) + 1);
         let soonest = expected(ssd.aged(now), ssd_line);
