@@ -160,7 +160,11 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     }
     let (members, area, sequence, epoch) = {
         let pool = core.pool.borrow();
-        let members: Vec<u8> = pool.in_sync().collect();
+        // One that is about to leave holds no page of it.
+        let mut members: Vec<u8> = pool.in_sync().filter(|m| pool.leaving != Some(*m)).collect();
+        if members.is_empty() {
+            members = pool.in_sync().collect();
+        }
         // A number that no try had before, in this life or another: a page of an older try that a cache device kept in
         // place of ours must not look like ours. Each life writes a superblock before its first checkpoint.
         let sequence = (core.checkpoint_tried.get() + 1).max(pool.sequence * TRIES);

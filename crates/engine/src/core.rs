@@ -56,6 +56,10 @@ pub(crate) struct Pool {
     pub segment_bytes: u64,
     /// The newest epoch in which a member joined.
     pub last_join: u64,
+    /// The member that is being removed: nothing new is put on it.
+    pub leaving: Option<u8>,
+    /// A member is being added or removed.
+    pub busy: bool,
 }
 
 impl Pool {
@@ -305,12 +309,8 @@ impl<B: Buf> Core<B> {
         self.dirty_percent_of(&self.segments.borrow(), &self.pool.borrow())
     }
     pub fn dirty_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
-        let total = u64::from(segments.total_min()) * u64::from(self.settings.dirty_percent) / 100;
-        let held = segments.dirty_segments();
-        let copies = pool.copies_now().max(1) as u64;
-        let members = pool.in_sync().count().max(1) as u64;
-        // A pool of more members holds more pairs than the smallest member has slots.
-        let of_segments = held * copies * 100 / (total * members).max(1);
+        let total = u64::from(segments.total_sets(pool.copies_now())) * u64::from(self.settings.dirty_percent) / 100;
+        let of_segments = segments.dirty_segments() * 100 / total.max(1);
         // Fragments can fill the map before their data fills the segments.
         let of_pieces = segments.dirty * 100 / (self.most_pieces_of(pool) * 9 / 10).max(1);
         of_segments.max(of_pieces).min(200) as u32

@@ -110,6 +110,12 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
+/// Which member of its pool a superblock says that it is on, by number and identity.
+#[must_use]
+pub fn identity(s: &Superblock) -> Option<(u8, [u8; 16])> {
+    s.members.get(usize::from(s.member)).map(|m| (s.member, m.id))
+}
+
 /// The members that a superblock calls in sync, as bits.
 fn in_sync_of(s: &Superblock) -> u64 {
     let in_sync = s.members.iter().enumerate().filter(|(_, m)| m.state == MemberState::InSync);
@@ -146,7 +152,8 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
         if s.pool != newest.pool || known.is_none_or(|(a, b)| a.id != b.id && s.epoch > newest.epoch) {
             return Err(Refusal::Foreign { device });
         }
-        if found.iter().skip(device + 1).any(|o| o.member == s.member) {
+        // A device that has left may come back beside the one that has its number now.
+        if found.iter().skip(device + 1).any(|o| identity(o) == identity(s)) {
             return Err(Refusal::Twice { member: s.member });
         }
     }

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::stats::PoolStats;
 use crate::status::{MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
-use crate::{checkpoint, destage, read, recovery, space};
+use crate::{checkpoint, destage, joining, read, recovery, space};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -84,6 +84,8 @@ impl<B: Buf> Engine<B> {
             left: s.left,
             segment_bytes,
             last_join: 0,
+            leaving: None,
+            busy: false,
         };
         let core = Rc::new(Core {
             settings,
@@ -437,13 +439,13 @@ async fn watch<B: Buf>(core: Rc<Core<B>>) {
 }
 
 /// Whether a command was cancelled.
-struct Cancel {
+pub(crate) struct Cancel {
     id: CommandId,
     cancelled: Rc<RefCell<BTreeSet<u64>>>,
 }
 
 impl Cancel {
-    fn wanted(&self) -> bool {
+    pub(crate) fn wanted(&self) -> bool {
         self.cancelled.borrow_mut().remove(&self.id.0)
     }
 }
@@ -459,6 +461,8 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
             clean(core, &v, cancel).await?;
             v.disk_flusher.flush().await.map_err(|_| CommandError::Disk)
         }
+        Command::AddMember { member, id, bytes } => joining::add(core, member, id, bytes, cancel).await,
+        Command::RemoveMember { member } => joining::remove(core, member, cancel).await,
         Command::Checkpoint => checkpoint_now(core).await,
         Command::Stop => stop(core).await,
         Command::Cancel(_) => Ok(()),
@@ -466,7 +470,7 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
 }
 
 /// Takes a checkpoint that begins after the call.
-async fn checkpoint_now<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
+pub(crate) async fn checkpoint_now<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     // One that runs now began before: wait for it, then for another.
     for _ in 0..2 {
         let done = core.checkpoints_done.get();
@@ -702,6 +706,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         segments: segments.total(),
         segments_free: segments.free_total(),
         dirty_percent: core.dirty_percent_of(&segments, &pool),
+        lacking_copies: segments.lacking(pool.copies_now()),
         members: pool
             .members
             .iter()
@@ -713,6 +718,8 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                 bytes: m.layout.size,
                 segments: if m.state == MemberState::InSync { m.layout.slots() } else { 0 },
                 segments_free: segments.free_on(n as u8),
+                dirty: segments.dirty_on(n as u8),
+                leaving: pool.leaving == Some(n as u8),
             })
             .collect(),
         volumes: core

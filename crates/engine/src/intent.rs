@@ -125,6 +125,15 @@ impl<B: Buf> Intent<B> {
         }
     }
 
+    /// A member has joined that has none of the pages: until it has them nothing counts as written.
+    pub fn member_joined(&self) {
+        for p in self.pages.borrow_mut().iter_mut() {
+            p.written = IntentPage::empty(p.wanted.page, p.wanted.volume);
+            p.durable = p.written.clone();
+            p.needs = true;
+        }
+    }
+
     /// Membership has changed: whoever waits looks again.
     pub fn wake(&self) {
         self.changed.notify();

@@ -232,6 +232,20 @@ pub enum Command {
         /// The volume.
         volume: u16,
     },
+    /// Take a cache device into the pool. What is on it is lost, without a question.
+    AddMember {
+        /// The number it is to have, which is also its device's: [`Device::Member`]. One that no member in sync has.
+        member: u8,
+        /// Its identity, random.
+        id: [u8; 16],
+        /// Its size in bytes.
+        bytes: u64,
+    },
+    /// Take a cache device out of the pool, after all that is dirty on it was copied to others.
+    RemoveMember {
+        /// Its number.
+        member: u8,
+    },
     /// Take a checkpoint now.
     Checkpoint,
     /// End cleanly. No request is answered any more.
@@ -268,6 +282,21 @@ pub enum CommandError {
     },
     /// No cache device is left, or no majority.
     NoMembers,
+    /// There is no cache device of this number, or it has left already.
+    NoSuchMember,
+    /// The number is that of a cache device in sync, or too large; or the identity is known.
+    MemberTaken,
+    /// The cache device is too small for the pool.
+    MemberSmall {
+        /// The least that would do, in bytes.
+        least: u64,
+    },
+    /// The new cache device failed before it was a member.
+    MemberFailed,
+    /// Without it there would be fewer cache devices than copies.
+    TooFewMembers,
+    /// Another cache device is being added or removed.
+    MembersBusy,
 }
 
 impl fmt::Display for CommandError {
@@ -293,6 +322,25 @@ impl fmt::Display for CommandError {
             CommandError::Lost { blocks } => write!(
                 f,
                 "{blocks} blocks hold data that was not on the disk yet, and no copy of it can be read: they fail rather than show what was there before. All else is on the disk. Bring the missing cache devices back and start the pool again; or detach with --give-up-lost, and the disk keeps in those blocks what it had before."
+            ),
+            CommandError::NoSuchMember => f.write_str(
+                "The pool has no such cache device, or it has left already. Nothing was changed. `headpond status` lists its cache devices.",
+            ),
+            CommandError::MemberTaken => f.write_str(
+                "The pool has no number free for another cache device, or has this one already. Nothing was changed. Remove one first.",
+            ),
+            CommandError::MemberSmall { least } => write!(
+                f,
+                "The device is too small to be a cache device of this pool, which needs {least} bytes. Nothing was changed. Use a larger one."
+            ),
+            CommandError::MemberFailed => f.write_str(
+                "The new device failed before it was a cache device. The pool is as it was; what was on the device may be overwritten. Look at the kernel's log, and use another one.",
+            ),
+            CommandError::TooFewMembers => f.write_str(
+                "Without this cache device dirty data could not have all its copies. Nothing was changed. Add another cache device first.",
+            ),
+            CommandError::MembersBusy => f.write_str(
+                "Another cache device is being added or removed. Nothing was changed. Wait for its end, or cancel it.",
             ),
             CommandError::NoMembers => f.write_str(
                 "Too few cache devices and votes are left for this. Data on the disk is as it was. Bring the missing devices back.",

@@ -17,6 +17,7 @@ mod exec;
 mod fetch;
 mod flush;
 mod intent;
+mod joining;
 mod log;
 pub mod marks;
 mod membership;

@@ -607,7 +607,7 @@ impl<B: Buf> Core<B> {
         };
         let (free, total) = {
             let s = self.segments.borrow();
-            (s.free_min(), s.total_min())
+            (s.free_sets(copies), s.total_sets(copies))
         };
         let ahead = (total * self.settings.free_percent / 100).max(1);
         let needed = match draw {

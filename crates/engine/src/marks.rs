@@ -52,6 +52,20 @@ marks! {
     CopiesMissing,
     /// The disk fails a write that the log could take, and takes.
     SoonerFails,
+    /// A new cache device is in the pool.
+    MemberJoined,
+    /// A new cache device fails before it is in the pool.
+    NewMemberFails,
+    /// The epoch of a new cache device comes to nothing, and the next one is without it.
+    JoinFails,
+    /// Copies that a new cache device should have brought cannot be made.
+    CopiesStayLacking,
+    /// A cache device is removed, empty of what is dirty.
+    MemberRemoved,
+    /// A cache device that was to be removed stays.
+    RemovalGivenUp,
+    /// There is no room for what a cache device holds that is to be removed: it is destaged.
+    RemovalDestages,
     /// A write waits for destage to win space.
     WriteWaitsForRoom,
     /// There is no room, and not for dirty data: destage would win none.

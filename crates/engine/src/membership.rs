@@ -1,7 +1,8 @@
 //! Membership: who is in sync, decided by epochs durable on a majority of members and witness (R7), and the
 //! superblocks and witness records that say so.
 
-use crate::core::{Core, Volume};
+use crate::core::{Core, Member, Volume};
+use crate::intent::write_pages;
 use crate::io::{Buf, Device, DeviceOp};
 use crate::marks::Mark;
 use alloc::rc::Rc;
@@ -43,7 +44,7 @@ impl<B: Buf> Core<B> {
         if begins {
             // A task of its own: whoever noticed may be forgotten, the change may not.
             let before = self.pool.borrow().in_sync().collect();
-            self.exec.spawn(change(self.clone(), before));
+            self.exec.spawn(change(self.clone(), before, None));
         }
         self.wait_settled().await;
     }
@@ -163,9 +164,9 @@ impl<B: Buf> Core<B> {
         self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok()
     }
 
-    /// Raises the epoch with the present members: after a member was taken out or put in. Whether a majority of the
-    /// votes of `before` (and the witness) has it durably.
-    async fn raise_epoch(self: &Rc<Self>, before: &[u8]) -> Raised {
+    /// Raises the epoch with the present members: after a member was taken out, or `joins` was put in. Whether a majority
+    /// of the votes of `before` (and the witness) has it durably.
+    async fn raise_epoch(self: &Rc<Self>, before: &[u8], joins: Option<u8>) -> Raised {
         loop {
             let wait = self.superblock_free.wait();
             if !self.superblock_busy.get() {
@@ -178,17 +179,31 @@ impl<B: Buf> Core<B> {
         self.pool.borrow_mut().epoch += 1;
         let members: Vec<u8> = self.pool.borrow().in_sync().collect();
         let witness = self.pool.borrow().witness;
-        let voted = witness && self.put_witness().await;
+        // The witness first, who alone may remember who left. One that joins it must not know before any member does: a
+        // crash would leave it asking for a member that nobody else has heard of.
+        let mut voted = witness && joins.is_none() && self.put_witness().await;
         let voters = before.len() + usize::from(witness);
-        let votes_without =
-            |failed: &[u8]| members.iter().filter(|m| !failed.contains(m) && before.contains(m)).count() + usize::from(voted);
+        let votes_without = |failed: &[u8], voted: bool| {
+            members.iter().filter(|m| !failed.contains(m) && before.contains(m)).count() + usize::from(voted)
+        };
         // Where no majority can come of it, no member writes down what only it believes.
-        let hopeless = !members.is_empty() && votes_without(&[]) * 2 <= voters;
+        let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;
         self.mark_if(hopeless, Mark::HopelessEpoch);
-        let failed = if hopeless { Vec::new() } else { self.put_superblocks(&members).await };
+        let mut failed = Vec::new();
+        if let Some(joins) = joins.filter(|_| !hopeless) {
+            // Itself before the others: none of them is ever to miss one that does not know yet that it is a member.
+            failed = self.put_superblocks(&[joins]).await;
+        }
+        if !hopeless && failed.is_empty() {
+            let others: Vec<u8> = members.iter().copied().filter(|m| joins != Some(*m)).collect();
+            failed = self.put_superblocks(&others).await;
+        }
+        if joins.is_some() && witness && failed.is_empty() && !hopeless {
+            voted = self.put_witness().await;
+        }
         self.superblock_busy.set(false);
         self.superblock_free.notify();
-        let votes = votes_without(&failed);
+        let votes = votes_without(&failed, voted);
         Raised {
             // The last member cannot vote itself out: there the witness alone remembers.
             majority: votes * 2 > voters || (members.is_empty() && (voted || !witness)),
@@ -209,11 +224,96 @@ pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8]) {
     before.extend_from_slice(missing);
     core.mark(Mark::LeftAtStart);
     core.pool.borrow_mut().changing = true;
-    change(core.clone(), before).await;
+    change(core.clone(), before, None).await;
 }
 
-/// One membership change: takes out all members that failed, until the rest agrees.
-async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
+/// Puts `entry` in as member `member`, in an epoch of its own: any two majorities of memberships that differ by one member
+/// share a vote, which those that differ by more need not. Whether it is in.
+pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) -> bool {
+    loop {
+        core.wait_settled().await;
+        // What failed meanwhile has to leave first.
+        if core.pool.borrow().failing == 0 {
+            break;
+        }
+    }
+    let before: Vec<u8> = {
+        let mut pool = core.pool.borrow_mut();
+        let before = pool.in_sync().collect();
+        pool.changing = true;
+        let m = usize::from(member);
+        if m < pool.members.len() {
+            pool.members[m] = entry
+        } else {
+            pool.members.push(entry)
+        }
+        before
+    };
+    let raised = core.raise_epoch(&before, Some(member)).await;
+    let joined = {
+        let mut pool = core.pool.borrow_mut();
+        for m in raised.failed {
+            pool.failing |= 1 << m;
+        }
+        let joined = raised.majority && pool.failing == 0;
+        if joined {
+            pool.last_join = pool.epoch;
+        } else {
+            pool.failing |= 1 << member;
+        }
+        joined
+    };
+    if !joined {
+        core.mark(Mark::JoinFails);
+        change(core.clone(), before, None).await;
+        return false;
+    }
+    core.mark(Mark::MemberJoined);
+    let slots = core.pool.borrow().members[usize::from(member)].layout.slots();
+    core.segments.borrow_mut().add_member(member, slots);
+    for volume in core.all_volumes() {
+        volume.intent.member_joined();
+    }
+    settled(core, &before);
+    for volume in core.all_volumes() {
+        write_pages(core, &volume);
+    }
+    core.want_checkpoint();
+    true
+}
+
+/// Takes out a member that nothing dirty is on any more.
+pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) {
+    core.wait_settled().await;
+    let before: Vec<u8> = {
+        let mut pool = core.pool.borrow_mut();
+        if !pool.is_in_sync(member) {
+            return;
+        }
+        pool.changing = true;
+        pool.failing |= 1 << member;
+        pool.in_sync().collect()
+    };
+    change(core.clone(), before, Some(member)).await;
+}
+
+impl<B: Buf> Core<B> {
+    /// Whether an epoch in which `members` are in sync would have the votes: those of them that are in sync now, and the
+    /// witness, if it can be reached.
+    pub(crate) async fn would_have_votes(&self, members: &[u8]) -> bool {
+        let (before, witness) = {
+            let pool = self.pool.borrow();
+            (pool.in_sync().collect::<Vec<u8>>(), pool.witness)
+        };
+        let reached = witness && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
+        let votes = members.iter().filter(|m| before.contains(m)).count() + usize::from(reached);
+        votes * 2 > before.len() + usize::from(witness)
+    }
+}
+
+/// One membership change: takes out all members that failed, until the rest agrees. `retires` goes by choice, and leaves
+/// nothing behind.
+async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, retires: Option<u8>) {
     let left_before = core.pool.borrow().left;
     let majority = loop {
         {
@@ -225,9 +325,10 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
                 }
             }
             let now: Vec<u8> = pool.in_sync().collect();
-            pool.left = left_before.saturating_add(before.iter().filter(|m| !now.contains(m)).count() as u8);
+            pool.left =
+                left_before.saturating_add(before.iter().filter(|m| !now.contains(m) && retires != Some(**m)).count() as u8);
         }
-        let raised = core.raise_epoch(&before).await;
+        let raised = core.raise_epoch(&before, None).await;
         for m in raised.failed {
             core.mark(Mark::FailsUnderEpoch);
             core.pool.borrow_mut().failing |= 1 << m;
@@ -236,13 +337,19 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
             break raised.majority;
         }
     };
-    let gone: Vec<u8> = {
+    {
         let mut pool = core.pool.borrow_mut();
         core.mark_if(!majority, Mark::NoMajority);
         core.mark_if(pool.in_sync().next().is_none(), Mark::LastMemberLeft);
         pool.stalled |= !majority;
-        before.iter().copied().filter(|m| !pool.is_in_sync(*m)).collect()
-    };
+    }
+    settled(&core, &before);
+    core.exec.spawn(purge_lost(core.clone()));
+}
+
+/// Membership is decided, and another one than that of `before`: what follows from it, and whoever waited goes on.
+fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
+    let gone: Vec<u8> = before.iter().copied().filter(|m| !core.pool.borrow().is_in_sync(*m)).collect();
     for m in &gone {
         core.segments.borrow_mut().drop_member(*m);
         core.stats.borrow_mut().members_left += 1;
@@ -255,15 +362,14 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>) {
             volume.losses.set(volume.losses.get() + 1);
         }
         drop(segments);
-        volume.dirty_log.seal(&core);
-        volume.clean_log.seal(&core);
+        volume.dirty_log.seal(core);
+        volume.clean_log.seal(core);
         volume.intent.wake();
         volume.work.notify();
     }
     core.pool.borrow_mut().changing = false;
     core.membership.notify();
     core.space.notify();
-    core.exec.spawn(purge_lost(core.clone()));
 }
 
 /// Lets go of clean pieces whose only copy was on a member that left. Reads already take them for missing; this frees

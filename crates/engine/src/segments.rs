@@ -92,13 +92,26 @@ impl Segments {
         self.total_slots[m] = slots;
     }
 
-    /// Forgets the slots of a member that left. Copies on it are gone; returns the segments that had one.
-    pub fn drop_member(&mut self, member: u8) -> Vec<u32> {
+    /// Takes no new segment to a member; what is there stays.
+    pub fn close_member(&mut self, member: u8) {
         let m = usize::from(member);
         if m < self.free_slots.len() {
             self.free_slots[m].clear();
             self.total_slots[m] = 0;
         }
+    }
+
+    /// Takes new segments to a member again that was closed; it has `slots` slots.
+    pub fn open_member(&mut self, member: u8, slots: u32) {
+        self.add_member(member, slots);
+        let taken: BTreeSet<u32> =
+            self.iter().flat_map(|(_, s)| s.places()).filter(|p| p.member == member).map(|p| p.slot).collect();
+        self.free_slots[usize::from(member)].retain(|slot| !taken.contains(slot));
+    }
+
+    /// Forgets the slots of a member that left. Copies on it are gone; returns the segments that had one.
+    pub fn drop_member(&mut self, member: u8) -> Vec<u32> {
+        self.close_member(member);
         let mut hit = Vec::new();
         for (n, s) in self.table.iter_mut().enumerate() {
             if s.state == SegmentState::Free {
@@ -143,18 +156,14 @@ impl Segments {
         self.free_slots.get(usize::from(member)).map_or(0, |s| s.len() as u32)
     }
 
-    /// Free slots on the member that has the fewest, of those that have any slots: what mirrored segments can count on.
-    pub fn free_min(&self) -> u32 {
-        (0..self.total_slots.len())
-            .filter(|m| self.total_slots[*m] > 0)
-            .map(|m| self.free_slots[m].len() as u32)
-            .min()
-            .unwrap_or(0)
+    /// Segments of `copies` copies, each on a member of its own, that the free slots are enough for.
+    pub fn free_sets(&self, copies: usize) -> u32 {
+        sets(self.free_slots.iter().map(|s| s.len() as u64), copies)
     }
 
-    /// Slots on the member that has the fewest, of those that have any.
-    pub fn total_min(&self) -> u32 {
-        self.total_slots.iter().copied().filter(|n| *n > 0).min().unwrap_or(0)
+    /// The same of all slots that there are.
+    pub fn total_sets(&self, copies: usize) -> u32 {
+        sets(self.total_slots.iter().map(|n| u64::from(*n)), copies)
     }
 
     /// Slots in all.
@@ -363,6 +372,17 @@ impl Segments {
         self.iter().filter(|(_, s)| s.takes_dirty_space() && s.dirty == 0 && s.pins == 0 && freed(s)).count() as u64
     }
 
+    /// Dirty pieces that have a copy, and fewer than `copies`.
+    pub fn lacking(&self, copies: usize) -> u64 {
+        let lacks = |s: &Segment| (1..copies).contains(&s.places().count());
+        self.iter().filter(|(_, s)| lacks(s)).map(|(_, s)| u64::from(s.dirty)).sum()
+    }
+
+    /// Dirty pieces of which a copy is on a member.
+    pub fn dirty_on(&self, member: u8) -> u64 {
+        self.iter().filter(|(_, s)| s.places().any(|p| p.member == member)).map(|(_, s)| u64::from(s.dirty)).sum()
+    }
+
     /// Slots that the next checkpoint will free.
     pub fn limbo(&self) -> u32 {
         self.iter().filter(|(_, s)| s.state == SegmentState::Limbo).count() as u32
@@ -409,6 +429,37 @@ impl Segments {
     }
 }
 
+/// How many sets of `copies` slots on different members can be made of what the members have, at most two a set: whoever
+/// has most is in each, and no more than the others have.
+fn sets(slots: impl Iterator<Item = u64>, copies: usize) -> u32 {
+    let (sum, most) = slots.fold((0, 0), |(sum, most), n| (sum + n, n.max(most)));
+    let sets = match copies {
+        0 => 0,
+        1 => sum,
+        _ => (sum / 2).min(sum - most),
+    };
+    u32::try_from(sets).unwrap_or(u32::MAX)
+}
+
 fn members_modulus(n: usize) -> u8 {
     n.clamp(1, 255) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_member_does_not_keep_the_others_from_making_pairs() {
+        let mut s = Segments::default();
+        (0..3).for_each(|m| s.add_member(m, 10));
+        assert_eq!((s.free_sets(1), s.free_sets(2), s.total_sets(2)), (30, 15, 15));
+        s.close_member(0);
+        assert_eq!((s.free_sets(1), s.free_sets(2)), (20, 10));
+        (0..10).for_each(|n| drop(s.open(n, Class::Mirrored, 0, 2)));
+        assert_eq!((s.free_sets(2), s.open(11, Class::Mirrored, 0, 2)), (0, None));
+        s.add_member(0, 1);
+        s.add_member(1, 9);
+        assert_eq!((s.free_sets(1), s.free_sets(2)), (10, 1));
+    }
 }

@@ -42,7 +42,7 @@ impl<B: Buf> Core<B> {
 
     /// Whether a write may be absorbed.
     pub(crate) fn room_for_dirty(self: &Rc<Self>, volume: &Volume<B>) -> bool {
-        let free = self.segments.borrow().free_min();
+        let free = self.free();
         let open = volume.dirty_log.position(self).is_some();
         let room = (free > self.settings.reserve_segments || open && free == self.settings.reserve_segments)
             && self.dirty_percent() < 100
@@ -62,9 +62,14 @@ impl<B: Buf> Core<B> {
         self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
     }
 
+    /// Segments that dirty data can be put into.
+    pub(crate) fn free(&self) -> u32 {
+        self.segments.borrow().free_sets(self.pool.borrow().copies_now())
+    }
+
     /// Free segments to keep ahead of demand.
     fn free_target(&self) -> u32 {
-        let total = self.segments.borrow().total_min();
+        let total = self.segments.borrow().total_sets(self.pool.borrow().copies_now());
         self.settings.reserve_segments + 2 * (total * self.settings.free_percent / 100).max(1)
     }
 
@@ -93,7 +98,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
         if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) {
             checkpoint(&core).await;
         }
-        while core.segments.borrow().free_min() < core.free_target() || core.map_is_nearly_full() {
+        while core.free() < core.free_target() || core.map_is_nearly_full() {
             if !win_one(&core).await {
                 break;
             }
@@ -200,7 +205,7 @@ fn thin_one<B: Buf>(core: &Core<B>) -> bool {
 /// Moves what is dirty out of a mirrored segment that holds little of it.
 async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
     let capacity = core.pool.borrow().segment_sectors() / 8;
-    if core.segments.borrow().free_min() < 2 {
+    if core.free() < 2 {
         return false;
     }
     let found = core

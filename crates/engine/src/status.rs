@@ -28,6 +28,8 @@ pub struct Status {
     pub segments_free: u64,
     /// How full the space for dirty data is, in percent.
     pub dirty_percent: u32,
+    /// Dirty pieces on fewer copies than they could have, and on one at least: they are being copied.
+    pub lacking_copies: u64,
     /// The cache devices.
     pub members: Vec<MemberStatus>,
     /// The volumes.
@@ -51,6 +53,10 @@ pub struct MemberStatus {
     pub segments: u32,
     /// Free ones.
     pub segments_free: u32,
+    /// Dirty pieces of which a copy is on it.
+    pub dirty: u64,
+    /// Whether it is being emptied, to be removed.
+    pub leaving: bool,
 }
 
 /// A volume.

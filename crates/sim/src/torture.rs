@@ -2,6 +2,7 @@
 //! after crash, and ends by healing everything: all I/O ends, all dirty data reaches the disk, and the disk alone is
 //! what the clients wrote.
 
+mod joins;
 mod outcome;
 mod plan;
 
@@ -34,6 +35,8 @@ struct Run {
     lost: Option<u8>,
     /// A second member is gone: what was on the two alone fails.
     second_lost: bool,
+    /// Cache devices that have been added so far: each has an identity of its own.
+    added: u8,
     /// The pool does not start without the two: the run is over.
     refused: bool,
     /// Volumes that clients use.
@@ -66,6 +69,7 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         cursors: vec![0; clients],
         lost: None,
         second_lost: false,
+        added: 0,
         refused: false,
         attached: vec![0],
     };
@@ -141,6 +145,9 @@ impl Run {
             }
             if self.refused {
                 return Ok(());
+            }
+            if self.plan.joins && self.rng.one_in(2) {
+                self.change_members(n)?;
             }
         }
         let budget = self.plan.operations;

@@ -50,8 +50,8 @@ struct Asked {
     kind: AskedKind,
     submitted: u64,
     at: u64,
-    /// Members that had left when it was submitted.
-    left: u64,
+    /// The epoch in which it was submitted.
+    epoch: u64,
 }
 
 enum AskedKind {
@@ -111,6 +111,8 @@ pub struct World {
     pub violation: Option<Violation>,
     /// Copies of what is acknowledged are counted on the media.
     pub count_copies: bool,
+    /// A member was lost, and what it had a copy of may not have another one yet.
+    pub copies_lacking: bool,
     /// The device operation with this number, of those counted in `operations`, fails.
     pub fail_operation: Option<u64>,
     holds: Option<Holds>,
@@ -157,6 +159,7 @@ impl World {
             unasked_disk_reads: 0,
             violation: None,
             count_copies: true,
+            copies_lacking: false,
             fail_operation: None,
             holds: None,
             holds_answers: false,
@@ -286,9 +289,9 @@ impl World {
         self.asked.values().map(|a| self.now - a.at).max().unwrap_or(0)
     }
 
-    /// Members that have left, in runs that count copies.
-    fn members_left(&self) -> u64 {
-        self.engine.as_ref().filter(|_| self.count_copies).map_or(0, |e| e.status().stats.members_left)
+    /// The pool's epoch, in runs that count copies.
+    fn epoch(&self) -> u64 {
+        self.engine.as_ref().filter(|_| self.count_copies).map_or(0, |e| e.status().epoch)
     }
 
     fn ask(&mut self, volume: u16, kind: AskedKind, request: Request<SimBuf>) -> u64 {
@@ -301,8 +304,8 @@ impl World {
             now
         });
         self.say(|| format!("request {id}: {}", in_words(&request)));
-        let left = self.members_left();
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, left });
+        let epoch = self.epoch();
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, epoch });
         if let Some(e) = &self.engine {
             e.request(volume, RequestId(id), request);
         }
@@ -656,8 +659,9 @@ impl World {
                     o.end(*write, ok, ok && *durable);
                 }
                 if let Some(r) = record.filter(|_| ok && self.count_copies) {
-                    // One that a member left under may rest on the other copy, as what was acknowledged just before.
-                    let earlier = self.members_left() > a.left;
+                    // One that a member left under, or joined, may rest on the other copy, as what was acknowledged just
+                    // before.
+                    let earlier = self.epoch() > a.epoch;
                     self.copies_of(a.volume, r.sector, r.sectors, *durable, earlier);
                 }
             }

@@ -4,8 +4,9 @@
 //! is where it happens, until the command ends before its k-th. Whatever comes of the command: it ends, the pool starts,
 //! nothing that was acknowledged is lost, and the volumes can be detached.
 
-use headpond_engine::Command;
+use headpond_engine::{Command, Device};
 use headpond_engine::format::Mode;
+use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
 use headpond_sim::world::Timing;
 
@@ -19,6 +20,10 @@ enum Managed {
     Destage,
     Checkpoint,
     Stop,
+    /// Of a third cache device.
+    Add,
+    /// Of one of three.
+    Remove,
 }
 
 /// What happens at the k-th operation.
@@ -32,9 +37,9 @@ enum Blow {
     PowerGoes,
 }
 
-/// A pool of two cache devices and a witness, with data of every kind on its volume; at rest.
-fn scene(story: &str, seed: u64) -> Scene {
-    let stage = Stage { timing: || Timing::Random(10_000, 400_000), seed, ..Stage::default() };
+/// A pool of cache devices and a witness, with data of every kind on its volume; at rest.
+fn scene(story: &str, seed: u64, members: u8) -> Scene {
+    let stage = Stage { members, timing: || Timing::Random(10_000, 400_000), seed, ..Stage::default() };
     let mut s = Scene::new(story, stage);
     for n in 0..24 {
         // Small ones, far apart so that they are no stream, some over each other; every sixth is large and goes past the
@@ -58,7 +63,11 @@ fn scene(story: &str, seed: u64) -> Scene {
 
 /// One blow at the `k`-th operation of a command; whether the command had so many.
 fn strike(managed: Managed, blow: Blow, k: u64) -> bool {
-    let mut t = scene(&format!("{managed:?}, {blow:?} at operation {k}"), k);
+    let members = if matches!(managed, Managed::Remove) { 3 } else { 2 };
+    let mut t = scene(&format!("{managed:?}, {blow:?} at operation {k}"), k, members);
+    if let Managed::Add = managed {
+        t.world.devices.insert(Device::Member(2), SimDevice::new(t.stage.member_bytes(), None));
+    }
     if let Managed::Start = managed {
         t.world.kill();
     }
@@ -75,6 +84,8 @@ fn strike(managed: Managed, blow: Blow, k: u64) -> bool {
         Managed::Destage => t.world.command(Command::Destage { volume: 0 }),
         Managed::Checkpoint => t.world.command(Command::Checkpoint),
         Managed::Stop => t.world.command(Command::Stop),
+        Managed::Add => t.world.command(Command::AddMember { member: 2, id: [77; 16], bytes: t.stage.member_bytes() }),
+        Managed::Remove => t.world.command(Command::RemoveMember { member: 0 }),
     };
     let struck = if fails {
         let end = t.end_of(id);
@@ -156,4 +167,14 @@ fn a_checkpoint_survives_each_of_its_operations_failing() {
 #[test]
 fn a_clean_end_survives_each_of_its_operations_failing() {
     strike_everywhere(Managed::Stop);
+}
+
+#[test]
+fn adding_a_cache_device_survives_each_of_its_operations_failing() {
+    strike_everywhere(Managed::Add);
+}
+
+#[test]
+fn removing_a_cache_device_survives_each_of_its_operations_failing() {
+    strike_everywhere(Managed::Remove);
 }

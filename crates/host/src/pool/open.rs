@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headpond_engine::create::newest_witness;
-use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
+use headpond_engine::election::{Election, Refusal, WitnessVote, elect, identity};
 use headpond_engine::io::Device;
 use headpond_format::{Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 
@@ -58,7 +58,9 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     let witness = witness.map(|claim| Given { device: Device::Witness, claim, pace: None });
     let mut open = OpenPool { election, devices: witness.into_iter().collect(), stale: Vec::new() };
     for (superblock, claim) in found.iter().zip(claims) {
-        match open.election.present.contains(&superblock.member) {
+        let known = open.election.superblock.members.get(usize::from(superblock.member)).map(|m| (superblock.member, m.id));
+        // Its number may be another device's by now.
+        match known == identity(superblock) && open.election.present.contains(&superblock.member) {
             true => open.devices.push(Given { device: Device::Member(superblock.member), claim, pace: None }),
             false => open.stale.push(claim),
         }

@@ -16,6 +16,10 @@ pub struct Totals {
     pub in_recovery: u64,
     /// Members lost.
     pub members_lost: u64,
+    /// Members added.
+    pub members_added: u64,
+    /// Members removed by choice.
+    pub members_removed: u64,
     /// Times that a lost member was there alone at a start, and was taken: nothing had been acknowledged that it lacked.
     pub back_taken: u64,
     /// Times that it was refused.
@@ -39,6 +43,8 @@ impl Totals {
         self.deaths += o.deaths;
         self.in_recovery += o.in_recovery;
         self.members_lost += o.members_lost;
+        self.members_added += o.members_added;
+        self.members_removed += o.members_removed;
         self.back_taken += o.back_taken;
         self.back_refused += o.back_refused;
         self.operations += o.operations;

@@ -73,6 +73,8 @@ pub struct Plan {
     pub dead_sectors: bool,
     /// At some point the witness is lost for good.
     pub lose_witness: bool,
+    /// Cache devices are added and removed, and lost when all has its copies again.
+    pub joins: bool,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -98,6 +100,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("disk-errors", |p| p.disk_errors > 0),
     ("dead-sectors", |p| p.dead_sectors),
     ("witness-lost", |p| p.lose_witness),
+    ("joins", |p| p.joins),
     ("routed", |p| p.settings.route),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
@@ -174,6 +177,7 @@ impl Plan {
             disk_errors: 0,
             dead_sectors: false,
             lose_witness: false,
+            joins: false,
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -187,6 +191,7 @@ impl Plan {
         .with_rot(&mut r)
         .with_loss(&mut r)
         .with_lasting(&mut Rng::new(seed ^ 0x1a57_1146))
+        .with_joins(&mut Rng::new(seed ^ 0x6a6f_696e))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -216,6 +221,12 @@ impl Plan {
         let lose_witness = r.one_in(12) && !self.lose_member && !self.sickness.any();
         let settings = Settings { route: r.one_in(4), ..self.settings };
         Self { dead_sectors, lose_witness, settings, ..self }
+    }
+
+    /// Cache devices come and go, where nothing else takes a copy or a vote: how many may be lost is then known.
+    fn with_joins(self, r: &mut Rng) -> Self {
+        let quiet = !self.lose_member && !self.sickness.any() && self.rot == 0 && !self.lose_witness;
+        Self { joins: r.one_in(4) && quiet && self.disk_errors == 0 && !self.dead_sectors, ..self }
     }
 
     /// How the member is lost, and whether dirty data is taken on one copy then.
@@ -248,7 +259,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -278,6 +289,7 @@ impl fmt::Display for Plan {
             if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
             if self.dead_sectors { ", sectors of the disk die" } else { "" },
             if self.lose_witness { ", the witness is lost for good" } else { "" },
+            if self.joins { ", cache devices come and go" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )

@@ -63,7 +63,7 @@ impl World {
         let in_sync = status.members.iter().filter(|m| m.in_sync && alive(m.number)).count();
         let unnoticed = status.members.iter().any(|m| m.in_sync && !alive(m.number));
         // What was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
-        let lost = unnoticed || earlier && in_sync < status.members.len();
+        let lost = unnoticed || earlier && (in_sync < status.members.len() || status.lacking_copies > 0);
         let need = if lost { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
         // A few sectors of each write: a count of all would cost more than it finds.
         for s in [sector, sector + sectors / 2, sector + sectors - 1] {
@@ -125,7 +125,7 @@ impl World {
             if (s.live, s.dirty) != (live, dirty) {
                 wrong = Some(format!("segment {n} counts {} pieces, {} dirty; the map has {live}, {dirty}", s.live, s.dirty));
             }
-            if whole && self.count_copies && dirty > 0 && s.places().count() < copies {
+            if whole && self.count_copies && !self.copies_lacking && dirty > 0 && s.places().count() < copies {
                 wrong = Some(format!("segment {n} holds {dirty} dirty pieces on {} copies", s.places().count()));
             }
         });
