@@ -27,6 +27,9 @@ pub struct Election {
     pub missing: Vec<u8>,
     /// Members that are present and stale: never read, only rebuilt.
     pub stale: Vec<u8>,
+    /// The witness's epoch, where it is newer than the superblock's: it was told of one that no member had heard of when
+    /// the daemon died. The start raises another, lest the witness ask for what it knows when one of them is missing.
+    pub unheard: Option<u64>,
 }
 
 /// Why a pool does not start by itself.
@@ -166,6 +169,7 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     let is_present = |m: u8| found.iter().any(|s| s.member == m && known(s, m) == known(&newest, m));
     let (present, missing): (Vec<u8>, Vec<u8>) = in_sync.iter().partition(|m| is_present(**m));
     let stale = found.iter().map(|s| s.member).filter(|m| !present.contains(m)).collect();
+    let mut unheard = None;
     if let WitnessVote::Found(w) = witness
         && w.pool == newest.pool
         && w.epoch > newest.epoch
@@ -176,6 +180,7 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
         if !all_here {
             return Err(Refusal::Stale { pool: newest.name.clone(), epoch: newest.epoch, newest: w.epoch, needed });
         }
+        unheard = Some(w.epoch);
     }
     let voters = in_sync.len() + usize::from(witness != WitnessVote::None);
     let witness_missing = match witness {
@@ -187,5 +192,5 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     if unknown > voters / 2 || present.is_empty() {
         return Err(Refusal::TooFewVotes { pool: newest.name.clone(), epoch: newest.epoch, missing, witness_missing });
     }
-    Ok(Election { superblock: newest, present, missing, stale })
+    Ok(Election { superblock: newest, present, missing, stale, unheard })
 }

@@ -69,7 +69,7 @@ impl<B: Buf> Engine<B> {
             id: s.pool,
             name: s.name,
             key: s.key,
-            epoch: s.epoch,
+            epoch: election.unheard.unwrap_or(s.epoch),
             sequence: s.sequence,
             copies: s.copies,
             unit: s.unit,
@@ -116,7 +116,8 @@ impl<B: Buf> Engine<B> {
         });
         let (core2, backings) = (core.clone(), backings.to_vec());
         core.exec.spawn(async move {
-            let result = start(&core2, s.volumes, &backings, &election.missing).await;
+            let settled = election.missing.is_empty() && election.unheard.is_none();
+            let result = start(&core2, s.volumes, &backings, &election.missing, settled).await;
             core2.exec.effect(Effect::Done { id, result });
         });
         Self { core, cancelled: Rc::default() }
@@ -331,6 +332,7 @@ async fn start<B: Buf>(
     volumes: Vec<VolumeEntry>,
     backings: &[u16],
     missing: &[u8],
+    settled: bool,
 ) -> Result<(), CommandError> {
     for e in volumes {
         let pages = load_intent(core, &e).await;
@@ -348,7 +350,7 @@ async fn start<B: Buf>(
         return Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: missing.to_vec() }));
     }
     recovery::recover(core).await.map_err(CommandError::Start)?;
-    if missing.is_empty() {
+    if settled {
         // The newest superblock may be on one member alone. Before the checkpoint that the others name is written over,
         // all have it.
         core.write_superblock().await;

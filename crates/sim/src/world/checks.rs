@@ -166,7 +166,12 @@ impl World {
     /// What of a volume is dirty: the live sectors of each piece, by block and version.
     #[must_use]
     pub fn dirty(&self, volume: u16) -> BTreeMap<(u64, u64), u8> {
-        self.pieces(volume).iter().filter(|(_, p)| p.dirty()).map(|(block, p)| ((*block, p.version()), p.live)).collect()
+        let mut sectors = BTreeMap::new();
+        // One that was moved while it was partly hidden is in more than one piece.
+        for (block, p) in self.pieces(volume).iter().filter(|(_, p)| p.dirty()) {
+            *sectors.entry((*block, p.version())).or_default() |= p.live;
+        }
+        sectors
     }
 
     /// The map that a start has made of image and log is the one that was in memory: nothing is dirty that was not, as
