@@ -702,6 +702,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         id: pool.id,
         epoch: pool.epoch,
         copies: pool.copies,
+        unit: pool.unit,
         degraded: pool.degraded(),
         stalled: pool.stalled,
         segment_bytes: pool.segment_bytes,

@@ -52,6 +52,8 @@ marks! {
     CopiesMissing,
     /// The disk fails a write that the log could take, and takes.
     SoonerFails,
+    /// A read finds no copy of dirty data where it was, and finds it where it has been moved since.
+    MovedUnderARead,
     /// A new cache device is in the pool.
     MemberJoined,
     /// A new cache device fails before it is in the pool.

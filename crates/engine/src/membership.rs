@@ -191,12 +191,12 @@ impl<B: Buf> Core<B> {
         self.mark_if(hopeless, Mark::HopelessEpoch);
         let mut failed = Vec::new();
         if let Some(joins) = joins.filter(|_| !hopeless) {
-            // Itself before the others: none of them is ever to miss one that does not know yet that it is a member.
+            // Itself before the others: none of them is ever to miss one that does not know yet that it is a member. And
+            // once more with them: the next one would be written over its only one.
             failed = self.put_superblocks(&[joins]).await;
         }
         if !hopeless && failed.is_empty() {
-            let others: Vec<u8> = members.iter().copied().filter(|m| joins != Some(*m)).collect();
-            failed = self.put_superblocks(&others).await;
+            failed = self.put_superblocks(&members).await;
         }
         if joins.is_some() && witness && failed.is_empty() && !hopeless {
             voted = self.put_witness().await;
@@ -292,7 +292,10 @@ pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) {
         }
         pool.changing = true;
         pool.failing |= 1 << member;
-        pool.in_sync().collect()
+        let before = pool.in_sync().collect();
+        // Its number is nobody's from now on.
+        pool.members[usize::from(member)].id = [0; 16];
+        before
     };
     change(core.clone(), before, Some(member)).await;
 }

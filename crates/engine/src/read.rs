@@ -150,12 +150,21 @@ fn sole<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Optio
     found.filter(|p| segments.get(p.segment).is_some_and(|s| s.places().next().is_some())).map(|p| (block, p))
 }
 
-/// Lets go of pieces that no copy could be read of: the disk has them. What is dirty stays, and its range fails.
+/// Lets go of pieces that no copy could be read of: the disk has them. What is dirty stays, and its range fails; unless it
+/// is elsewhere by now, for it was moved while the read was under way.
 fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Piece)]) -> Result<(), RequestError> {
-    if bad.iter().any(|(_, p)| p.dirty()) {
+    let is_there = |block: u64, bad: &Piece| {
+        let mut there = false;
+        volume.map.borrow().each(block, |p| {
+            there |= (p.version(), p.segment, p.offset) == (bad.version(), bad.segment, bad.offset) && p.dirty();
+        });
+        there
+    };
+    if bad.iter().any(|(block, p)| p.dirty() && is_there(*block, p)) {
         return Err(RequestError::Io);
     }
-    core.mark(Mark::DamagedLetGo);
+    core.mark_if(bad.iter().any(|(_, p)| p.dirty()), Mark::MovedUnderARead);
+    core.mark_if(bad.iter().any(|(_, p)| !p.dirty()), Mark::DamagedLetGo);
     let mut map = volume.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
     for (block, piece) in bad {

@@ -16,6 +16,8 @@ pub struct Status {
     pub epoch: u64,
     /// Copies of dirty data that it promises.
     pub copies: u8,
+    /// The unit of its records, in bytes: no cache device may have larger blocks.
+    pub unit: u32,
     /// A copy is missing.
     pub degraded: bool,
     /// No majority stands behind it: nothing that needs the cache is acknowledged.

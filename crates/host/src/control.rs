@@ -54,6 +54,17 @@ pub enum Call {
     Stop,
     /// End the long command that runs on a volume.
     Cancel { name: String },
+    /// Take a device into the pool.
+    AddMember {
+        /// Its path.
+        path: String,
+        /// Overwrite what is on it, but for dirty data of a pool.
+        force: bool,
+    },
+    /// Take a cache device out of the pool, by its number or path.
+    RemoveMember { member: String },
+    /// End the change of members that is under way.
+    CancelMembers,
 }
 
 /// The parameters of `Attach`.
@@ -83,6 +94,20 @@ struct Detach {
     name: String,
     #[serde(default)]
     give_up_lost: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AddMember {
+    path: String,
+    #[serde(default)]
+    force: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemoveMember {
+    member: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,6 +156,9 @@ impl Call {
             Call::Checkpoint => ("Checkpoint", json!({})),
             Call::Stop => ("Stop", json!({})),
             Call::Cancel { name } => ("Cancel", json!({ "name": name })),
+            Call::AddMember { path, force } => ("AddMember", json!({ "path": path, "force": force })),
+            Call::RemoveMember { member } => ("RemoveMember", json!({ "member": member })),
+            Call::CancelMembers => ("CancelMembers", json!({})),
         };
         (method, parameters)
     }
@@ -156,6 +184,12 @@ impl Call {
             "Checkpoint" => none(Call::Checkpoint, parameters)?,
             "Stop" => none(Call::Stop, parameters)?,
             "Cancel" => Call::Cancel { name: get::<Name>(parameters)?.name },
+            "AddMember" => {
+                let AddMember { path, force } = get(parameters)?;
+                Call::AddMember { path, force }
+            }
+            "RemoveMember" => Call::RemoveMember { member: get::<RemoveMember>(parameters)?.member },
+            "CancelMembers" => none(Call::CancelMembers, parameters)?,
             _ => {
                 let message = format!("There is no method {method:?}. Nothing was done.");
                 return Err(Fault { kind: FaultKind::Invalid, message });

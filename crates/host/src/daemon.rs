@@ -26,6 +26,7 @@ use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Places, State};
 use crate::{fuse, nbd, ublk};
 
+mod members;
 mod service;
 mod status;
 
@@ -108,8 +109,6 @@ pub struct Daemon {
     runtime: Runtime,
     nbd: Option<nbd::server::Server>,
     control: Option<control::Server>,
-    /// Members that are out of date: kept from everybody else.
-    _stale: Vec<Claim>,
 }
 
 /// What the threads of the control socket see.
@@ -122,6 +121,10 @@ struct Shared {
     volumes: Mutex<BTreeMap<u16, Slot>>,
     /// One volume comes or goes at a time.
     changing: Mutex<()>,
+    /// The command that adds or removes a cache device.
+    changing_members: Mutex<Option<CommandId>>,
+    /// Members that are out of date: kept from everybody else.
+    stale: Mutex<Vec<Claim>>,
     stopping: Stopping,
 }
 
@@ -222,7 +225,7 @@ impl Daemon {
             ublk::prepare_process();
         }
         let state = State::open(&options.state).map_err(folder(&options.state))?;
-        let open = pool::open(&options.devices, &state, options.patience)?;
+        let open = pool::open_with_remembered(&options.devices, &state, options.patience)?;
         let superblock = open.election.superblock.clone();
         let mut places = state.places(&superblock.pool);
         for given in &open.devices {
@@ -293,11 +296,13 @@ impl Daemon {
             places: Mutex::new(places),
             volumes: Mutex::new(volumes),
             changing: Mutex::default(),
+            changing_members: Mutex::default(),
+            stale: Mutex::new(open.stale),
             stopping: Stopping::default(),
         });
         shared.offer_all();
         let control = Some(control::Server::start(&socket, shared.clone())?);
-        Ok(Daemon { shared, runtime, nbd, control, _stale: open.stale })
+        Ok(Daemon { shared, runtime, nbd, control })
     }
 
     /// Waits until somebody asks the daemon to end, looking at `signal` from time to time.

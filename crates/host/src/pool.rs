@@ -15,6 +15,7 @@ use crate::state::hex;
 pub mod create;
 pub mod destroy;
 pub mod dirty;
+pub mod join;
 pub mod list;
 pub mod open;
 pub mod probe;
@@ -23,7 +24,7 @@ mod signatures;
 pub use create::{NewPool, create};
 pub use destroy::destroy;
 pub use dirty::DiscardDirty;
-pub use open::{OpenPool, open};
+pub use open::{OpenPool, open, open_with_remembered};
 
 /// Why nothing was done to a pool, or with it.
 #[derive(Debug, thiserror::Error)]

@@ -27,6 +27,8 @@ pub struct Report {
     pub segments_free: u64,
     /// How full the space for dirty data is.
     pub dirty_percent: u32,
+    /// Dirty data on fewer cache devices than it could be: it is being copied.
+    pub lacking_bytes: u64,
     /// The cache devices.
     pub members: Vec<Member>,
     /// The volumes.
@@ -48,7 +50,7 @@ pub struct Member {
     pub number: u8,
     /// Where it is, or was last seen.
     pub path: Option<String>,
-    /// `in sync`, or `out`.
+    /// `in sync`, `being emptied`, or `out`.
     pub state: String,
     /// Its size.
     pub bytes: u64,
@@ -56,6 +58,8 @@ pub struct Member {
     pub segments: u32,
     /// Its free segments.
     pub segments_free: u32,
+    /// Dirty data of which a copy is on it.
+    pub dirty_bytes: u64,
 }
 
 /// A volume.

@@ -4,8 +4,8 @@
 //! is where it happens, until the command ends before its k-th. Whatever comes of the command: it ends, the pool starts,
 //! nothing that was acknowledged is lost, and the volumes can be detached.
 
-use headpond_engine::{Command, Device};
 use headpond_engine::format::Mode;
+use headpond_engine::{Command, Device};
 use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
 use headpond_sim::world::Timing;

@@ -1,15 +1,17 @@
-//! `headpond pool`: create, list, destroy.
+//! `headpond pool`: create, list, add, remove, replace, destroy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use headpond_host::control::Call;
 use headpond_host::pool::list::{Listed, list};
 use headpond_host::pool::probe::Found;
 use headpond_host::pool::{DiscardDirty, NewPool, create, destroy};
+use headpond_host::report::{Member, Report};
 use headpond_host::state::{State, hex};
 use serde_json::{Value, json};
 
-use super::print;
+use super::{Which, print};
 use crate::exit::Usage;
 use crate::size;
 
@@ -19,6 +21,12 @@ pub enum Pool {
     Create(Create),
     /// Show what devices are: pools, other things, nothing
     List(List),
+    /// Take a device into a pool that is being served
+    Add(Add),
+    /// Empty a cache device and take it out of a pool that is being served
+    Remove(Remove),
+    /// Put a new device in the place of a cache device, dead or alive
+    Replace(Replace),
     /// Make the cache devices of a pool plain devices again
     Destroy(Destroy),
 }
@@ -77,6 +85,57 @@ pub struct Destroy {
     json: bool,
 }
 
+#[derive(Args)]
+pub struct Add {
+    /// The device: a block device, or a file
+    #[arg(required_unless_present = "cancel", value_name = "DEVICE")]
+    device: Option<PathBuf>,
+    /// Overwrite what is on it, but for dirty data of a pool
+    #[arg(long)]
+    force: bool,
+    /// End the adding or removing that is under way
+    #[arg(long)]
+    cancel: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Args)]
+pub struct Remove {
+    /// The cache device: its path, or its number as `headpond status` shows it
+    #[arg(required_unless_present = "cancel", value_name = "DEVICE")]
+    device: Option<String>,
+    /// End the adding or removing that is under way
+    #[arg(long)]
+    cancel: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Args)]
+pub struct Replace {
+    /// The cache device that goes: its path, or its number as `headpond status` shows it
+    #[arg(value_name = "OLD")]
+    old: String,
+    /// The device that takes its place
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// Overwrite what is on the new one, but for dirty data of a pool
+    #[arg(long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
 /// The state folder.
 #[derive(Args, Clone, Debug)]
 pub struct Folder {
@@ -119,6 +178,9 @@ impl Pool {
         match self {
             Pool::Create(create) => create.run(),
             Pool::List(list) => list.run(),
+            Pool::Add(add) => add.run(),
+            Pool::Remove(remove) => remove.run(),
+            Pool::Replace(replace) => replace.run(),
             Pool::Destroy(destroy) => destroy.run(),
         }
     }
@@ -207,6 +269,83 @@ fn value(device: &Listed) -> Value {
         }
     }
     value
+}
+
+/// Ends what is under way on a pool's members.
+fn cancel(which: &Which, json: bool) -> anyhow::Result<()> {
+    let answer = which.call(&Call::CancelMembers)?;
+    print(json, &answer, "told to stop; the command that was under way says how far it came")
+}
+
+/// Takes a device in; the answer, and that in words.
+fn add(which: &Which, device: &Path, force: bool) -> anyhow::Result<(Value, String)> {
+    let path = std::path::absolute(device)?.display().to_string();
+    let answer = which.call(&Call::AddMember { path: path.clone(), force })?;
+    let lacking = answer["lacking_bytes"].as_u64().unwrap_or(0);
+    let copied = match lacking {
+        0 => "all that is dirty has its copies".into(),
+        bytes => format!("{} of dirty data still have one copy less, and are being copied", size::show(bytes)),
+    };
+    let text =
+        format!("{path}: cache device {} of the pool; {copied}. Name it in `headpond serve` from now on", answer["member"]);
+    Ok((answer, text))
+}
+
+/// Takes a cache device out; the answer, and that in words.
+fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
+    let absolute = std::path::absolute(device).map(|path| path.display().to_string());
+    let member = if device.bytes().all(|c| c.is_ascii_digit()) { device.to_owned() } else { absolute? };
+    let answer = which.call(&Call::RemoveMember { member })?;
+    let place = answer["path"].as_str().map(|path| format!(" ({path})")).unwrap_or_default();
+    let text = format!(
+        "cache device {}{place}: removed; nothing on it is needed any more. Name it no longer in `headpond serve`",
+        answer["member"]
+    );
+    Ok((answer, text))
+}
+
+impl Add {
+    fn run(self) -> anyhow::Result<()> {
+        let Some(device) = self.device.filter(|_| !self.cancel) else { return cancel(&self.which, self.json) };
+        let (answer, text) = add(&self.which, &device, self.force)?;
+        print(self.json, &answer, text)
+    }
+}
+
+impl Remove {
+    fn run(self) -> anyhow::Result<()> {
+        let Some(device) = self.device.filter(|_| !self.cancel) else { return cancel(&self.which, self.json) };
+        let (answer, text) = remove(&self.which, &device)?;
+        print(self.json, &answer, text)
+    }
+}
+
+impl Replace {
+    /// The new one first: at no moment is there a copy less than there was. One that is out already is only succeeded.
+    fn run(self) -> anyhow::Result<()> {
+        let report: Report = serde_json::from_value(self.which.call(&Call::Status)?)?;
+        let old = std::path::absolute(&self.old)?.display().to_string();
+        let is_old = |m: &&Member| m.number.to_string() == self.old || m.path.as_ref() == Some(&old);
+        let Some(member) = report.members.iter().find(is_old) else {
+            let known: Vec<String> =
+                report.members.iter().map(|m| m.path.clone().unwrap_or_else(|| m.number.to_string())).collect();
+            return Err(Usage(format!(
+                "Pool {} has no cache device {}. Nothing was changed. It has: {}",
+                report.pool,
+                self.old,
+                known.join(", ")
+            ))
+            .into());
+        };
+        let (added, mut text) = add(&self.which, &self.new, self.force)?;
+        let mut value = json!({ "added": added });
+        if member.state != "out" {
+            let (removed, words) = remove(&self.which, &member.number.to_string())?;
+            text = format!("{text}\n{words}");
+            value["removed"] = removed;
+        }
+        print(self.json, &value, text)
+    }
 }
 
 impl Destroy {

@@ -32,10 +32,10 @@ impl Yard {
     /// The command with these arguments, in this folder, with its state folder where the command takes one.
     pub fn run(&self, args: &[&str]) -> Ended {
         let mut command = self.command(args);
-        if args[0] == "pool" && args[1] != "list" {
-            command.args(["--state", "state"]);
-        } else if !matches!(args[0], "pool" | "serve") {
-            command.args(["--socket", "control"]);
+        match args {
+            ["pool", "create" | "destroy", ..] => drop(command.args(["--state", "state"])),
+            ["pool", "list", ..] | ["serve", ..] => {}
+            _ => drop(command.args(["--socket", "control"])),
         }
         Ended::of(&command.output().unwrap())
     }
@@ -118,6 +118,16 @@ impl Ended {
     #[track_caller]
     pub fn good(self) -> Ended {
         assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// It ended well, and told all of these.
+    #[track_caller]
+    pub fn told(self, parts: &[&str]) -> Ended {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        for part in parts {
+            assert!(self.out.contains(part), "{part:?} is not in: {}", self.out);
+        }
         self
     }
 

@@ -15,11 +15,11 @@ use crate::pool::create::random;
 use crate::runtime::Running;
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How often progress is told.
-const TELL: Duration = Duration::from_millis(500);
+pub(super) const TELL: Duration = Duration::from_millis(500);
 
-type Progress<'a> = &'a mut dyn FnMut(Value);
+pub(super) type Progress<'a> = &'a mut dyn FnMut(Value);
 
 impl Service for Shared {
     fn call(&self, call: Call, progress: Progress<'_>) -> Result<Value, Fault> {
@@ -43,12 +43,15 @@ impl Service for Shared {
                 Ok(json!({}))
             }
             Call::Cancel { name } => self.cancel(&name),
+            Call::AddMember { path, force } => self.add_member(&path, force, progress),
+            Call::RemoveMember { member } => self.remove_member(&member, progress),
+            Call::CancelMembers => self.cancel_members(),
             Call::Stop => self.want_stop(),
         }
     }
 }
 
-fn ended() -> Fault {
+pub(super) fn ended() -> Fault {
     Fault::failed("The daemon is ending. What was acknowledged is safe. Start it again with `headpond serve`.")
 }
 

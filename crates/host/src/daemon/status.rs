@@ -2,7 +2,7 @@
 
 use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, SECTOR};
-use headpond_engine::status::VolumeStatus;
+use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
 use crate::report::{Advice, Member, Report, Requests, Volume};
@@ -36,14 +36,21 @@ impl Shared {
             segments: status.segments,
             segments_free: status.segments_free,
             dirty_percent: status.dirty_percent,
-            members: (status.members.iter())
+            lacking_bytes: status.lacking_copies * BLOCK,
+            members: (status.members.iter().filter(|member| is_somebody(member)))
                 .map(|member| Member {
                     number: member.number,
                     path: path(member.number),
-                    state: if member.in_sync { "in sync" } else { "out" }.into(),
+                    state: match (member.in_sync, member.leaving) {
+                        (true, false) => "in sync",
+                        (true, true) => "being emptied",
+                        (false, _) => "out",
+                    }
+                    .into(),
                     bytes: member.bytes,
                     segments: member.segments,
                     segments_free: member.segments_free,
+                    dirty_bytes: member.dirty * BLOCK,
                 })
                 .collect(),
             volumes: status.volumes.iter().map(|volume| volume_report(volume, slots.get(&volume.number))).collect(),
@@ -53,6 +60,11 @@ impl Shared {
             advice,
         })
     }
+}
+
+/// Whether the number is a device's, in sync or failed; that of one that was removed is nobody's.
+fn is_somebody(member: &MemberStatus) -> bool {
+    member.id != [0; 16]
 }
 
 fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
@@ -76,16 +88,25 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
 
 fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> {
     let mut advice = Vec::new();
-    for member in status.members.iter().filter(|member| !member.in_sync) {
+    for member in status.members.iter().filter(|member| !member.in_sync && is_somebody(member)) {
         let place = path(member.number).map(|path| format!(" (last at {path})")).unwrap_or_default();
         let wrong = format!("Cache device {}{place} has left the pool; what it holds is out of date.", member.number);
         let next = match status.degraded {
             true => {
-                "What is dirty has one copy less: run `headpond flush` on each volume, then make a new pool with a new device."
+                "What is dirty has one copy less. Put another device in its place with `headpond pool add DEVICE`: it gets what lacks a copy."
             }
-            false => "The pool has all its copies without it. Put it to other use with `headpond pool destroy`.",
+            false => "The pool goes on without it. Put it, or another device, back with `headpond pool add DEVICE`.",
         };
         advice.push(Advice { wrong, next: next.into() });
+    }
+    if status.lacking_copies > 0 && !status.degraded {
+        advice.push(Advice {
+            wrong: format!(
+                "{} KiB of dirty data are on one cache device only; they are being copied.",
+                status.lacking_copies * (BLOCK >> 10)
+            ),
+            next: "Wait, and do not take a cache device out until this line is gone.".into(),
+        });
     }
     if status.stalled {
         advice.push(Advice {

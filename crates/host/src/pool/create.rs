@@ -48,7 +48,7 @@ pub fn create(new: &NewPool, state: &State) -> Result<Superblock, PoolError> {
     let claims = new.devices.iter().map(|path| Claim::take(path, Duration::ZERO)).collect::<Result<Vec<_>, _>>()?;
     let mut named = new.discard_dirty.is_none();
     for claim in &claims {
-        named |= may_be_overwritten(claim, new)?;
+        named |= may_be_overwritten(claim, new.force, new.discard_dirty.as_ref())?;
     }
     if let (false, Some(given)) = (named, &new.discard_dirty) {
         return Err(PoolError::NotNamed { given: given.to_string() });
@@ -94,17 +94,17 @@ pub(super) fn different(devices: &[PathBuf]) -> Result<(), PoolError> {
 }
 
 /// Refuses a device that holds something, as far as that was not allowed. Whether it is the pool that may lose dirty data.
-fn may_be_overwritten(claim: &Claim, new: &NewPool) -> Result<bool, PoolError> {
+pub(super) fn may_be_overwritten(claim: &Claim, force: bool, permit: Option<&DiscardDirty>) -> Result<bool, PoolError> {
     let path = claim.path();
     match probe::probe(claim.as_fd(), claim.facts().size).map_err(PoolError::unread(path))? {
         Found::Nothing => Ok(false),
-        Found::Signature(_) if new.force => Ok(false),
+        Found::Signature(_) if force => Ok(false),
         Found::Signature(what) => Err(PoolError::Signature { path: path.to_owned(), what }),
         Found::Newer(version) => Err(PoolError::Newer { path: path.to_owned(), version }),
         Found::Damaged(why) => Err(PoolError::Damaged { path: path.to_owned(), why: why.to_string() }),
-        Found::Member(superblock) if new.force => {
-            dirty::check(path, claim.as_fd(), &superblock, new.discard_dirty.as_ref())?;
-            Ok(new.discard_dirty.as_ref().is_some_and(|permit| permit.names(&superblock)))
+        Found::Member(superblock) if force => {
+            dirty::check(path, claim.as_fd(), &superblock, permit)?;
+            Ok(permit.is_some_and(|permit| permit.names(&superblock)))
         }
         Found::Member(superblock) => Err(PoolError::taken(path, &superblock)),
     }

@@ -27,6 +27,46 @@ pub struct OpenPool {
     pub stale: Vec<Claim>,
 }
 
+/// As [`open()`]; and where members are missing that were last seen elsewhere than at the devices named, those are taken too:
+/// a cache device that was added since the command line was written is one of the pool's.
+pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
+    let first = open(devices, state, patience);
+    let missing = match &first {
+        Ok(open) => open.election.missing.iter().map(|member| (open.election.superblock.pool, *member)).collect(),
+        Err(PoolError::Refused {
+            refusal: Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. },
+            ..
+        }) => {
+            let pool = pool_of(devices, patience);
+            missing.iter().filter_map(|member| Some((pool?, *member))).collect::<Vec<_>>()
+        }
+        Err(_) => Vec::new(),
+    };
+    let remembered = missing.iter().filter_map(|(pool, member)| state.places(pool).members.remove(member));
+    let others: Vec<PathBuf> = remembered.filter(|path| path.exists() && different_from(devices, path)).collect();
+    if others.is_empty() {
+        return first;
+    }
+    drop(first);
+    for path in &others {
+        tracing::warn!(
+            "{} is taken too: a cache device of this pool was last seen there. Name it with the others",
+            path.display()
+        );
+    }
+    open(&[devices, &others].concat(), state, patience)
+}
+
+/// The pool that the first of the devices belongs to.
+fn pool_of(devices: &[PathBuf], patience: Duration) -> Option<[u8; 16]> {
+    let claim = Claim::take(devices.first()?, patience).ok()?;
+    superblock_of(&claim, None).ok().map(|superblock| superblock.pool)
+}
+
+fn different_from(devices: &[PathBuf], path: &std::path::Path) -> bool {
+    different(&[devices, &[path.to_owned()]].concat()).is_ok()
+}
+
 /// Claims the devices of a pool and its witness, and holds the election. Nothing on the devices is changed; a witness
 /// file that is missing is made, without a vote in it, once the election has succeeded without it.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {

@@ -1,0 +1,139 @@
+//! Cache devices added to a pool, removed and replaced while it is served.
+
+mod common;
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use common::{Contents, MIB, Nbd, Yard};
+
+/// Blocks that are written, each with its number and the round it was written in.
+const BLOCKS: u64 = 1024;
+
+fn block(number: u64, round: u8) -> Vec<u8> {
+    let mut bytes = vec![round; 4096];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn write_all(nbd: &mut Nbd, round: u8) {
+    for number in 0..BLOCKS {
+        // Scattered, so that it is cached and no stream.
+        nbd.write(number * 7 % BLOCKS * 8192, &block(number, round), false).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+fn check_all(nbd: &mut Nbd, round: u8) {
+    for number in 0..BLOCKS {
+        assert_eq!(nbd.read(number * 7 % BLOCKS * 8192, 4096).unwrap(), block(number, round), "block {number}");
+    }
+}
+
+fn yard() -> Yard {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("c", 64 * MIB);
+    yard.file("disk", 64 * MIB);
+    yard
+}
+
+#[test]
+fn a_device_is_added_and_another_removed_under_load_and_nothing_on_the_removed_one_is_needed() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut nbd = yard.nbd("v");
+            let mut rounds = 2;
+            while !done.load(Ordering::Relaxed) {
+                write_all(&mut nbd, rounds);
+                rounds += 1;
+            }
+            rounds - 1
+        });
+        yard.run(&["pool", "add", "c"]).told(&[
+            "/c: cache device 2 of the pool",
+            "has its copies",
+            "Name it in `headpond serve`",
+        ]);
+        yard.run(&["pool", "remove", "a"]).told(&["cache device 0", "/a", "nothing on it is needed"]);
+        done.store(true, Ordering::Relaxed);
+        let last = load.join().unwrap();
+        check_all(&mut yard.nbd("v"), last);
+        yard.run(&["status"]).told(&["in sync", "healthy"]);
+        daemon.kill();
+        fs::remove_file(yard.path("a")).unwrap();
+        let daemon = yard.serve(&["b", "c"]);
+        check_all(&mut yard.nbd("v"), last);
+        yard.run(&["detach", "v"]).good();
+        daemon.stop();
+        let disk = fs::read(yard.path("disk")).unwrap();
+        for number in 0..BLOCKS {
+            let at = (number * 7 % BLOCKS * 8192) as usize;
+            assert_eq!(disk[at..at + 4096], block(number, last), "block {number} of the disk");
+        }
+    });
+}
+
+#[test]
+fn a_daemon_that_is_started_as_before_an_addition_takes_the_added_device_too() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    yard.run(&["pool", "replace", "0", "c"]).told(&["/c: cache device 2", "cache device 0"]);
+    write_all(&mut yard.nbd("v"), 2);
+    daemon.kill();
+    // What was removed is no member, and is refused as one; what is left of the old command line is not.
+    yard.try_serve(&["a", "b"]).err().expect("a is no cache device any more").said(1, &["a is no cache device"]);
+    let daemon = yard.serve(&["b"]);
+    check_all(&mut yard.nbd("v"), 2);
+    yard.run(&["status", "--json"]).told(&["\"state\":\"in sync\"", "/c"]);
+    assert!(daemon.complaints().contains("is taken too"), "{}", daemon.complaints());
+}
+
+#[test]
+fn a_device_that_was_away_is_put_back_and_gets_its_copies() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    daemon.kill();
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    let daemon = yard.serve(&["a"]);
+    yard.run(&["status"]).told(&["DEGRADED", "has left the pool", "headpond pool add DEVICE"]);
+    write_all(&mut yard.nbd("v"), 2);
+    fs::rename(yard.path("away"), yard.path("b")).unwrap();
+    yard.run(&["pool", "add", "b"]).told(&["/b: cache device 1", "has its copies"]);
+    yard.run(&["status"]).told(&["healthy"]);
+    write_all(&mut yard.nbd("v"), 3);
+    daemon.kill();
+    fs::rename(yard.path("a"), yard.path("gone")).unwrap();
+    let _daemon = yard.serve(&["b"]);
+    check_all(&mut yard.nbd("v"), 3);
+}
+
+#[test]
+fn what_cannot_be_added_or_removed_is_named_and_nothing_is_changed() {
+    let yard = yard();
+    yard.file("small", MIB);
+    let other = yard.file("other", 64 * MIB);
+    yard.run(&["pool", "create", "another", other.to_str().unwrap(), "--copies", "1"]).good();
+    let _daemon = yard.serve(&["a", "b"]);
+    let before = Contents::of(&[&other, &yard.path("small")]);
+    yard.run(&["pool", "add", "other"]).said(3, &["other", "pool another", "Nothing was changed"]);
+    yard.run(&["pool", "add", "small"]).said(1, &["small", "1048576 bytes"]);
+    yard.run(&["pool", "add", "nowhere"]).said(1, &["nowhere cannot be opened"]);
+    yard.run(&["pool", "add", "a"]).said(1, &["a is in use"]);
+    yard.run(&["pool", "remove", "a"]).said(1, &["could not have all its copies", "Nothing was changed", "Add another"]);
+    yard.run(&["pool", "remove", "7"]).said(1, &["no cache device 7 in sync", "0 (", "1 ("]);
+    yard.run(&["pool", "replace", "7", "c"]).said(2, &["no cache device 7", "Nothing was changed"]);
+    yard.run(&["pool", "add", "--cancel"]).said(1, &["No cache device is being added or removed"]);
+    before.unchanged();
+    yard.run(&["status"]).told(&["healthy"]);
+}

@@ -1,0 +1,122 @@
+//! Cache devices that come and go while the pool is served.
+
+use std::path::Path;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use headpond_engine::Status;
+use headpond_engine::io::{BLOCK, Command, CommandError, CommandId, Device};
+use headpond_format::MAX_MEMBERS;
+use serde_json::{Value, json};
+
+use super::service::{PATIENCE, Progress, TELL, ended};
+use super::{Shared, lock};
+use crate::control::Fault;
+use crate::pool::create::random;
+use crate::pool::join;
+use crate::runtime::Given;
+
+impl Shared {
+    /// Takes a device into the pool; ends when all dirty data has its copies.
+    pub(super) fn add_member(&self, path: &str, force: bool, progress: Progress<'_>) -> Result<Value, Fault> {
+        let status = self.handle.status().ok_or_else(ended)?;
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        // One that had left when the daemon started is kept from others; not from this.
+        lock(&self.stale).retain(|claim| !same_file(claim.path(), &path));
+        let claim = join::ready(&path, force, &status, &self.state, PATIENCE).map_err(|error| {
+            if error.protects_data() { Fault::refused(error.to_string()) } else { Fault::failed(error.to_string()) }
+        })?;
+        let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
+        let member = left.unwrap_or(status.members.len() as u8);
+        if usize::from(member) >= MAX_MEMBERS {
+            return Err(Fault::failed(CommandError::MemberTaken.to_string()));
+        }
+        let id = random().map_err(|error| Fault::failed(format!("No identity could be drawn: {error}. Try again.")))?;
+        let bytes = claim.facts().size;
+        self.handle.add(Given { device: Device::Member(member), claim, pace: None });
+        let lacking = |status: &Status| status.lacking_copies;
+        let end = self.change_member(Command::AddMember { member, id, bytes }, lacking, progress);
+        let joined = self.handle.status().is_some_and(|s| s.members.iter().any(|m| m.id == id && m.in_sync));
+        if joined {
+            self.remember(|places| drop(places.members.insert(member, path.clone())));
+        } else {
+            self.handle.remove(Device::Member(member));
+        }
+        let lacking = self.handle.status().map_or(0, |status| status.lacking_copies) * BLOCK;
+        match end {
+            Err(CommandError::Cancelled) if joined => {}
+            end => end.map_err(|error| Fault::failed(format!("{} was not added: {error}", path.display())))?,
+        }
+        Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking }))
+    }
+
+    /// Empties a cache device and takes it out of the pool.
+    pub(super) fn remove_member(&self, name: &str, progress: Progress<'_>) -> Result<Value, Fault> {
+        let status = self.handle.status().ok_or_else(ended)?;
+        let member = self.member(name, &status)?;
+        let dirty = move |status: &Status| status.members.iter().find(|m| m.number == member).map_or(0, |m| m.dirty);
+        self.change_member(Command::RemoveMember { member }, dirty, progress)
+            .map_err(|error| Fault::failed(format!("Cache device {member} was not removed: {error}")))?;
+        self.handle.remove(Device::Member(member));
+        let path = lock(&self.places).members.get(&member).cloned();
+        self.remember(|places| drop(places.members.remove(&member)));
+        Ok(json!({ "member": member, "path": path }))
+    }
+
+    /// The number of a cache device in sync, by that or by its path.
+    fn member(&self, name: &str, status: &Status) -> Result<u8, Fault> {
+        let places = lock(&self.places).members.clone();
+        let named = |number: u8| {
+            let place = places.get(&number);
+            name == number.to_string() || place.is_some_and(|place| same_file(place, Path::new(name)))
+        };
+        let found = status.members.iter().find(|member| member.in_sync && named(member.number));
+        found.map(|member| member.number).ok_or_else(|| {
+            let all = status.members.iter().filter(|member| member.in_sync).map(|member| {
+                let place = places.get(&member.number).map(|place| format!(" ({})", place.display())).unwrap_or_default();
+                format!("{}{place}", member.number)
+            });
+            Fault::failed(format!(
+                "Pool {} has no cache device {name} in sync. Nothing was changed. It has: {}.",
+                status.pool,
+                all.collect::<Vec<_>>().join(", ")
+            ))
+        })
+    }
+
+    /// Runs a command on the pool's members, and tells how many bytes there are left to copy, and how long it may take.
+    fn change_member(&self, command: Command, left: impl Fn(&Status) -> u64, progress: Progress<'_>) -> Result<(), CommandError> {
+        let running = self.handle.begin(command);
+        *lock(&self.changing_members) = Some(running.id);
+        let begun = Instant::now();
+        let mut at_first = 0;
+        let result = loop {
+            if let Some(result) = running.wait(TELL) {
+                break result;
+            }
+            let Some(left) = self.handle.status().map(|status| left(&status)) else { break Err(CommandError::Cancelled) };
+            at_first = left.max(at_first);
+            let done = at_first - left;
+            let seconds = (done > 0).then(|| begun.elapsed().as_secs_f64() * left as f64 / done as f64);
+            progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds.map(f64::ceil) }));
+        };
+        let mut changing = lock(&self.changing_members);
+        if *changing == Some(running.id) {
+            *changing = None;
+        }
+        result
+    }
+
+    /// Ends the change of members that is under way; whoever began it is told.
+    pub(super) fn cancel_members(&self) -> Result<Value, Fault> {
+        let id: Option<CommandId> = *self.changing_members.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = id.ok_or_else(|| Fault::failed("No cache device is being added or removed. Nothing was changed."))?;
+        self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
+        Ok(json!({}))
+    }
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    real(a).is_some() && real(a) == real(b)
+}
