@@ -4,6 +4,7 @@ mod boundaries;
 mod fuzz;
 mod hammer;
 mod mistakes;
+mod mutations;
 mod named;
 mod planted;
 mod steps;

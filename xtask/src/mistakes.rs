@@ -22,7 +22,7 @@ pub struct Mistake {
 
 /// All of them.
 pub fn all() -> Vec<&'static Mistake> {
-    MISTAKES.iter().chain(crate::named::mistakes()).collect()
+    MISTAKES.iter().chain(crate::mutations::MISTAKES).chain(crate::named::mistakes()).collect()
 }
 
 const MISTAKES: &[Mistake] = &[
@@ -239,8 +239,8 @@ const MISTAKES: &[Mistake] = &[
             },
             Edit {
                 file: "membership.rs",
-                old: "            self.exec.spawn(change(self.clone(), before));\n        }\n        self.wait_settled().await;\n",
-                new: "            self.exec.spawn(change(self.clone(), before));\n        }\n",
+                old: "            self.exec.spawn(change(self.clone(), before, None));\n        }\n        self.wait_settled().await;\n",
+                new: "            self.exec.spawn(change(self.clone(), before, None));\n        }\n",
             },
         ],
     },
@@ -250,7 +250,7 @@ const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "membership.rs",
-                old: "let hopeless = !members.is_empty() && votes_without(&[]) * 2 <= voters;",
+                old: "let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;",
                 new: "let hopeless = false;",
             },
             Edit { file: "membership.rs", old: "majority: votes * 2 > voters", new: "majority: votes * 2 > voters || true" },
@@ -262,7 +262,7 @@ const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "membership.rs",
-                old: "let hopeless = !members.is_empty() && votes_without(&[]) * 2 <= voters;",
+                old: "let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;",
                 new: "let hopeless = false;",
             },
             Edit {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const FROM: u64 = 1;
 /// Mistakes that need what few seeds draw: the hunt takes only those that have drawn it, or is in the small geometry, and begins at the
 /// seed named here where even that is rare.
-const DRAWN: [(&str, &[&str], u64); 12] = [
+const DRAWN: [(&str, &[&str], u64); 22] = [
     ("a read in flight that does not keep its segment", &[], 8_750),
     ("marks that outlive what hid a part of the block", &["small"], 10_001_280),
     ("a start that leaves the newest superblock on one member", &["small"], FROM),
@@ -32,6 +32,16 @@ const DRAWN: [(&str, &[&str], u64); 12] = [
     ("a volume served though its copies left with their members", &["second-loss"], FROM),
     ("a refused volume forgiven by the next checkpoint", &["second-loss"], 61_500),
     ("dirty data without a copy read from the disk", &["second-loss"], FROM),
+    ("a cache device added with what was on it", &["small", "joins"], FROM),
+    ("the pool told of a new member before itself", &["small", "joins"], FROM),
+    ("the witness told first of a new member", &["small", "joins"], FROM),
+    ("a new member's one superblock written over", &["small", "joins"], FROM),
+    ("a cache device removed with what is dirty on it", &["small", "joins"], FROM),
+    ("a removed cache device that is still given new data", &["small", "joins"], FROM),
+    ("a checkpoint that flushes those alone that hold it", &["small", "joins"], FROM),
+    ("a witness's word that nobody else has heard left standing", &["small", "joins"], FROM),
+    ("a full cache device that keeps the others from being used", &["small", "joins"], FROM),
+    ("a read that does not follow what was moved", &["small", "joins"], FROM),
 ];
 /// Seeds that a mistake is given.
 const SEEDS: u64 = 12_000;

@@ -203,7 +203,9 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         core.mark(Mark::CheckpointPageFails);
         core.fail_member(m).await;
     }
-    for m in &members {
+    // All of them: what the image names may be on one that holds no page of it.
+    let in_sync: Vec<u8> = core.pool.borrow().in_sync().collect();
+    for m in &in_sync {
         if core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {
             core.fail_member(*m).await;
         }

@@ -169,8 +169,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "No copy of a dirty block can be read: it is let go of like a clean one, and the disk's older data is served.",
         edits: &[Edit {
             file: "read.rs",
-            old: "    if bad.iter().any(|(_, p)| p.dirty()) {\n        return Err(RequestError::Io);\n    }\n    core.mark(Mark::DamagedLetGo);",
-            new: "    for (block, p) in bad.iter().filter(|(_, p)| p.dirty()) {\n        volume.map.borrow_mut().forget(&mut core.segments.borrow_mut(), *block, p.live, p.version() + 1);\n    }\n    core.mark(Mark::DamagedLetGo);",
+            old: "    if bad.iter().any(|(block, p)| p.dirty() && is_there(*block, p)) {\n        return Err(RequestError::Io);\n    }\n",
+            new: "    for (block, p) in bad.iter().filter(|(_, p)| p.dirty()) {\n        volume.map.borrow_mut().forget(&mut core.segments.borrow_mut(), *block, p.live, p.version() + 1);\n    }\n",
         }],
     },
     Mistake {
