@@ -253,8 +253,13 @@ fn twins_to_release<B: Buf>(core: &Core<B>, closed: &[u32]) -> BTreeMap<u32, Pla
     let twin = |n: &u32| {
         let s = segments.get(*n)?;
         let clean = s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0 && s.live > 0;
-        let gone = s.copies[1 - (*n as usize & 1)];
-        (clean && s.places().count() == 2).then_some((*n, gone))
+        let gone = match s.places().count() {
+            2 => s.copies[1 - (*n as usize & 1)],
+            // Its other copy went with a member: nothing of it goes, but it is a single one, and can be evicted.
+            1 => Place::NONE,
+            _ => return None,
+        };
+        clean.then_some((*n, gone))
     };
     closed.iter().filter_map(twin).collect()
 }

@@ -383,11 +383,6 @@ impl Segments {
         self.iter().filter(|(_, s)| s.places().any(|p| p.member == member)).map(|(_, s)| u64::from(s.dirty)).sum()
     }
 
-    /// Slots that the next checkpoint will free.
-    pub fn limbo(&self) -> u32 {
-        self.iter().filter(|(_, s)| s.state == SegmentState::Limbo).count() as u32
-    }
-
     /// A segment has become a single one: its copy at `twin` is free. If it has died since, or lost a copy with its
     /// member, only what is left of that is done.
     pub fn release_twin(&mut self, n: u32, twin: Place) {

@@ -8,7 +8,7 @@ use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::read::runs;
-use crate::segments::SegmentState;
+use crate::segments::{Segment, SegmentState};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headpond_format::{Class, Page};
@@ -108,26 +108,27 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
 
 /// One step towards more room; `false` if there is nothing to be won now.
 async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
-    // What only awaits a checkpoint: emptied mirrored segments, and the twins of clean ones.
-    let (limbo, twins) = {
-        let s = core.segments.borrow();
-        (
-            s.limbo(),
-            s.iter().filter(|(_, s)| s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0).count(),
-        )
-    };
     if evict_one(core) {
         return true;
     }
-    if limbo > 0 || twins > 0 {
+    let waiting = waits_for_checkpoint(core);
+    if waiting > 0 {
         core.mark(Mark::CheckpointForSpace);
-        return checkpoint(core).await;
+        // One that frees nothing would be followed by another at once: a read may be in flight on all there is.
+        return checkpoint(core).await && waits_for_checkpoint(core) < waiting;
     }
     if core.map_is_nearly_full() && thin_one(core) {
         core.mark(Mark::MapThinned);
         return true;
     }
     compact_one(core).await
+}
+
+/// Segments that only await a checkpoint: emptied mirrored ones, and clean ones that have a twin or count as mirrored still.
+fn waits_for_checkpoint<B: Buf>(core: &Core<B>) -> usize {
+    let segments = core.segments.borrow();
+    let clean = |s: &Segment| s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0;
+    segments.iter().filter(|(_, s)| s.state == SegmentState::Limbo || clean(s)).count()
 }
 
 /// A checkpoint, for what it frees; `false` if there was none.
