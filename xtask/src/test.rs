@@ -40,6 +40,12 @@ const RARE: &[&str] = &[
     "OrderedAfterAbsorbFailed",
     "MemberFailsAFlush",
     "BypassWithoutMajority",
+    "MovedUnderARead",
+    "NewMemberFails",
+    "JoinFails",
+    "CopiesStayLacking",
+    "RemovalGivenUp",
+    "RemovalDestages",
 ];
 
 /// `cargo xtask test [--seed-base N]`.
