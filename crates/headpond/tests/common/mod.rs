@@ -34,7 +34,7 @@ impl Yard {
         let mut command = self.command(args);
         if args[0] == "pool" && args[1] != "list" {
             command.args(["--state", "state"]);
-        } else if !matches!(args[0], "pool" | "serve") {
+        } else if !matches!(args[0], "pool" | "serve" | "check" | "dump" | "list-damaged" | "repair" | "writeback") {
             command.args(["--socket", "control"]);
         }
         Ended::of(&command.output().unwrap())
