@@ -265,10 +265,7 @@ impl<B: Buf> Core<B> {
     }
     /// Seed of the checksum of a piece of data: it is bound to pool, volume, block and version.
     pub fn seed(&self, volume: u16, block: u64, first: u8, version: u64) -> u64 {
-        let key = self.pool.borrow().key;
-        let a = (block << 8 | u64::from(first)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let b = (version ^ u64::from(volume) << 56).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-        key ^ a.rotate_left(29) ^ b
+        headpond_format::data_seed(self.pool.borrow().key, volume, block, first, version)
     }
     /// Registers a write as on its way, from now on.
     pub fn begin_pending(self: &Rc<Self>, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> PendingGuard<B> {

@@ -352,10 +352,11 @@ impl Segments {
         }
     }
 
-    /// A checkpoint that was the `begun`th to begin is durable: what only older ones needed is free.
+    /// A checkpoint that was the `begun`th to begin is durable: what only older ones needed is free. No read is in flight on
+    /// it: nothing in the map names it since before it came to wait for this.
     pub fn checkpoint_done(&mut self, begun: u64) {
         for n in 0..self.table.len() as u32 {
-            if self.get(n).is_some_and(|s| s.state == SegmentState::Limbo && s.needed_by < begun && s.pins == 0) {
+            if self.get(n).is_some_and(|s| s.state == SegmentState::Limbo && s.needed_by < begun) {
                 self.release(n);
             }
         }

@@ -79,6 +79,23 @@ pub struct Entry {
     pub offset: u32,
 }
 
+impl Entry {
+    /// The seed of the checksum of this entry's data, in a segment of `volume`: it binds the data to its pool, its place
+    /// and its version.
+    #[must_use]
+    pub fn data_seed(&self, key: u64, volume: u16) -> u64 {
+        data_seed(key, volume, self.block, self.first, self.version)
+    }
+}
+
+/// The seed of the checksum of data that begins at sector `first` of a block of a volume, in a version.
+#[must_use]
+pub fn data_seed(key: u64, volume: u16, block: u64, first: u8, version: u64) -> u64 {
+    let a = (block << 8 | u64::from(first)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let b = (version ^ u64::from(volume) << 56).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    key ^ a.rotate_left(29) ^ b
+}
+
 /// Where a record is; part of what it proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordPlace {

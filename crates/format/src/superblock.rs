@@ -1,5 +1,6 @@
 //! The superblock: who the pool is, who is in sync, which volumes there are, where the checkpoint is.
 
+use crate::checkpoint::PAGE_BYTES;
 use crate::codec::{DecodeError, Reader, Writer, verify};
 use crate::intent::pages_for;
 use crate::layout::{Layout, SUPERBLOCK_BYTES};
@@ -120,6 +121,22 @@ pub struct CheckpointPointer {
     pub version: u64,
     /// No generation in it or before it is larger.
     pub generation: u64,
+}
+
+impl CheckpointPointer {
+    /// Where page `index` is: for each copy the member, and the byte inside its checkpoint area. Empty if no member holds
+    /// the checkpoint. Whether that is within the area is for the caller to see.
+    #[must_use]
+    pub fn places(&self, index: u32) -> Vec<(u8, u64)> {
+        let page = PAGE_BYTES as u64;
+        let (k, index) = (self.members.len() as u64, u64::from(index));
+        let on = |n: u64| self.members.get(n as usize).copied();
+        match k {
+            0 => Vec::new(),
+            1 => on(0).map(|m| (m, index * page)).into_iter().collect(),
+            _ => (0..2).filter_map(|copy| Some((on((index + copy) % k)?, (2 * (index / k) + copy) * page))).collect(),
+        }
+    }
 }
 
 /// The superblock.

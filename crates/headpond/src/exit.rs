@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use headpond_host::control::{CallError, Fault, FaultKind};
 use headpond_host::daemon::StartError;
+use headpond_host::offline::{OfflineError, RepairError, WritebackError};
 use headpond_host::pool::PoolError;
 
 /// Shown at the end of `--help`.
 pub const HELP: &str = "Exit codes:
   0  done
-  1  tried, and failed
+  1  tried, and failed; or looked, and found problems
   2  not understood: the command line or the configuration
   3  refused, since data could be lost; nothing was changed
   4  no daemon runs there";
@@ -20,11 +21,20 @@ pub const HELP: &str = "Exit codes:
 #[error("{0}")]
 pub struct Usage(pub String);
 
+/// What was looked for was found: problems.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Found(pub String);
+
 /// Says what went wrong, once, and chooses the exit code for it.
 pub fn code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     // Whoever read our output has seen enough.
-    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+    let output = match error.downcast_ref::<OfflineError>() {
+        Some(OfflineError::Output(error)) => Some(error),
+        _ => error.downcast_ref::<io::Error>(),
+    };
+    if output.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
     let text = error.to_string();
@@ -45,6 +55,23 @@ fn number(error: &anyhow::Error) -> u8 {
         Some(StartError::Pool(error)) => return of_pool(error),
         Some(StartError::Engine(_)) => return 3,
         Some(StartError::NoVolume { .. }) => return 2,
+        _ => {}
+    }
+    match error.downcast_ref::<WritebackError>() {
+        Some(error) if error.protects_data() => return 3,
+        Some(WritebackError::NoVolume { .. }) => return 2,
+        _ => {}
+    }
+    match error.downcast_ref::<RepairError>() {
+        Some(RepairError::Offline(OfflineError::Pool(error))) => return of_pool(error),
+        Some(RepairError::Unproven { .. } | RepairError::Changed { .. } | RepairError::Offline(OfflineError::Refused(_))) => {
+            return 3;
+        }
+        _ => {}
+    }
+    match error.downcast_ref::<OfflineError>() {
+        Some(OfflineError::Pool(error)) => return of_pool(error),
+        Some(OfflineError::Refused(_)) => return 3,
         _ => {}
     }
     match error.downcast_ref::<CallError>() {

@@ -36,6 +36,16 @@ enum Command {
     Flush(commands::flush::Flush),
     /// Switch a volume's mode
     Mode(commands::mode::Mode),
+    /// Read all that a pool has on its devices, and tell what is wrong; writes nothing
+    Check(commands::check::Check),
+    /// Show what is on a pool's devices; writes nothing
+    Dump(commands::dump::Dump),
+    /// List what of a pool's volumes cannot be read; writes nothing
+    ListDamaged(commands::list_damaged::ListDamaged),
+    /// Put all dirty data of a pool onto the disks, without a daemon
+    Writeback(commands::writeback::Writeback),
+    /// Mend what is damaged on a pool's devices from what other copies prove
+    Repair(commands::repair::Repair),
     /// Show what the cache does on a modelled disk, and that it loses nothing
     Demo(commands::demo::Demo),
     /// Run loads on a modelled disk, bare and cached, and compare
@@ -53,6 +63,11 @@ fn main() -> ExitCode {
         Command::Status(status) => status.run(),
         Command::Flush(flush) => flush.run(),
         Command::Mode(mode) => mode.run(),
+        Command::Check(check) => check.run(),
+        Command::Dump(dump) => dump.run(),
+        Command::ListDamaged(list) => list.run(),
+        Command::Writeback(writeback) => writeback.run(),
+        Command::Repair(repair) => repair.run(),
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
         Command::Sim(args) => return commands::sim::run(&args),

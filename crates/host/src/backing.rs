@@ -110,6 +110,11 @@ impl Backing {
         &self.spec.path
     }
 
+    /// Its claim.
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
     /// Its facts; a modelled disk is a rotating one.
     pub fn facts(&self) -> Facts {
         let facts = self.claim.facts().clone();

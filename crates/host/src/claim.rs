@@ -76,6 +76,16 @@ impl Claim {
     ///
     /// Wait for as long as the dead predecessor's requests may take, if there may be one.
     pub fn take(path: &Path, patience: Duration) -> Result<Claim, ClaimError> {
+        Claim::take_for(path, Purpose::Write, patience)
+    }
+
+    /// Claims it for reading alone: nothing can be written by this description, and who writes is kept out. Of a file several
+    /// readers may have such a claim at once.
+    pub fn take_to_read(path: &Path, patience: Duration) -> Result<Claim, ClaimError> {
+        Claim::take_for(path, Purpose::Read, patience)
+    }
+
+    fn take_for(path: &Path, purpose: Purpose, patience: Duration) -> Result<Claim, ClaimError> {
         let open_error = |source| ClaimError::Open { path: path.to_owned(), source };
         let unfit = |source| ClaimError::Unfit { path: path.to_owned(), source };
         let kind = fs::metadata(path).map_err(open_error)?.file_type();
@@ -86,7 +96,7 @@ impl Claim {
         }
         let start = Instant::now();
         loop {
-            match try_once(path, kind.is_block_device()) {
+            match try_once(path, kind.is_block_device(), purpose) {
                 Ok(Some(file)) => {
                     let facts = Facts::of(&file).map_err(unfit)?;
                     return Ok(Claim { file, path: path.to_owned(), facts });
@@ -118,27 +128,31 @@ impl AsFd for Claim {
     }
 }
 
+/// What a claim is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Read,
+    Write,
+}
+
 /// Opens and claims, or `None` if somebody holds it.
-fn try_once(path: &Path, block: bool) -> io::Result<Option<File>> {
+fn try_once(path: &Path, block: bool, purpose: Purpose) -> io::Result<Option<File>> {
     let exclusive = if block { libc::O_EXCL } else { 0 };
-    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC | exclusive).open(path);
-    match opened {
-        Ok(file) if block || lock(&file)? => Ok(Some(file)),
+    let mut options = OpenOptions::new();
+    options.read(true).write(purpose == Purpose::Write).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC | exclusive);
+    match options.open(path) {
+        Ok(file) if block || lock(&file, purpose)? => Ok(Some(file)),
         Ok(_) => Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Locks the whole file for writing; `false` if another description holds a lock on it.
-fn lock(file: &File) -> io::Result<bool> {
-    let whole = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
+/// Locks the whole file; `false` if another description holds a lock on it that keeps this one out.
+fn lock(file: &File, purpose: Purpose) -> io::Result<bool> {
+    let kind = if purpose == Purpose::Write { libc::F_WRLCK } else { libc::F_RDLCK };
+    let whole =
+        libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: 0, l_len: 0, l_pid: 0 };
     // SAFETY: the descriptor is open, and the call only reads `whole`, which outlives it.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &whole) } == 0 {
         return Ok(true);

@@ -9,6 +9,7 @@ pub mod device;
 pub mod frontend;
 pub mod fuse;
 pub mod nbd;
+pub mod offline;
 pub mod pool;
 pub mod report;
 pub mod ring;

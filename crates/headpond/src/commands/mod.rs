@@ -2,17 +2,23 @@
 
 pub mod attach;
 pub mod bench;
+pub mod check;
 pub mod demo;
 pub mod detach;
+pub mod dump;
 mod exhaustive;
 pub mod flush;
+pub mod list_damaged;
 pub mod mode;
+mod offline;
 mod plain;
 pub mod pool;
+pub mod repair;
 pub mod serve;
 mod shrink;
 pub mod sim;
 pub mod status;
+pub mod writeback;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;

@@ -34,7 +34,7 @@ impl Yard {
         let mut command = self.command(args);
         match args {
             ["pool", "create" | "destroy", ..] => drop(command.args(["--state", "state"])),
-            ["pool", "list", ..] | ["serve", ..] => {}
+            ["pool", "list", ..] | ["serve" | "check" | "dump" | "list-damaged" | "repair" | "writeback", ..] => {}
             _ => drop(command.args(["--socket", "control"])),
         }
         Ended::of(&command.output().unwrap())

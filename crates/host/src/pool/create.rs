@@ -81,7 +81,7 @@ pub fn create(new: &NewPool, state: &State) -> Result<Superblock, PoolError> {
 }
 
 /// Refuses a device that was named twice, under whatever names.
-pub(super) fn different(devices: &[PathBuf]) -> Result<(), PoolError> {
+pub(crate) fn different(devices: &[PathBuf]) -> Result<(), PoolError> {
     let mut seen = BTreeSet::new();
     for path in devices {
         // One that is not there is for the claim to report.

@@ -1,0 +1,100 @@
+//! `headpond check`.
+
+use clap::Args;
+use headpond_host::offline::{self, Finding, Level, Media, Summary};
+use serde_json::json;
+
+use super::offline::{AtRest, Watching, line, place};
+use crate::exit::Found;
+use crate::size;
+
+#[derive(Args)]
+pub struct Check {
+    #[command(flatten)]
+    pool: AtRest,
+    /// Print notes as well: what may be so on a pool in order
+    #[arg(long, short)]
+    verbose: bool,
+    /// Print JSON: an object with "findings" and "summary"
+    #[arg(long)]
+    json: bool,
+}
+
+impl Check {
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut watching = Watching::new()?;
+        let media = Media::open(&self.pool.devices, self.pool.patience())?;
+        let vote = media.vote(self.pool.state.as_deref())?;
+        let mut first = true;
+        if self.json {
+            line("{\"findings\": [")?;
+        }
+        // Both look at the same line of the terminal, one after the other.
+        let watching = std::cell::RefCell::new(&mut watching);
+        let summary = offline::check(
+            &media,
+            vote,
+            &mut |finding| {
+                if self.json {
+                    let comma = if std::mem::take(&mut first) { "" } else { "," };
+                    return line(&format!("{comma}{}", json!(finding)));
+                }
+                if finding.level > Level::Note || self.verbose {
+                    watching.borrow_mut().clear();
+                    return line(&told(&finding));
+                }
+                Ok(())
+            },
+            &mut |step| watching.borrow_mut().step(step),
+        )?;
+        watching.borrow_mut().clear();
+        match self.json {
+            true => line(&format!("], \"summary\": {}}}", json!(summary)))?,
+            false => line(&text(&summary))?,
+        }
+        if summary.is_clean() { Ok(()) } else { Err(Found(closing(&summary)).into()) }
+    }
+}
+
+/// A finding as people read it.
+pub fn told(f: &Finding) -> String {
+    let place = place(f.path.as_ref(), f.offset, f.bytes);
+    let meaning = if f.meaning.is_empty() { String::new() } else { format!("\n    {}.", f.meaning.trim_end_matches('.')) };
+    format!("{}: {}: {}.{meaning}\n    Next: {}.", f.level.name(), place, f.what, f.next.trim_end_matches('.'))
+}
+
+fn text(s: &Summary) -> String {
+    if s.pool.is_empty() {
+        return "no pool was found".into();
+    }
+    let mut text = format!(
+        "pool {}  epoch {}  identity {}\n  read {} segments, {} records, {}\n",
+        s.pool,
+        s.epoch,
+        s.id,
+        s.segments,
+        s.records,
+        size::show(s.bytes)
+    );
+    for v in &s.volumes {
+        let state = match (v.refused, v.damaged_bytes) {
+            (true, _) => "REFUSED by a start".into(),
+            (false, 0) => "all of it can be read".into(),
+            (false, lost) => format!("{} LOST", size::show(lost)),
+        };
+        text += &format!("  volume {}: {}, {} dirty, {state}\n", v.name, size::show(v.bytes), size::show(v.dirty_bytes));
+    }
+    let notes = if s.notes > 0 { format!(" ({} notes: --verbose shows them)", s.notes) } else { String::new() };
+    match s.is_clean() {
+        true => text + "clean" + &notes,
+        false => format!("{text}{} damaged, {} lost{notes}", s.damages, s.losses),
+    }
+}
+
+fn closing(s: &Summary) -> String {
+    let next = match (s.losses, s.damages) {
+        (0, _) => "No data is lost. `headpond repair` mends what another copy proves",
+        _ => "Some data is lost or cannot be had: `headpond list-damaged` names it. Copy the devices before anything else",
+    };
+    format!("Problems were found: {} without loss, {} with. Nothing was changed. {next}", s.damages, s.losses)
+}

@@ -1,0 +1,59 @@
+//! `headpond list-damaged`.
+
+use clap::Args;
+use headpond_host::offline::{Damaged, Media, list_damaged};
+use serde_json::json;
+
+use super::offline::{AtRest, Watching};
+use super::print;
+use crate::exit::Found;
+
+#[derive(Args)]
+pub struct ListDamaged {
+    #[command(flatten)]
+    pool: AtRest,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ListDamaged {
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut watching = Watching::new()?;
+        let media = Media::open(&self.pool.devices, self.pool.patience())?;
+        let pool = media.pool(media.vote(self.pool.state.as_deref())?)?;
+        let damaged = list_damaged(&pool, &mut |step| watching.step(step))?;
+        watching.clear();
+        print(self.json, &json!(damaged), lines(&damaged))?;
+        if damaged.is_none() {
+            return Ok(());
+        }
+        Err(Found(
+            "Not all data can be read. Nothing was changed. Bring back any cache device that is missing, and list again; \
+             `headpond writeback` puts all the rest on the disk"
+                .into(),
+        )
+        .into())
+    }
+}
+
+/// A line for each range: the volume, its first byte, how many bytes, and why.
+pub fn lines(damaged: &Damaged) -> String {
+    let mut lines = Vec::new();
+    if let Some(why) = &damaged.refused {
+        lines.push(format!("pool {} is refused: {why}", damaged.pool));
+    }
+    for volume in &damaged.volumes {
+        let mut add = |offset: u64, bytes: u64, why: &str| lines.push(format!("{} {offset} {bytes} {why}", volume.name));
+        if volume.refused {
+            add(0, volume.bytes, "refused");
+        }
+        volume.damaged.iter().for_each(|e| add(e.offset, e.bytes, "lost"));
+        volume.doubtful.iter().for_each(|e| add(e.offset, e.bytes, "doubtful"));
+        volume.suspect.iter().for_each(|e| add(e.offset, e.bytes, "suspect"));
+    }
+    match lines.is_empty() {
+        true => "all data can be read".into(),
+        false => lines.join("\n"),
+    }
+}

@@ -1,0 +1,95 @@
+//! What the offline tools share: which devices, how far they are, and Ctrl-C.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use headpond_host::offline::{OfflineError, Step};
+use headpond_host::signals::Signals;
+
+use crate::size;
+
+/// How often it is told how far the work is.
+const TELL: Duration = Duration::from_millis(500);
+
+/// A pool at rest.
+#[derive(Args, Clone, Debug)]
+pub struct AtRest {
+    /// The cache devices of the pool, as many of them as there are
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// The state folder of the host that served the pool: its witness there is heard. Without it, the devices vote alone
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Seconds to wait for devices that a killed daemon may still be writing to
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub wait: u64,
+}
+
+impl AtRest {
+    /// How long to wait for a device that is held.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.wait)
+    }
+}
+
+/// Tells on a terminal how far the work is, and hears Ctrl-C.
+pub struct Watching {
+    signals: Signals,
+    told: Instant,
+    shown: bool,
+}
+
+impl Watching {
+    /// From here on Ctrl-C and SIGTERM end the work at the next step, and not the process.
+    pub fn new() -> anyhow::Result<Watching> {
+        Ok(Watching { signals: Signals::hold()?, told: Instant::now(), shown: false })
+    }
+
+    /// Notes a step; whether to go on.
+    pub fn step(&mut self, step: Step) -> bool {
+        if self.told.elapsed() >= TELL && std::io::stderr().is_terminal() {
+            self.told = Instant::now();
+            self.shown = true;
+            let percent = (step.done.min(step.total) * 100).checked_div(step.total).unwrap_or(0);
+            eprint!("\r\x1b[K{}: {percent} %", step.what);
+            let _ = std::io::stderr().flush();
+        }
+        self.goes_on()
+    }
+
+    /// Whether nobody wishes the end.
+    pub fn goes_on(&self) -> bool {
+        !self.signals.wait(Duration::ZERO)
+    }
+
+    /// Takes the line away that says how far it was.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Writes a line to standard output.
+pub fn line(text: &str) -> Result<(), OfflineError> {
+    writeln!(std::io::stdout().lock(), "{text}").map_err(OfflineError::Output)
+}
+
+/// A place on a device: its path, and the byte.
+pub fn place(path: Option<&PathBuf>, offset: Option<u64>, bytes: Option<u64>) -> String {
+    match (path, offset, bytes) {
+        (Some(path), Some(offset), Some(bytes)) if bytes > 0 => {
+            format!("{}, byte {offset}, {}", path.display(), size::show(bytes))
+        }
+        (Some(path), ..) => path.display().to_string(),
+        _ => "the pool".into(),
+    }
+}

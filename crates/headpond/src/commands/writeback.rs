@@ -1,0 +1,119 @@
+//! `headpond writeback`.
+
+use clap::Args;
+use headpond_host::backing::Spec;
+use headpond_host::offline::{self, Outcome, WriteBack, WrittenVolume};
+use headpond_host::state::State;
+use serde_json::json;
+
+use super::offline::{AtRest, Watching};
+use super::print;
+use crate::exit::Found;
+use crate::size;
+
+#[derive(Args)]
+pub struct Writeback {
+    #[command(flatten)]
+    pool: AtRest,
+    /// A volume's disk; the name may be left out where the pool has one volume
+    #[arg(long, required = true, value_name = "[NAME=]DEVICE")]
+    backing: Vec<String>,
+    /// The disks named are the volumes' own, though they go by another identity: copies, or the same by other names
+    #[arg(long)]
+    other_disk: bool,
+    /// Write what these devices hold, though others or the witness are missing that may hold newer data; the cache devices
+    /// are not changed then
+    #[arg(long)]
+    without_missing: bool,
+    /// Keep the volumes and what is clean in the cache; only if nobody writes to the disks before the pool is served again
+    #[arg(long)]
+    keep: bool,
+    /// Let go of a volume even where dirty data is lost with all its copies: the disk keeps there what it had before
+    #[arg(long, conflicts_with = "keep")]
+    give_up_lost: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Writeback {
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut watching = Watching::new()?;
+        let what = WriteBack {
+            patience: self.pool.patience(),
+            devices: self.pool.devices,
+            state: self.pool.state.unwrap_or_else(State::default_path),
+            backings: self.backing.iter().map(|text| named(text)).collect(),
+            other_disk: self.other_disk,
+            without_missing: self.without_missing,
+            keep: self.keep,
+            give_up_lost: self.give_up_lost,
+        };
+        let outcome = offline::writeback(&what, &mut |step| watching.step(step))?;
+        watching.clear();
+        print(self.json, &json!(outcome), text(&outcome))?;
+        if outcome.is_whole() { Ok(()) } else { Err(Found(closing(&outcome)).into()) }
+    }
+}
+
+/// Name and device of `NAME=DEVICE`; a path alone is that of the only volume.
+fn named(text: &str) -> (String, Spec) {
+    match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains('/')) {
+        Some((name, spec)) => (name.to_owned(), Spec::new(spec)),
+        None => (String::new(), Spec::new(text)),
+    }
+}
+
+fn text(outcome: &Outcome) -> String {
+    let mut lines = Vec::new();
+    for volume in &outcome.volumes {
+        lines.push(line(volume));
+        let ranges = |kind: &str, list: &[offline::Extent]| -> Vec<String> {
+            list.iter().map(|e| format!("  {kind}: {} {} {}", volume.name, e.offset, e.bytes)).collect()
+        };
+        lines.extend(ranges("lost", &volume.lost));
+        lines.extend(ranges("doubtful", &volume.doubtful));
+        lines.extend(ranges("suspect", &volume.suspect));
+        if let Some(problem) = &volume.problem {
+            lines.push(format!("  {problem}"));
+        }
+    }
+    if !outcome.proven {
+        lines.push(format!(
+            "The cache devices were not changed. Do not serve pool {} with these disks again: it would write older data over what \
+             is changed there from now on. When the disks have been looked at, free the devices with `headpond pool destroy \
+             DEVICE... --discard-dirty {}:{}`.",
+            outcome.pool, outcome.id, outcome.epoch
+        ));
+    }
+    if lines.is_empty() {
+        lines.push(format!("pool {} has no volumes", outcome.pool));
+    }
+    lines.join("\n")
+}
+
+fn line(volume: &WrittenVolume) -> String {
+    let written = size::show(volume.written_bytes);
+    let end = match (&volume.backing, volume.detached) {
+        (None, _) => ", no disk named",
+        (Some(_), true) => "; the pool has let go of it: use its disk alone",
+        (Some(_), false) => "",
+    };
+    format!("volume {}: {written} written, {} left{end}", volume.name, size::show(volume.left_bytes))
+}
+
+fn closing(outcome: &Outcome) -> String {
+    let lost: u64 = outcome.volumes.iter().flat_map(|v| v.lost.iter().chain(&v.doubtful)).map(|e| e.bytes).sum();
+    let left: u64 = outcome.volumes.iter().map(|v| v.left_bytes).sum();
+    let suspect = outcome.volumes.iter().any(|v| !v.suspect.is_empty());
+    let mut said = vec![format!(
+        "Not all is on the disks: {} could not be read from any cache device, {} are left",
+        size::show(lost),
+        size::show(left)
+    )];
+    if suspect {
+        said.push("and missing cache devices may have held more, within the ranges called suspect".into());
+    }
+    said.join(", ")
+        + ". What could be written was. Bring missing devices back and run it again, or restore the ranges from a backup"
+}

@@ -1,0 +1,357 @@
+//! The offline tools, on pools that a daemon made and died on: what is planted is found, what can be mended is, and what
+//! was written reaches the disk on another host.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::{Contents, Daemon, MIB, Yard};
+use serde_json::Value;
+
+/// Bytes of each cache device.
+const SIZE: u64 = 16 * MIB;
+
+/// What a volume must read as.
+struct Model(Vec<u8>);
+
+/// Bytes that tell which write they are of.
+fn stamp(n: u64, len: usize) -> Vec<u8> {
+    (0..len as u64 / 8).flat_map(|at| (n << 32 | at).to_le_bytes()).collect()
+}
+
+/// A pool whose daemon was killed with much dirty data, in overlapping and unaligned pieces.
+fn killed() -> (Yard, Model) {
+    let (yard, model, daemon) = with_dirty_data();
+    daemon.kill();
+    (yard, model)
+}
+
+fn with_dirty_data() -> (Yard, Model, Daemon) {
+    let yard = Yard::new();
+    yard.file("a", SIZE);
+    yard.file("b", SIZE);
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    let disk = yard.file("disk", 16 * MIB);
+    let mut model = Model((0..16 * MIB / 8).flat_map(|n| (n * 0x9e37_79b9).to_le_bytes()).collect());
+    fs::write(disk, &model.0).unwrap();
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    // What is read is clean in the cache: by it a disk is known to be the right one.
+    nbd.read(12 * MIB, 256 << 10).unwrap();
+    for n in 0..120u64 {
+        let (at, len) = (n * 7919 % 16000 * 512, (1 + n % 20) as usize * 512);
+        let data = stamp(n + 1, len);
+        nbd.write(at, &data, false).unwrap();
+        model.0[at as usize..][..len].copy_from_slice(&data);
+        // A disk that is in use is left alone by destage.
+        nbd.read(8 * MIB + n * (16 << 10), 4096).unwrap();
+    }
+    nbd.zero(3 * MIB, 8192).unwrap();
+    model.0[3 * MIB as usize..][..8192].fill(0);
+    nbd.flush().unwrap();
+    (yard, model, daemon)
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x40], at).unwrap();
+}
+
+/// What `check --json` says, and its exit code.
+fn check(yard: &Yard, devices: &[&str]) -> (Option<i32>, Value) {
+    let ended = yard.run(&[&["check", "--json"], devices].concat());
+    (ended.code, serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}")))
+}
+
+fn kinds(report: &Value) -> Vec<String> {
+    let findings = report["findings"].as_array().unwrap().iter().filter(|f| f["level"] != "note");
+    findings.map(|f| f["kind"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Dirty data in the log.
+#[derive(Clone, Debug)]
+struct Dirty {
+    /// Where it is, in bytes, on each member.
+    at: [u64; 2],
+    /// The bytes of the volume that it is for.
+    range: std::ops::Range<u64>,
+}
+
+/// All dirty data in the log, in the order in which it was written.
+fn dirty_data(yard: &Yard) -> Vec<Dirty> {
+    let dump: Value = serde_json::from_str(&yard.run(&["dump", "--records", "--json", "a", "b"]).good().out).unwrap();
+    let mut places = Vec::new();
+    for segment in dump["segments"].as_array().unwrap().iter().filter(|s| s["class"] == "mirrored") {
+        let on = |member: u64| {
+            let copies = segment["copies"].as_array().unwrap();
+            copies.iter().find(|c| c["member"] == member).and_then(|c| c["offset"].as_u64()).unwrap()
+        };
+        for record in segment["records"].as_array().unwrap() {
+            for entry in record["entries"].as_array().unwrap().iter().filter(|e| e["kind"] == "dirty") {
+                let at = entry["sector"].as_u64().unwrap() * 512;
+                let sector = entry["block"].as_u64().unwrap() * 8 + entry["first"].as_u64().unwrap();
+                let range = sector * 512..(sector + entry["sectors"].as_u64().unwrap()) * 512;
+                places.push((entry["version"].as_u64(), Dirty { at: [on(0) + at, on(1) + at], range }));
+            }
+        }
+    }
+    places.sort_by_key(|(version, _)| *version);
+    places.into_iter().map(|(_, dirty)| dirty).collect()
+}
+
+#[test]
+fn a_pool_whose_daemon_was_killed_is_clean_and_looking_changes_nothing() {
+    let (yard, _) = killed();
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b"), &yard.path("disk")]);
+    let (code, report) = check(&yard, &["a", "b"]);
+    assert_eq!((code, kinds(&report)), (Some(0), vec![]), "{report}");
+    let volume = &report["summary"]["volumes"][0];
+    assert!(volume["dirty_bytes"].as_u64().unwrap() > 256 << 10, "{report}");
+    assert!(report["summary"]["records"].as_u64().unwrap() >= 100, "{report}");
+    let text = yard.run(&["check", "a", "b"]).good().out;
+    assert!(text.contains("volume v: 16 MiB") && text.ends_with("clean\n"), "{text}");
+    assert_eq!(yard.run(&["list-damaged", "a", "b"]).good().out, "all data can be read\n");
+    for args in [&["dump", "a", "b"][..], &["dump", "--records", "a", "b"], &["dump", "--json", "a"]] {
+        assert!(yard.run(args).good().out.contains("mirrored"));
+    }
+    assert!(dirty_data(&yard).len() >= 100);
+    yard.run(&["repair", "--dry-run", "a", "b"]).good();
+    before.unchanged();
+}
+
+#[test]
+fn each_kind_of_planted_damage_is_found_mended_and_put_back() {
+    let (yard, model) = killed();
+    let (a, b) = (yard.path("a"), yard.path("b"));
+    let data = dirty_data(&yard);
+    let dump: Value = serde_json::from_str(&yard.run(&["dump", "--json", "a", "b"]).good().out).unwrap();
+    let segment = &dump["segments"].as_array().unwrap().iter().find(|s| s["class"] == "mirrored").unwrap();
+    let header = segment["copies"].as_array().unwrap().iter().find(|c| c["member"] == 0).unwrap()["offset"].as_u64().unwrap();
+    let newest_intent = dump["intent"].as_array().unwrap().iter().filter(|i| i["member"] == 1);
+    let newest_intent = newest_intent.max_by_key(|i| i["sequence"].as_u64()).unwrap()["offset"].as_u64().unwrap();
+    for (file, at, kind) in [
+        (&a, 64 << 10 | 60, "superblock-damaged"),
+        (&b, SIZE - (128 << 10) + 100, "superblock-damaged"),
+        (&b, newest_intent + 70, "intent-damaged"),
+        (&a, header + 20, "segment-header-damaged"),
+        (&a, header + 512 + 40, "record-header-damaged"),
+        (&b, data[10].at[1] + 3, "data-damaged"),
+        (&a, data[50].at[0] + 100, "data-damaged"),
+    ] {
+        let sound = Contents::of(&[&a, &b]);
+        flip(file, at);
+        let before = Contents::of(&[&a, &b]);
+        let (code, report) = check(&yard, &["a", "b"]);
+        assert_eq!((code, kinds(&report)), (Some(1), vec![kind.to_owned()]), "byte {at}: {report}");
+        let finding = report["findings"].as_array().unwrap().iter().find(|f| f["kind"] == kind).unwrap();
+        let (offset, bytes) = (finding["offset"].as_u64().unwrap(), finding["bytes"].as_u64().unwrap());
+        assert!((offset..offset + bytes).contains(&at), "byte {at}: {finding}");
+        assert_eq!(finding["path"], file.file_name().unwrap().to_str().unwrap());
+        for said in ["what", "meaning", "next"] {
+            assert!(finding[said].as_str().unwrap().len() > 10, "{finding}");
+        }
+        // No data is lost by any of these.
+        yard.run(&["list-damaged", "a", "b"]).good();
+        before.unchanged();
+        yard.run(&["repair", "a", "b", "--save", "saved"]).good();
+        sound.unchanged();
+        let again = yard.run(&["repair", "a", "b", "--save", "saved"]);
+        again.said(1, &["saved cannot be made", "Nothing was changed", "does not exist yet"]);
+        yard.run(&["repair", "a", "b", "--undo", "saved"]).good();
+        before.unchanged();
+        yard.run(&["repair", "a", "b", "--save", "other"]).good();
+        sound.unchanged();
+        fs::remove_file(yard.path("saved")).unwrap();
+        fs::remove_file(yard.path("other")).unwrap();
+    }
+    // A repair cannot be put back once the pool was served.
+    flip(&a, data[0].at[0]);
+    yard.run(&["repair", "a", "b", "--save", "saved"]).good();
+    flip(&a, data[0].at[0] + 1);
+    let before = Contents::of(&[&a, &b]);
+    yard.run(&["repair", "a", "b", "--undo", "saved"]).said(3, &["a was written to", "Nothing was changed"]);
+    before.unchanged();
+    flip(&a, data[0].at[0] + 1);
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(yard.nbd("v").read(0, 16 << 20).unwrap() == model.0);
+    drop(daemon);
+}
+
+#[test]
+fn data_whose_copies_are_all_damaged_is_listed_to_the_byte_and_all_else_is_written_back() {
+    let (yard, mut model, daemon) = with_dirty_data();
+    // Ended cleanly, and nothing destaged: all of it is in the last checkpoint.
+    daemon.stop();
+    let data = dirty_data(&yard);
+    let is_last = |n: usize| {
+        let meets = |o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
+        !data[n + 1..].iter().any(meets)
+    };
+    let spoiled = (50..data.len()).find(|n| is_last(*n)).map(|n| data[n].clone()).unwrap();
+    flip(&yard.path("a"), spoiled.at[0]);
+    flip(&yard.path("b"), spoiled.at[1] + 1);
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b"), &yard.path("disk")]);
+    let (code, report) = check(&yard, &["a", "b"]);
+    assert_eq!(
+        (code, kinds(&report)),
+        (Some(1), ["dirty-data-damaged", "dirty-data-lost"].map(str::to_owned).into()),
+        "{report}"
+    );
+    let ended = yard.run(&["list-damaged", "a", "b"]).said(1, &["Not all data can be read", "Nothing was changed"]);
+    let (from, len) = (spoiled.range.start, spoiled.range.end - spoiled.range.start);
+    assert_eq!(ended.out, format!("v {from} {len} lost\n"));
+    yard.run(&["repair", "--dry-run", "a", "b"]).said(1, &["left as they are", "no other copy"]);
+    before.unchanged();
+    let range = from as usize..spoiled.range.end as usize;
+    model.0[range.clone()].copy_from_slice(&fs::read(yard.path("disk")).unwrap()[range]);
+    let args = ["writeback", "a", "b", "--backing", "disk", "--state", "state", "--json"];
+    let ended = yard.run(&args).said(1, &["Not all is on the disks", "What could be written was"]);
+    let written: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(written["volumes"][0]["lost"], serde_json::json!([{ "offset": from, "bytes": len }]), "{written}");
+    assert!(fs::read(yard.path("disk")).unwrap() == model.0, "all but the lost range is on the disk");
+    // Still on the pool, and still said.
+    assert_eq!(yard.run(&["list-damaged", "a", "b"]).out, format!("v {from} {len} lost\n"));
+    let args = ["writeback", "a", "b", "--backing", "disk", "--state", "state", "--give-up-lost"];
+    assert!(yard.run(&args).out.contains("let go of it"));
+    yard.run(&["list-damaged", "a", "b"]).good();
+}
+
+/// After a kill a start cannot tell such a record from one that was never acknowledged, and reads what was there before.
+#[test]
+fn data_written_after_the_last_checkpoint_whose_copies_are_all_damaged_is_listed_as_doubtful() {
+    let (yard, _) = killed();
+    let data = dirty_data(&yard);
+    let overlapped = |n: usize| {
+        let meets = |o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
+        data[n + 1..].iter().any(meets)
+    };
+    let n = (20..data.len() - 60).find(|n| !overlapped(*n)).unwrap();
+    let Dirty { at, range } = data[n].clone();
+    flip(&yard.path("a"), at[0]);
+    flip(&yard.path("b"), at[1]);
+    let listed = yard.run(&["list-damaged", "a", "b"]);
+    assert_eq!((listed.code, listed.out), (Some(1), format!("v {} {} doubtful\n", range.start, range.end - range.start)));
+    let (code, report) = check(&yard, &["a", "b"]);
+    assert_eq!((code, kinds(&report).last().map(String::as_str)), (Some(1), Some("dirty-data-doubtful")), "{report}");
+    // Covered by a later write, it is nobody's.
+    let covered = (20..data.len() - 60)
+        .find(|n| data[n + 1..].iter().any(|o| o.range.start <= data[*n].range.start && data[*n].range.end <= o.range.end));
+    let Dirty { at: other, .. } = data[covered.unwrap()];
+    for (file, at, other) in [("a", at[0], other[0]), ("b", at[1], other[1])] {
+        flip(&yard.path(file), at);
+        flip(&yard.path(file), other);
+    }
+    yard.run(&["list-damaged", "a", "b"]).good();
+}
+
+#[test]
+fn dirty_data_reaches_the_disk_on_another_host() {
+    let (yard, model) = killed();
+    // The host is gone, its state folder with it; the devices are plugged in elsewhere.
+    fs::remove_dir_all(yard.path("state")).unwrap();
+    for (from, to) in [("a", "sdx"), ("b", "sdy"), ("disk", "sdz")] {
+        fs::rename(yard.path(from), yard.path(to)).unwrap();
+    }
+    let written = yard.run(&["writeback", "sdx", "sdy", "--backing", "sdz", "--state", "elsewhere", "--json"]).good().out;
+    let written: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((&written["proven"], &written["volumes"][0]["detached"]), (&true.into(), &true.into()), "{written}");
+    assert!(fs::read(yard.path("sdz")).unwrap() == model.0, "the disk is not what was written");
+    let (code, report) = check(&yard, &["sdx", "sdy"]);
+    assert_eq!((code, report["summary"]["volumes"].as_array().unwrap().len()), (Some(0), 0), "{report}");
+}
+
+#[test]
+fn a_copy_of_the_disk_is_taken_only_when_it_is_called_the_disk_and_holds_what_the_cache_knows() {
+    let (yard, model) = killed();
+    fs::copy(yard.path("disk"), yard.path("copy")).unwrap();
+    yard.file("small", 8 * MIB);
+    yard.file("blank", 16 * MIB);
+    let files = ["a", "b", "disk", "copy", "blank", "small"].map(|name| yard.path(name));
+    let before = Contents::of(&files.each_ref().map(|path| path.as_path()));
+    let to =
+        |disk: &str, more: &[&str]| yard.run(&[&["writeback", "a", "b", "--state", "state", "--backing", disk], more].concat());
+    to("copy", &[]).said(3, &["copy is another device", "volume v was made on", "Nothing was changed", "--other-disk"]);
+    to("small", &["--other-disk"]).said(3, &["small has 8388608 bytes", "16777216", "Nothing was changed"]);
+    to("w=disk", &[]).said(2, &["no volume \"w\"", "Its volumes are: v"]);
+    to("a", &[]).said(3, &["a is a cache device of pool pool", "Nothing was changed"]);
+    before.unchanged();
+    to("blank", &["--other-disk"]).said(3, &["blank is not as the cache knows the disk", "Nothing was written to it"]);
+    assert!(fs::read(yard.path("blank")).unwrap().iter().all(|byte| *byte == 0));
+    to("v=copy", &["--other-disk"]).good();
+    assert!(fs::read(yard.path("copy")).unwrap() == model.0);
+}
+
+#[test]
+fn one_device_without_a_witness_is_written_back_only_when_its_owner_says_so_and_is_not_changed() {
+    let (yard, model) = killed();
+    fs::remove_dir_all(yard.path("state")).unwrap();
+    fs::rename(yard.path("a"), yard.path("gone")).unwrap();
+    let before = Contents::of(&[&yard.path("b"), &yard.path("disk")]);
+    let run = |more: &[&str]| yard.run(&[&["writeback", "b", "--state", "new", "--backing", "disk"], more].concat());
+    let parts =
+        ["Pool pool does not start", "Nothing was written", "--without-missing", "What may be lost", "written to v since"];
+    run(&[]).said(3, &parts);
+    yard.run(&["repair", "b", "--save", "saved"]).said(3, &["Nothing was changed", "cannot be proved"]);
+    let (code, report) = check(&yard, &["b"]);
+    assert!(code == Some(1) && kinds(&report) == ["member-missing", "votes-missing"], "{report}");
+    before.unchanged();
+    let b = Contents::of(&[&yard.path("b")]);
+    let written = run(&["--without-missing"]).good().out;
+    assert!(written.contains("not changed") && written.contains("pool destroy"), "{written}");
+    assert!(fs::read(yard.path("disk")).unwrap() == model.0, "the disk is not what was written");
+    b.unchanged();
+}
+
+#[test]
+fn a_device_that_has_left_is_never_written_back() {
+    let (yard, _) = killed();
+    let daemon = yard.serve(&["a"]);
+    yard.nbd("v").write(0, &[7; 4096], true).unwrap();
+    daemon.kill();
+    let before = Contents::of(&[&yard.path("b"), &yard.path("disk")]);
+    let run = |tool: &[&str]| yard.run(&[tool, &["b", "--state", "state"]].concat());
+    for tool in [&["writeback", "--without-missing", "--backing", "disk"][..], &["check"], &["list-damaged"], &["dump"]] {
+        run(tool).said(3, &["out of date", "Bring back cache device 0"]);
+    }
+    before.unchanged();
+}
+
+#[test]
+fn a_pool_that_is_served_is_left_alone_in_words_that_say_so() {
+    let yard = Yard::new();
+    yard.pool();
+    let disk = yard.file("disk", 4 * MIB);
+    let _daemon = yard.serve(&["a", "b"]);
+    for args in [
+        &["check", "a", "b", "--wait", "0"][..],
+        &["dump", "a", "--wait", "0"],
+        &["list-damaged", "b", "--wait", "0"],
+        &["repair", "a", "b", "--save", "saved", "--wait", "0"],
+        &["writeback", "a", "b", "--backing", disk.to_str().unwrap(), "--state", "state", "--wait", "0"],
+    ] {
+        yard.run(args)
+            .said(1, &["is in use: process", "(headpond) has it open", "Nothing was read or written", "end its daemon"]);
+    }
+    assert!(!yard.path("saved").exists());
+}
+
+#[test]
+fn what_is_no_pool_and_what_is_blind_is_named() {
+    let (yard, _) = killed();
+    let blank = yard.file("blank", 64 * MIB);
+    yard.run(&["check", "blank"]).said(1, &["Problems were found"]);
+    yard.run(&["list-damaged", "blank"]).said(1, &["None of the devices named", "headpond pool list"]);
+    yard.run(&["check", "a", "a"]).said(1, &["a was named twice"]);
+    for at in [0, 64 << 10, SIZE - (128 << 10), SIZE - (64 << 10)] {
+        flip(&yard.path("b"), at + 44);
+    }
+    let (code, report) = check(&yard, &["a", "b"]);
+    assert!(code == Some(1) && kinds(&report).contains(&"superblocks-lost".to_owned()), "{report}");
+    drop(blank);
+}

@@ -1,0 +1,92 @@
+//! Pools on the worst day: read, judged, mended and written back from the devices alone, on any host, without a daemon.
+//!
+//! All claim the devices first, so that no daemon writes to them meanwhile, nor a dead one's last requests land. What a start
+//! would make of the media is never worked out a second time: the engine itself is started over them, in a rehearsal that
+//! writes nothing (`rehearsal.rs`).
+
+use std::io;
+use std::path::PathBuf;
+
+use headpond_engine::election::Refusal;
+
+use crate::claim::ClaimError;
+use crate::pool::PoolError;
+
+mod check;
+mod damaged;
+mod doubtful;
+mod dump;
+mod finding;
+mod media;
+mod records;
+mod rehearsal;
+mod repair;
+mod salvage;
+mod segments;
+mod writeback;
+
+pub use check::{Summary, VolumeSummary, check};
+pub use damaged::{Damaged, DamagedVolume, Extent, list_damaged};
+pub use dump::{Part, dump};
+pub use finding::{Finding, Level, Mend};
+pub use media::{Device, Media, Pool, Slot};
+pub use rehearsal::{Live, Rehearsal};
+pub use repair::{RepairError, Repaired, flush, repair, undo};
+pub use writeback::{Outcome, WriteBack, WritebackError, WrittenVolume, writeback};
+
+/// Why an offline tool ended before its end.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum OfflineError {
+    #[error(
+        "{path} is in use: {holder}. Nothing was read or written. A pool is looked at and mended offline only while nobody \
+         serves it: end its daemon first (SIGTERM, or `systemctl stop headpond`), then try again. `headpond status` shows \
+         how a pool stands while it is served"
+    )]
+    Served { path: PathBuf, holder: String },
+    #[error(transparent)]
+    Claim(ClaimError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error("{path} cannot be read: {source}. Nothing was changed. Look at the kernel's log for that device, then try again")]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "None of the devices named has a whole superblock of a pool. Nothing was changed. Name the devices that the pool was \
+         made of; `headpond pool list DEVICE...` shows what a device is, `headpond dump DEVICE...` what each copy says"
+    )]
+    NoSuperblock,
+    #[error("{0} What these devices hold cannot be told for the pool.")]
+    Refused(Refusal),
+    #[error("Cancelled. Nothing was changed")]
+    Cancelled,
+    #[error("The output cannot be written: {0}")]
+    Output(#[source] io::Error),
+}
+
+impl From<ClaimError> for OfflineError {
+    fn from(error: ClaimError) -> OfflineError {
+        match error {
+            ClaimError::Held { path, holder, .. } => OfflineError::Served { path, holder },
+            error => OfflineError::Claim(error),
+        }
+    }
+}
+
+/// How far a long work is.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// What is being done, as in "reading segments".
+    pub what: &'static str,
+    /// How much of it is done, in the unit of `total`.
+    pub done: u64,
+    /// How much there is.
+    pub total: u64,
+}
+
+/// Is told how far the work is, and answers whether it is to go on.
+pub type Watch<'a> = &'a mut dyn FnMut(Step) -> bool;
+
+/// Tells how far the work is, and ends it where that is wished.
+fn told(watch: Watch<'_>, what: &'static str, done: u64, total: u64) -> Result<(), OfflineError> {
+    if watch(Step { what, done, total }) { Ok(()) } else { Err(OfflineError::Cancelled) }
+}

@@ -1,0 +1,213 @@
+//! Everything that a pool has on its devices, read and judged. Nothing is written.
+
+use std::collections::BTreeMap;
+
+use headpond_engine::election::WitnessVote;
+use headpond_engine::io::SECTOR;
+use headpond_format::SegmentEntry;
+use serde::Serialize;
+
+use super::damaged::{DamagedVolume, in_doubt, of_volume};
+use super::finding::{Finding, Level};
+use super::media::{Media, Pool};
+use super::rehearsal::Rehearsal;
+use super::{OfflineError, Watch, doubtful};
+use crate::state::hex;
+
+mod image;
+mod intent;
+mod logs;
+mod records_of;
+mod superblocks;
+
+pub(super) use logs::all as all_segments;
+
+/// What the checkpoint's whole pages say of the segments.
+pub(super) fn table_of(pool: &Pool<'_>, watch: Watch<'_>) -> Result<BTreeMap<u32, SegmentEntry>, OfflineError> {
+    image::check(pool, &mut |_| Ok(()), watch)
+}
+
+/// Takes each finding as it is made.
+type Tell<'a> = &'a mut dyn FnMut(Finding) -> Result<(), OfflineError>;
+
+/// What a check comes to.
+#[derive(Debug, Default, Serialize)]
+pub struct Summary {
+    /// The pool's name; empty where no superblock is whole.
+    pub pool: String,
+    /// Its identity.
+    pub id: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Members in sync that are there.
+    pub present: Vec<u8>,
+    /// Members in sync that were not named.
+    pub missing: Vec<u8>,
+    /// Why a start with these devices is refused, if it is.
+    pub refused: Option<String>,
+    /// Segments read.
+    pub segments: u64,
+    /// Records read.
+    pub records: u64,
+    /// Bytes of records and data that were read and verified, all copies.
+    pub bytes: u64,
+    /// The volumes.
+    pub volumes: Vec<VolumeSummary>,
+    /// Findings that are no cause for concern.
+    pub notes: u64,
+    /// Findings by which no data is lost.
+    pub damages: u64,
+    /// Findings by which data is lost, or cannot be had.
+    pub losses: u64,
+}
+
+/// What a check says of a volume.
+#[derive(Debug, Serialize)]
+pub struct VolumeSummary {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Bytes that its disk does not have yet, and that a good copy holds.
+    pub dirty_bytes: u64,
+    /// Bytes of dirty data that no copy holds, those in doubt included.
+    pub damaged_bytes: u64,
+    /// Whether a start refuses it.
+    pub refused: bool,
+}
+
+impl Summary {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.damages + self.losses == 0
+    }
+
+    fn count(&mut self, level: Level) {
+        match level {
+            Level::Note => self.notes += 1,
+            Level::Damage => self.damages += 1,
+            Level::Loss => self.losses += 1,
+        }
+    }
+}
+
+/// Reads all that a pool has on its devices, and tells what is wrong, as it is found.
+///
+/// # Errors
+/// The devices are not of one pool, or it was cancelled. Damage is no error: it is found.
+pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>) -> Result<Summary, OfflineError> {
+    let mut summary = Summary::default();
+    let mut say = |finding: Finding| {
+        summary.count(finding.level);
+        tell(finding)
+    };
+    let pool = match media.pool(vote) {
+        Ok(pool) => pool,
+        Err(OfflineError::NoSuperblock) => {
+            superblocks::none(media, &mut say)?;
+            return Ok(summary);
+        }
+        Err(error) => return Err(error),
+    };
+    superblocks::check(&pool, &mut say)?;
+    intent::check(&pool, &mut say, watch)?;
+    let table = image::check(&pool, &mut say, watch)?;
+    let rehearsal = Rehearsal::start(&pool, watch)?;
+    let refused = match (&rehearsal, &pool.unproven) {
+        (Err(error), _) => Some(error.to_string()),
+        (Ok(_), Some(refusal)) => Some(refusal.to_string()),
+        (Ok(_), None) => None,
+    };
+    if let Err(error) = &rehearsal {
+        let what = "A start with these devices is refused".to_owned();
+        say(Finding::new(Level::Loss, "start-refused", what).means(error.to_string()).next(
+            "Bring back the devices that are missing, if there are any; `headpond repair` mends what another copy proves",
+        ))?;
+    }
+    let rehearsal = rehearsal.ok();
+    let counts = logs::check(&pool, &table, rehearsal.as_ref(), &mut say, watch)?;
+    let mut volumes = Vec::new();
+    if let Some(rehearsal) = &rehearsal {
+        let doubts = doubtful::list(&pool, rehearsal, watch)?;
+        for volume in &pool.superblock().volumes {
+            let found = of_volume(&pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;
+            let damaged = DamagedVolume { doubtful: in_doubt(volume, &doubts), ..found };
+            of_damage(&pool, &damaged, &mut say)?;
+            volumes.push(VolumeSummary {
+                name: damaged.name,
+                bytes: damaged.bytes,
+                dirty_bytes: damaged.dirty_bytes,
+                damaged_bytes: damaged.damaged.iter().chain(&damaged.doubtful).map(|e| e.bytes).sum(),
+                refused: damaged.refused,
+            });
+        }
+    }
+    let s = pool.superblock();
+    (summary.pool, summary.id, summary.epoch) = (s.name.clone(), hex(&s.pool), s.epoch);
+    (summary.present, summary.missing) = (pool.election.present.clone(), pool.election.missing.clone());
+    (summary.refused, summary.volumes) = (refused, volumes);
+    (summary.segments, summary.records, summary.bytes) = (counts.segments, counts.records, counts.bytes);
+    Ok(summary)
+}
+
+/// What damage to dirty data means for a volume.
+fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<(), OfflineError> {
+    let name = &damaged.name;
+    if damaged.refused {
+        let s = pool.superblock();
+        let gone = usize::from(s.left) + pool.election.missing.len();
+        let bytes: u64 = damaged.suspect.iter().map(|e| e.bytes).sum();
+        say(Finding::new(Level::Loss, "volume-refused", format!("Volume {name} is refused by a start"))
+            .of(name)
+            .means(format!(
+                "{gone} cache devices have left, as many as there are copies: dirty data of it may be on them alone, within {} \
+                 of its {} MiB. What these devices know of is whole but for what is listed as lost",
+                mib(bytes),
+                mib(damaged.bytes)
+            ))
+            .next(
+                "Bring the missing cache devices back. If they are gone for good, `headpond writeback --without-missing` puts \
+                 on the disk what these hold",
+            ))?;
+    }
+    let bytes: u64 = damaged.doubtful.iter().map(|e| e.bytes).sum();
+    if bytes > 0 {
+        let ranges = damaged.doubtful.len();
+        say(Finding::new(
+            Level::Loss,
+            "dirty-data-doubtful",
+            format!(
+                "{bytes} bytes of volume {name}, in {ranges} ranges, were written after the last checkpoint, and no copy is whole"
+            ),
+        )
+        .of(name)
+        .means(
+            "They were acknowledged, most likely, and are lost. A start takes them for writes that were cut off: it reads there \
+             what was there before, without an error",
+        )
+        .next(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else restore \
+             these ranges from a backup",
+        ))?;
+    }
+    let bytes: u64 = damaged.damaged.iter().map(|e| e.bytes).sum();
+    if bytes > 0 {
+        let ranges = damaged.damaged.len();
+        say(Finding::new(
+            Level::Loss,
+            "dirty-data-lost",
+            format!("{bytes} bytes of volume {name}, in {ranges} ranges, have no good copy"),
+        )
+        .of(name)
+        .means("They were not on the disk yet. Reading them fails; all else of the volume can be read")
+        .next(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back; else restore these ranges from a \
+             backup",
+        ))?;
+    }
+    Ok(())
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(2048 * SECTOR)
+}

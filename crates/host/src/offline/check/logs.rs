@@ -1,0 +1,186 @@
+//! Segments and their records: every header, every checksum, on every copy.
+
+use std::collections::{BTreeMap, HashMap};
+
+use headpond_engine::io::SECTOR;
+use headpond_format::{Class, Place, SegmentEntry, SegmentHeader};
+
+use super::Tell;
+use super::records_of::{Judge, Tail};
+use crate::buf::HostBuf;
+use crate::offline::doubtful::GENERATIONS;
+use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::media::Pool;
+use crate::offline::records::walk;
+use crate::offline::rehearsal::{Live, Rehearsal};
+use crate::offline::segments::{Found, Headers, list};
+use crate::offline::{OfflineError, Watch, told};
+
+/// Live pieces that are held in memory at a time: the segments are read in bands of so many.
+const BAND: u64 = 1 << 20;
+
+/// How much was read.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub segments: u64,
+    pub records: u64,
+    pub bytes: u64,
+}
+
+/// All segments that a start would take up.
+pub(super) fn check(
+    pool: &Pool<'_>,
+    table: &BTreeMap<u32, SegmentEntry>,
+    rehearsal: Option<&Rehearsal>,
+    say: Tell<'_>,
+    watch: Watch<'_>,
+) -> Result<Counts, OfflineError> {
+    let mut found = all(pool, table, watch)?;
+    // The newest first: what a dead daemon left unfinished is at the end of its logs.
+    found.sort_by_key(|f| std::cmp::Reverse(f.header.generation));
+    let mut pieces: HashMap<u32, u64> = HashMap::new();
+    if let Some(rehearsal) = rehearsal {
+        rehearsal.each_segment(|n, live| _ = pieces.insert(n, live.into()));
+    }
+    let total: u64 = found.iter().map(|f| f.copies().count() as u64 * segment_bytes(pool)).sum();
+    let mut counts = Counts::default();
+    let mut tails: HashMap<(u16, Class, u64), Tail> = HashMap::new();
+    let mut rest = &found[..];
+    while !rest.is_empty() {
+        let mut held = 0;
+        let fits = |f: &&Found| {
+            held += pieces.get(&f.header.segment).copied().unwrap_or(0);
+            held <= BAND
+        };
+        let band = rest.iter().take_while(fits).count().max(1);
+        let mut live = live_in(pool, rehearsal, &rest[..band]);
+        for f in &rest[..band] {
+            told(watch, "reading segments", counts.bytes, total)?;
+            let tail = tails.entry((f.header.volume, f.header.class, f.header.generation / GENERATIONS)).or_default();
+            let live = live.remove(&f.header.segment).unwrap_or_default();
+            one(pool, f, &live, rehearsal.is_some(), tail, &mut counts, say)?;
+        }
+        rest = &rest[band..];
+    }
+    Ok(counts)
+}
+
+fn segment_bytes(pool: &Pool<'_>) -> u64 {
+    pool.superblock().members.first().map_or(0, |m| m.layout.segment_bytes)
+}
+
+/// Reads the header of every slot, and lists the segments.
+pub(in crate::offline) fn all(
+    pool: &Pool<'_>,
+    table: &BTreeMap<u32, SegmentEntry>,
+    watch: Watch<'_>,
+) -> Result<Vec<Found>, OfflineError> {
+    let s = pool.superblock();
+    let mut headers = Headers::new();
+    let total: u64 = pool.present().map(|m| u64::from(pool.slots(m))).sum();
+    let mut done = 0;
+    for member in pool.present() {
+        for slot in 0..pool.slots(member) {
+            if done % 64 == 0 {
+                told(watch, "reading segment headers", done, total)?;
+            }
+            done += 1;
+            let Some(at) = pool.layout(member).map(|layout| layout.slot(slot)) else { continue };
+            let bytes = pool.read(member, at, u64::from(s.unit));
+            let header = bytes.and_then(|bytes| SegmentHeader::decode(s.key, bytes.as_slice()).ok());
+            if let Some(header) = header.filter(|h| h.copies.contains(&Place { member, slot })) {
+                headers.insert((member, slot), header);
+            }
+        }
+    }
+    // As the engine has it: no segment has a larger number than there are slots, twice over.
+    let most = s.members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
+    Ok(list(&headers, table, &|member| pool.slots(member), (s.checkpoint.generation, most, s.unit)))
+}
+
+/// The live pieces of some segments.
+fn live_in(pool: &Pool<'_>, rehearsal: Option<&Rehearsal>, band: &[Found]) -> HashMap<u32, Vec<Live>> {
+    let mut live: HashMap<u32, Vec<Live>> = band.iter().map(|f| (f.header.segment, Vec::new())).collect();
+    for volume in rehearsal.iter().flat_map(|_| &pool.superblock().volumes) {
+        if let Some(rehearsal) = rehearsal {
+            rehearsal.each(volume.number, |piece| {
+                if let Some(list) = live.get_mut(&piece.piece.segment) {
+                    list.push(piece);
+                }
+            });
+        }
+    }
+    live
+}
+
+/// One segment, on all its copies.
+fn one(
+    pool: &Pool<'_>,
+    f: &Found,
+    live: &[Live],
+    is_rehearsed: bool,
+    tail: &mut Tail,
+    counts: &mut Counts,
+    say: Tell<'_>,
+) -> Result<(), OfflineError> {
+    let s = pool.superblock();
+    let places: Vec<Place> = f.copies().collect();
+    for lacking in &f.lacking {
+        let Some((device, at)) = pool.device(lacking.member).zip(pool.layout(lacking.member).map(|l| l.slot(lacking.slot)))
+        else {
+            continue;
+        };
+        // As the other copy has it; without one, as the checkpoint tells, which knows the copies only if all members are there.
+        let header = f.written.or(Some(f.header).filter(|_| pool.election.missing.is_empty()));
+        let mend = header.zip(pool.index(lacking.member)).map(|(header, device)| {
+            let bytes = header.encode(s.key, s.unit as usize);
+            Mend { device, offset: at, bytes }
+        });
+        let what = format!("The header of segment {}, in slot {}, is not whole", f.header.segment, lacking.slot);
+        say(Finding::new(Level::Damage, "segment-header-damaged", what)
+            .at(device.path(), Some(lacking.member), at, u64::from(s.unit))
+            .means("The checkpoint or the other copy names the segment all the same. No data is lost")
+            .mended_by(mend.into_iter().collect()))?;
+    }
+    let mut copies: Vec<Option<HostBuf>> = Vec::new();
+    for place in &places {
+        copies.push(read(pool, *place, say)?);
+        counts.bytes += segment_bytes(pool);
+    }
+    counts.segments += 1;
+    let seen = walk(s.key, s.unit, &f.header, &copies);
+    let judge = Judge { pool, found: f, places: &places, copies: &copies, live, is_rehearsed };
+    counts.records += judge.all(&seen, tail, say)?;
+    Ok(())
+}
+
+/// A whole copy of a segment. Sectors that cannot be read are zeroes in it, and told.
+fn read(pool: &Pool<'_>, place: Place, say: Tell<'_>) -> Result<Option<HostBuf>, OfflineError> {
+    const STEP: u64 = 8 * SECTOR;
+    let Some((device, layout)) = pool.device(place.member).zip(pool.layout(place.member)) else { return Ok(None) };
+    let (at, len) = (layout.slot(place.slot), layout.segment_bytes);
+    if let Ok(all) = device.read(at, len) {
+        return Ok(Some(all));
+    }
+    let (mut bad, mut first) = (0, None);
+    let whole = HostBuf::filled_by(len as usize, |to| {
+        for (n, to) in to.chunks_mut(STEP as usize).enumerate() {
+            let from = at + n as u64 * STEP;
+            match device.read(from, to.len() as u64) {
+                Ok(bytes) => to.copy_from_slice(bytes.as_slice()),
+                Err(_) => {
+                    to.fill(0);
+                    bad += to.len() as u64;
+                    first = first.or(Some(from));
+                }
+            }
+        }
+    });
+    if let Some(first) = first {
+        say(Finding::new(Level::Damage, "unreadable", format!("{bad} bytes of segment slot {} cannot be read", place.slot))
+            .at(device.path(), Some(place.member), first, bad)
+            .means("The device reports an error. What is lost by it, if anything, is told apart")
+            .next("Look at the kernel's log and the device's SMART data; replace the device"))?;
+    }
+    Ok(Some(whole))
+}

@@ -1,0 +1,285 @@
+//! What of a volume cannot be read any more: dirty data without a good copy, to the byte.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use headpond_engine::io::{BLOCK_SECTORS, Buf, SECTOR};
+use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry};
+use serde::Serialize;
+
+use super::media::Pool;
+use super::rehearsal::{Live, Rehearsal};
+use super::{OfflineError, Watch, doubtful, told};
+use crate::buf::HostBuf;
+
+/// Dirty pieces whose reads are sorted and merged together.
+const BATCH: usize = 1024;
+/// The longest merged read, in sectors: 1 MiB.
+const LONGEST: u64 = 2048;
+
+/// What cannot be read of a pool's volumes.
+#[derive(Debug, Serialize)]
+pub struct Damaged {
+    /// The pool's name.
+    pub pool: String,
+    /// Its identity.
+    pub id: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Why a start with these devices is refused, if it is.
+    pub refused: Option<String>,
+    /// The volumes, by number.
+    pub volumes: Vec<DamagedVolume>,
+}
+
+/// What cannot be read of one volume.
+#[derive(Debug, Serialize)]
+pub struct DamagedVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Data that its disk does not have yet and that a good copy holds, in bytes.
+    pub dirty_bytes: u64,
+    /// The whole volume is refused: dirty data of it may be missing of which these devices do not know.
+    pub refused: bool,
+    /// Where its data is lost: byte ranges of the volume, in order. Reading them fails; all else can be read.
+    pub damaged: Vec<Extent>,
+    /// Where a record that was most likely acknowledged has lost its data on all copies, and nothing later covers it: a start
+    /// takes it for one that was cut off, and reads older data there.
+    pub doubtful: Vec<Extent>,
+    /// Of a refused volume: where there may be dirty data that these devices do not know of. Outside, its disk is right.
+    pub suspect: Vec<Extent>,
+}
+
+/// A run of bytes of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Extent {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// How long it is, in bytes.
+    pub bytes: u64,
+}
+
+impl Damaged {
+    /// Whether all can be read.
+    pub fn is_none(&self) -> bool {
+        self.refused.is_none() && self.volumes.iter().all(|v| !v.refused && v.damaged.is_empty() && v.doubtful.is_empty())
+    }
+}
+
+/// Lists what cannot be read, by reading all that is dirty. Clean data that is damaged does not count: the disk has it.
+///
+/// # Errors
+/// It was cancelled.
+pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, OfflineError> {
+    let rehearsal = Rehearsal::start(pool, watch)?;
+    let s = pool.superblock();
+    let refused = match (&rehearsal, &pool.unproven) {
+        (Err(error), _) => Some(error.to_string()),
+        (Ok(_), unproven) => unproven.as_ref().map(ToString::to_string),
+    };
+    let doubts = match &rehearsal {
+        Ok(rehearsal) => doubtful::list(pool, rehearsal, watch)?,
+        Err(_) => Vec::new(),
+    };
+    let mut volumes = Vec::new();
+    for volume in &s.volumes {
+        volumes.push(match &rehearsal {
+            Ok(rehearsal) => {
+                let found = of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;
+                DamagedVolume { doubtful: in_doubt(volume, &doubts), ..found }
+            }
+            Err(_) => DamagedVolume {
+                name: volume.name.clone(),
+                bytes: volume.sectors * SECTOR,
+                dirty_bytes: 0,
+                refused: true,
+                damaged: Vec::new(),
+                doubtful: Vec::new(),
+                suspect: suspect(pool, volume),
+            },
+        });
+    }
+    Ok(Damaged { pool: s.name.clone(), id: crate::state::hex(&s.pool), epoch: s.epoch, refused, volumes })
+}
+
+/// What is done with each run of sectors whose data is good: its first sector in the volume, and the data; `None`: zeroes,
+/// as many as the range says.
+pub(super) type Good<'a> = &'a mut dyn FnMut(Range<u64>, Option<HostBuf>) -> Result<(), OfflineError>;
+
+/// Reads all that is dirty of one volume, in order of address, and hands on what is good.
+pub(super) fn of_volume(
+    pool: &Pool<'_>,
+    rehearsal: &Rehearsal,
+    volume: &VolumeEntry,
+    good: Good<'_>,
+    watch: Watch<'_>,
+) -> Result<DamagedVolume, OfflineError> {
+    let status = rehearsal.volumes().into_iter().find(|v| v.number == volume.number);
+    let refused = status.as_ref().is_some_and(|status| status.refused);
+    let total = status.map_or(0, |status| status.dirty_blocks);
+    let shift = (8 - u64::from(volume.phase)) % 8;
+    let mut damaged: Vec<Extent> = Vec::new();
+    let (mut dirty_bytes, mut done, mut result) = (0, 0, Ok(()));
+    let mut batch: Vec<Live> = Vec::new();
+    let mut flush = |batch: &mut Vec<Live>| -> Result<(), OfflineError> {
+        told(watch, "reading dirty data", done, total)?;
+        done += batch.len() as u64;
+        for (live, data) in batch.iter().zip(read_all(pool, rehearsal, batch)) {
+            let p = &live.piece;
+            for run in runs(p.live) {
+                let from = live.block * BLOCK_SECTORS + u64::from(run.start) - shift;
+                let sectors = from..from + u64::from(run.end - run.start);
+                let bytes = (sectors.end - sectors.start) * SECTOR;
+                match &data {
+                    Data::Lost => add(&mut damaged, sectors.start * SECTOR, bytes),
+                    Data::Zeroes => {
+                        dirty_bytes += bytes;
+                        good(sectors, None)?;
+                    }
+                    Data::Good(data) => {
+                        dirty_bytes += bytes;
+                        let at = usize::from(run.start - p.first()) * SECTOR as usize;
+                        good(sectors, Some(data.slice(at..at + bytes as usize)))?;
+                    }
+                }
+            }
+        }
+        batch.clear();
+        Ok(())
+    };
+    rehearsal.each(volume.number, |live| {
+        if result.is_ok() && live.piece.dirty() {
+            batch.push(live);
+            if batch.len() == BATCH {
+                result = flush(&mut batch);
+            }
+        }
+    });
+    result?;
+    flush(&mut batch)?;
+    // Fragments of one block come in the order of their writes.
+    let damaged = merged(damaged);
+    let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
+    let (name, bytes) = (volume.name.clone(), volume.sectors * SECTOR);
+    Ok(DamagedVolume { name, bytes, dirty_bytes, refused, damaged, doubtful: Vec::new(), suspect })
+}
+
+/// What is in doubt of a volume, in bytes of it.
+pub(super) fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
+    let shift = (8 - u64::from(volume.phase)) % 8;
+    let mut extents = Vec::new();
+    for (_, from, count) in doubts.iter().filter(|(n, ..)| *n == volume.number) {
+        let to = (from + count).saturating_sub(shift).min(volume.sectors);
+        let from = from.saturating_sub(shift).min(to);
+        if from < to {
+            add(&mut extents, from * SECTOR, (to - from) * SECTOR);
+        }
+    }
+    extents
+}
+
+enum Data {
+    Good(HostBuf),
+    Zeroes,
+    Lost,
+}
+
+/// The data of each piece, from whatever copy is good. What lies side by side is read at once.
+fn read_all(pool: &Pool<'_>, rehearsal: &Rehearsal, batch: &[Live]) -> Vec<Data> {
+    let key = pool.superblock().key;
+    let mut data: Vec<Data> = batch.iter().map(|l| if l.piece.zeroes() { Data::Zeroes } else { Data::Lost }).collect();
+    for copy in 0..2 {
+        let mut wanted: BTreeMap<(u8, u64), usize> = BTreeMap::new();
+        for (n, live) in batch.iter().enumerate().filter(|(n, _)| matches!(data[*n], Data::Lost)) {
+            let place = rehearsal.copies(live.piece.segment).nth(copy);
+            if let Some((place, layout)) = place.and_then(|place| Some((place, pool.layout(place.member)?))) {
+                let at = layout.slot(place.slot) + u64::from(live.piece.offset) * SECTOR;
+                wanted.insert((place.member, at), n);
+            }
+        }
+        let end = |n: usize, at: u64| at + u64::from(batch[n].piece.sectors()) * SECTOR;
+        let mut wanted = wanted.into_iter().peekable();
+        while let Some(((member, at), n)) = wanted.next() {
+            let (mut group, mut until) = (vec![(at, n)], end(n, at));
+            while let Some(((_, next), n)) =
+                wanted.next_if(|((m, next), n)| *m == member && *next <= until && end(*n, *next) - at <= LONGEST * SECTOR)
+            {
+                group.push((next, n));
+                until = until.max(end(n, next));
+            }
+            let all = pool.read(member, at, until - at);
+            for (from, n) in group {
+                let bytes = u64::from(batch[n].piece.sectors()) * SECTOR;
+                let own = match &all {
+                    Some(all) => Some(all.slice((from - at) as usize..(from - at + bytes) as usize)),
+                    // One of them cannot be read, perhaps: the others can.
+                    None => pool.read(member, from, bytes),
+                };
+                if let Some(own) = own.filter(|own| batch[n].is(key, own)) {
+                    data[n] = Data::Good(own);
+                }
+            }
+        }
+    }
+    data
+}
+
+/// The runs of bits set.
+fn runs(live: u8) -> impl Iterator<Item = Range<u8>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let set = |n: u8| n < 8 && live >> n & 1 == 1;
+        while at < 8 && !set(at) {
+            at += 1;
+        }
+        let from = at;
+        while set(at) {
+            at += 1;
+        }
+        (from < at).then_some(from..at)
+    })
+}
+
+fn add(to: &mut Vec<Extent>, offset: u64, bytes: u64) {
+    match to.last_mut() {
+        Some(last) if last.offset + last.bytes == offset => last.bytes += bytes,
+        _ => to.push(Extent { offset, bytes }),
+    }
+}
+
+fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
+    extents.sort_unstable_by_key(|e| e.offset);
+    let mut out = Vec::new();
+    extents.into_iter().for_each(|e| add(&mut out, e.offset, e.bytes));
+    out
+}
+
+/// Where a volume may have dirty data, by the intent map: whole regions, where a page is lost all of them.
+fn suspect(pool: &Pool<'_>, volume: &VolumeEntry) -> Vec<Extent> {
+    let shift = (8 - u64::from(volume.phase)) % 8;
+    let mut extents = Vec::new();
+    for n in 0..volume.intent_pages {
+        let page = newest_page(pool, volume, volume.intent_first + n);
+        for region in 0..REGIONS_PER_PAGE {
+            let set = |page: &IntentPage| page.dirty.get(region as usize / 8).is_some_and(|b| b >> (region % 8) & 1 == 1);
+            let from = (u64::from(n) * u64::from(REGIONS_PER_PAGE) + u64::from(region)) * REGION_SECTORS;
+            let (from, to) = (from.saturating_sub(shift), (from + REGION_SECTORS).saturating_sub(shift).min(volume.sectors));
+            if from < to && page.as_ref().is_none_or(set) {
+                add(&mut extents, from * SECTOR, (to - from) * SECTOR);
+            }
+        }
+    }
+    extents
+}
+
+/// The newest whole copy of an intent page on any member.
+fn newest_page(pool: &Pool<'_>, volume: &VolumeEntry, page: u32) -> Option<IntentPage> {
+    let places = pool.present().flat_map(|m| [(m, 0), (m, 1)]);
+    let read = |(m, slot): (u8, u8)| {
+        let bytes = pool.read(m, pool.layout(m)?.intent(page, slot), INTENT_PAGE_BYTES as u64)?;
+        IntentPage::decode(pool.superblock().key, bytes.as_slice(), page).ok().filter(|p| p.volume == volume.number)
+    };
+    places.filter_map(read).max_by_key(|p| p.sequence)
+}

@@ -1,0 +1,284 @@
+//! Puts right what another copy proves, and nothing else. What is written over is saved first, and can be put back.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use headpond_engine::election::WitnessVote;
+use headpond_format::checksum;
+use serde::{Deserialize, Serialize};
+
+use super::check::{Summary, check};
+use super::finding::{Finding, Mend};
+use super::media::{Device, Media, around, write_back};
+use super::{OfflineError, Watch};
+use crate::state::hex;
+
+/// The version of the file that a repair can be undone with.
+const VERSION: u32 = 1;
+
+/// Why a repair, or its undoing, ended before its end.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum RepairError {
+    #[error(transparent)]
+    Offline(#[from] OfflineError),
+    #[error(
+        "{refusal} Nothing was changed: what to mend is proved by the pool's newest superblock, and that cannot be proved to be \
+         here. Name the missing devices, or the old host's state folder with --state"
+    )]
+    Unproven { refusal: String },
+    #[error(
+        "{path} cannot be made: {source}. Nothing was changed. Name with --save a file that does not exist yet, on another device"
+    )]
+    Save { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} cannot be written to any more: {source}. What was not saved was not changed. {done} places were mended; \
+         `headpond repair --undo {path}` puts them back, another repair with another file goes on"
+    )]
+    Saving { path: PathBuf, source: io::Error, done: u64 },
+    #[error(
+        "{path} at byte {offset}: {source}. {done} places were mended before. Replace the device; its twin is whole where this one \
+         was to be mended"
+    )]
+    Write { path: PathBuf, offset: u64, source: io::Error, done: u64 },
+    #[error("Cancelled. {done} places were mended, each as a whole. Repair again to go on; `headpond repair --undo {}` puts them back", save.display())]
+    Cancelled { done: u64, save: PathBuf },
+    #[error("{path} cannot be read: {source}. Nothing was changed. Name the file that the repair was given with --save")]
+    NoSave { path: PathBuf, source: io::Error },
+    #[error("{path} is no file of a repair, or it is damaged (line {line}: {why}). Nothing was changed")]
+    BadSave { path: PathBuf, line: usize, why: String },
+    #[error(
+        "Member {member} of pool {pool}, which the repair had changed, was not named. Nothing was changed. Name all devices that it changed"
+    )]
+    NotNamed { member: String, pool: String },
+    #[error(
+        "{path} was written to at byte {offset} since it was repaired: to put back what was there before would damage it. \
+         Nothing was changed. A repaired pool that has been served cannot be put back"
+    )]
+    Changed { path: PathBuf, offset: u64 },
+}
+
+/// What a repair came to.
+#[derive(Debug, Serialize)]
+pub struct Repaired {
+    /// What the check found, before.
+    pub summary: Summary,
+    /// Places that were mended; in a rehearsal, that would be.
+    pub mended: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Findings of damage or loss that nothing proves how to mend.
+    pub left: u64,
+}
+
+/// The first line of a save file.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    headpond_undo: u32,
+    pool: String,
+    name: String,
+}
+
+/// One place that was changed.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    /// Identity of the device in its pool.
+    member: String,
+    /// Where it was; for people.
+    path: PathBuf,
+    /// Where on it, in bytes.
+    offset: u64,
+    /// What was there, in hexadecimal; none if it could not be read.
+    old: Option<String>,
+    /// Length in bytes, and XXH3-64 of what was put there.
+    bytes: u64,
+    new: String,
+}
+
+/// Checks a pool and mends what another copy proves. `save` is made, and holds what was there before each change; without
+/// it nothing is changed.
+///
+/// # Errors
+/// Too few votes, or a file or a device that cannot be written; what was done until then is whole, and saved.
+pub fn repair(
+    media: &Media,
+    vote: WitnessVote,
+    save: Option<&Path>,
+    tell: &mut dyn FnMut(Finding) -> Result<(), OfflineError>,
+    watch: Watch<'_>,
+) -> Result<Repaired, RepairError> {
+    let pool = media.pool(vote)?;
+    if let Some(refusal) = &pool.unproven {
+        return Err(RepairError::Unproven { refusal: refusal.to_string() });
+    }
+    let head = Head { headpond_undo: VERSION, pool: hex(&pool.superblock().pool), name: pool.superblock().name.clone() };
+    let mut saver = save.map(|path| Saver::make(path, &head)).transpose()?;
+    let (mut mended, mut bytes, mut left, mut failed) = (0, 0, 0, None);
+    let checked = check(
+        media,
+        vote,
+        &mut |finding| {
+            left += u64::from(finding.mendable.is_empty() && finding.level > super::Level::Note);
+            for mend in &finding.mendable {
+                if let Some(saver) = &mut saver
+                    && let Err(error) = saver.mend(&media.devices[mend.device], mend, mended)
+                {
+                    failed = Some(error);
+                    return Err(OfflineError::Cancelled);
+                }
+                mended += 1;
+                bytes += mend.bytes.len() as u64;
+            }
+            tell(finding)
+        },
+        watch,
+    );
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    match (checked, save) {
+        (Ok(summary), _) => Ok(Repaired { summary, mended, bytes, left }),
+        (Err(OfflineError::Cancelled), Some(save)) => Err(RepairError::Cancelled { done: mended, save: save.to_owned() }),
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// The file with what was there before.
+struct Saver {
+    path: PathBuf,
+    file: File,
+}
+
+impl Saver {
+    fn make(path: &Path, head: &Head) -> Result<Saver, RepairError> {
+        let failed = |source| RepairError::Save { path: path.to_owned(), source };
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        let mut saver = Saver { path: path.to_owned(), file };
+        saver.line(head).map_err(failed)?;
+        // The file's name must be as durable as what it holds.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
+        Ok(saver)
+    }
+
+    /// Appends a line, durably.
+    fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.file.sync_data()
+    }
+
+    /// Saves what is at a place, and puts there what belongs there.
+    fn mend(&mut self, device: &Device, mend: &Mend, done: u64) -> Result<(), RepairError> {
+        let failed = |source| RepairError::Write { path: device.path().to_owned(), offset: mend.offset, source, done };
+        let (from, to) = around(device, mend.offset, mend.bytes.len() as u64);
+        let old = device.read(from, to - from).ok();
+        let mut new = match &old {
+            Some(old) => old.as_slice().to_vec(),
+            // Nothing is there to be kept, and nothing to be lost.
+            None if (from, to) == (mend.offset, mend.offset + mend.bytes.len() as u64) => mend.bytes.clone(),
+            None => return Err(failed(io::Error::other("what lies beside it cannot be read, and would be lost"))),
+        };
+        new[(mend.offset - from) as usize..][..mend.bytes.len()].copy_from_slice(&mend.bytes);
+        let saved = Saved {
+            member: identity(device).unwrap_or_default(),
+            path: device.path().to_owned(),
+            offset: from,
+            old: old.as_ref().map(|old| encode(old.as_slice())),
+            bytes: to - from,
+            new: format!("{:016x}", checksum(0, &new)),
+        };
+        self.line(&saved).map_err(|source| RepairError::Saving { path: self.path.clone(), source, done })?;
+        write_back(device, from, &new).map_err(failed)
+    }
+}
+
+/// The identity of a device in its pool.
+fn identity(device: &Device) -> Option<String> {
+    let s = device.superblock.as_ref()?;
+    s.members.get(usize::from(s.member)).map(|member| hex(&member.id))
+}
+
+/// Puts back what was there before a repair; how many places. All of it or, where something was changed since, nothing.
+///
+/// # Errors
+/// The file is none of a repair, a device is not named, or was written to since.
+pub fn undo(media: &Media, save: &Path) -> Result<u64, RepairError> {
+    let (head, places) = load(save)?;
+    let device = |place: &Saved| media.devices.iter().find(|device| identity(device).as_ref() == Some(&place.member));
+    let mut back: Vec<(&Device, u64, Vec<u8>)> = Vec::new();
+    for (n, place) in places.iter().enumerate() {
+        let Some(text) = &place.old else { continue };
+        let why = || RepairError::BadSave { path: save.to_owned(), line: n + 2, why: "what was there is not whole".into() };
+        let old = decode(text).filter(|old| old.len() as u64 == place.bytes).ok_or_else(why)?;
+        let device =
+            device(place).ok_or_else(|| RepairError::NotNamed { member: place.member.clone(), pool: head.name.clone() })?;
+        back.push((device, place.offset, old));
+    }
+    for place in &places {
+        let Some(device) = device(place) else { continue };
+        let now = device.read(place.offset, place.bytes).map(|now| now.as_slice().to_vec()).unwrap_or_default();
+        // What any change to this place put there or found there, if an undo was cut off: nobody else's.
+        let same = |o: &&Saved| (&o.member, o.offset, o.bytes) == (&place.member, place.offset, place.bytes);
+        let is_own = |o: &Saved| o.new == format!("{:016x}", checksum(0, &now)) || o.old.as_deref() == Some(&encode(&now));
+        let meets = |o: &Saved| o.offset < place.offset + place.bytes && place.offset < o.offset + o.bytes;
+        let is_overlapped = places.iter().any(|o| o.member == place.member && meets(o) && !same(&o));
+        if !is_overlapped && !places.iter().filter(same).any(is_own) {
+            return Err(RepairError::Changed { path: device.path().to_owned(), offset: place.offset });
+        }
+    }
+    let done = back.len() as u64;
+    for (n, (device, offset, old)) in back.into_iter().rev().enumerate() {
+        let failed = |source| RepairError::Write { path: device.path().to_owned(), offset, source, done: n as u64 };
+        write_back(device, offset, &old).map_err(failed)?;
+    }
+    Ok(done)
+}
+
+fn load(path: &Path) -> Result<(Head, Vec<Saved>), RepairError> {
+    let text = std::fs::read_to_string(path).map_err(|source| RepairError::NoSave { path: path.to_owned(), source })?;
+    let bad = |line: usize, why: String| RepairError::BadSave { path: path.to_owned(), line, why };
+    let mut lines = text.split_inclusive('\n').enumerate();
+    let head: Head = match lines.next() {
+        Some((_, line)) => serde_json::from_str(line).map_err(|error| bad(1, error.to_string()))?,
+        None => return Err(bad(1, "it is empty".into())),
+    };
+    if head.headpond_undo != VERSION {
+        return Err(bad(1, format!("it is of version {}, and this is {VERSION}", head.headpond_undo)));
+    }
+    let mut places = Vec::new();
+    for (n, line) in lines {
+        // A line that a dead repair did not finish was about a change that it had not begun.
+        if line.ends_with('\n') {
+            places.push(serde_json::from_str(line).map_err(|error| bad(n + 1, error.to_string()))?);
+        }
+    }
+    Ok((head, places))
+}
+
+fn encode(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(pair).collect::<Option<Vec<u8>>>()).flatten()
+}
+
+/// All that was written is durable.
+pub fn flush(media: &Media) -> Result<(), RepairError> {
+    for device in &media.devices {
+        rustix::fs::fsync(device.claim().as_fd()).map_err(|error| RepairError::Write {
+            path: device.path().to_owned(),
+            offset: 0,
+            source: error.into(),
+            done: 0,
+        })?;
+    }
+    Ok(())
+}

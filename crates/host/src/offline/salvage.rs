@@ -1,0 +1,149 @@
+//! What cache devices hold of dirty data, copied to the disks where it is not proved to be all, or the newest. The cache
+//! devices are only read: when those that are missing turn up, nothing is lost.
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use headpond_engine::io::SECTOR;
+use headpond_format::VolumeEntry;
+
+use super::damaged::{in_doubt, of_volume};
+use super::media::{Pool, patch};
+use super::rehearsal::{Live, Rehearsal};
+use super::writeback::{Disks, Outcome, WritebackError, WrittenVolume};
+use super::{OfflineError, Watch, doubtful};
+use crate::backing::Backing;
+use crate::buf::HostBuf;
+use crate::pool::probe;
+use crate::state::hex;
+
+/// Bytes written at once, where they lie side by side.
+const RUN: usize = 1 << 20;
+/// Clean pieces that are compared with the disk.
+const SAMPLES: usize = 64;
+
+/// Copies what is dirty and whole to the disks.
+pub(super) fn copy(pool: &Pool<'_>, disks: &Disks, watch: Watch<'_>) -> Result<Outcome, WritebackError> {
+    let rehearsal = Rehearsal::start(pool, watch)?.map_err(WritebackError::Start)?;
+    let s = pool.superblock();
+    // All of them before the first byte is written.
+    for volume in &s.volumes {
+        if let Some(disk) = disks.get(&volume.number)
+            && differs(pool, &rehearsal, volume, disk)
+        {
+            return Err(WritebackError::Changed { path: disk.path().to_owned(), volume: volume.name.clone() });
+        }
+    }
+    let doubts = doubtful::list(pool, &rehearsal, watch)?;
+    let mut volumes = Vec::new();
+    for volume in &s.volumes {
+        let written = one(pool, &rehearsal, volume, disks.get(&volume.number), watch)?;
+        volumes.push(WrittenVolume { doubtful: in_doubt(volume, &doubts), ..written });
+    }
+    Ok(Outcome { pool: s.name.clone(), id: hex(&s.pool), epoch: s.epoch, proven: false, volumes })
+}
+
+/// Data on its way to a disk, as long as it lies side by side.
+struct Sweep<'a> {
+    disk: Option<&'a Backing>,
+    from: u64,
+    bytes: Vec<u8>,
+    failed: Option<std::io::Error>,
+}
+
+impl Sweep<'_> {
+    fn add(&mut self, sectors: Range<u64>, data: Option<&HostBuf>) -> Result<(), OfflineError> {
+        let at = sectors.start * SECTOR;
+        if self.from + self.bytes.len() as u64 != at || self.bytes.len() >= RUN {
+            self.flush()?;
+            self.from = at;
+        }
+        match data {
+            Some(data) => self.bytes.extend_from_slice(data.as_slice()),
+            None => self.bytes.resize(self.bytes.len() + ((sectors.end - sectors.start) * SECTOR) as usize, 0),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), OfflineError> {
+        let bytes = std::mem::take(&mut self.bytes);
+        if let Some(disk) = self.disk.filter(|_| !bytes.is_empty())
+            && let Err(error) = patch(disk.claim(), self.from, &bytes)
+        {
+            self.failed = Some(error);
+            return Err(OfflineError::Cancelled);
+        }
+        Ok(())
+    }
+}
+
+/// One volume. Without a disk it is only told what there would be to write.
+fn one(
+    pool: &Pool<'_>,
+    rehearsal: &Rehearsal,
+    volume: &VolumeEntry,
+    disk: Option<&Backing>,
+    watch: Watch<'_>,
+) -> Result<WrittenVolume, WritebackError> {
+    let mut sweep = Sweep { disk, from: 0, bytes: Vec::new(), failed: None };
+    let read = of_volume(pool, rehearsal, volume, &mut |sectors, data| sweep.add(sectors, data.as_ref()), watch);
+    let read = read.and_then(|read| sweep.flush().map(|()| read));
+    if let (Some(source), Some(disk)) = (sweep.failed, disk) {
+        return Err(WritebackError::Disk { path: disk.path().to_owned(), source });
+    }
+    let found = match read {
+        Err(OfflineError::Cancelled) => return Err(WritebackError::Cancelled),
+        read => read?,
+    };
+    if let Some(disk) = disk {
+        let failed = |error: rustix::io::Errno| WritebackError::Disk { path: disk.path().to_owned(), source: error.into() };
+        rustix::fs::fsync(disk.claim().as_fd()).map_err(failed)?;
+    }
+    let (written_bytes, left_bytes) = if disk.is_some() { (found.dirty_bytes, 0) } else { (0, found.dirty_bytes) };
+    let problem = (left_bytes > 0).then(|| format!("No disk was named for it: give --backing {}=DEVICE", volume.name));
+    Ok(WrittenVolume {
+        name: found.name,
+        backing: disk.map(|disk| disk.path().display().to_string()),
+        written_bytes,
+        left_bytes,
+        lost: found.damaged,
+        doubtful: Vec::new(),
+        suspect: found.suspect,
+        detached: false,
+        problem,
+    })
+}
+
+/// Whether clean data that a start would believe differs from what is on a disk: then it is another one.
+fn differs(pool: &Pool<'_>, rehearsal: &Rehearsal, volume: &VolumeEntry, disk: &Backing) -> bool {
+    let mut samples: Vec<Live> = Vec::new();
+    let mut seen = 0usize;
+    rehearsal.each(volume.number, |live| {
+        let p = live.piece;
+        let whole = p.live.count_ones() == u32::from(p.sectors());
+        if p.dirty() || p.zeroes() || !whole {
+            return;
+        }
+        // An even spread over all there are, without counting them first.
+        seen += 1;
+        if samples.len() < SAMPLES {
+            samples.push(live);
+        } else if seen.is_power_of_two() || seen.is_multiple_of(1021) {
+            samples[seen % SAMPLES] = live;
+        }
+    });
+    let shift = (8 - u64::from(volume.phase)) % 8;
+    samples.iter().any(|live| {
+        let at = (live.block * 8 + u64::from(live.piece.first()) - shift) * SECTOR;
+        let data = read(disk, at, u64::from(live.piece.sectors()) * SECTOR);
+        data.is_some_and(|data| !live.is(pool.superblock().key, &data))
+    })
+}
+
+fn read(disk: &Backing, at: u64, len: u64) -> Option<HostBuf> {
+    use headpond_engine::io::Buf;
+    let size = disk.claim().facts().size;
+    let (from, to) = (at / 4096 * 4096, (at + len).next_multiple_of(4096).min(size));
+    let bytes = probe::read(disk.claim().as_fd(), from, to.checked_sub(from)?).ok()?;
+    (at + len <= to).then(|| bytes.slice((at - from) as usize..(at + len - from) as usize))
+}

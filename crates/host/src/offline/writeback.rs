@@ -1,0 +1,373 @@
+//! All dirty data onto the disks, offline, on any host.
+//!
+//! Where it is proved that the devices hold all that there is, the engine itself does it: it is started over them, destages,
+//! and lets go of the volumes. Where that is not proved and its owner says so, what they hold is copied by `salvage.rs`, and
+//! the cache devices are not changed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headpond_engine::Settings;
+use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
+use headpond_format::{Superblock, VolumeEntry};
+use serde::Serialize;
+
+use super::damaged::{Damaged, Extent, list_damaged};
+use super::media::Media;
+use super::{OfflineError, Step, Watch, salvage};
+use crate::backing::{Backing, BackingError, Spec};
+use crate::device::DevicesError;
+use crate::pool::{self, PoolError};
+use crate::runtime::{Given, Handle, Running, Runtime, Setup};
+use crate::state::{State, hex};
+
+/// How often it is looked how far the work is, and whether to go on.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What is to be written back.
+#[derive(Clone, Debug)]
+pub struct WriteBack {
+    /// The cache devices.
+    pub devices: Vec<PathBuf>,
+    /// The state folder: of the old host where there still is one, else of this.
+    pub state: PathBuf,
+    /// Backing devices by volume; the empty name is that of the only volume.
+    pub backings: Vec<(String, Spec)>,
+    /// The disks are the volumes', though their identity is another.
+    pub other_disk: bool,
+    /// Go on though what is missing may hold newer or more dirty data: the cache devices are only read then.
+    pub without_missing: bool,
+    /// Keep the volumes, and the clean data in the cache.
+    pub keep: bool,
+    /// Let go of a volume even where dirty data is lost.
+    pub give_up_lost: bool,
+    /// How long to wait for a device that is held.
+    pub patience: Duration,
+}
+
+/// Why nothing was written back, or not all.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum WritebackError {
+    #[error(transparent)]
+    Offline(#[from] OfflineError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+    #[error("The folder {path} cannot be used: {source}. Nothing was changed. Name another one with --state")]
+    Folder { path: PathBuf, source: std::io::Error },
+    #[error(
+        "There is no volume {name:?} on pool {pool}. Nothing was changed. Its volumes are: {volumes}. Name each disk as --backing NAME=DEVICE"
+    )]
+    NoVolume { name: String, pool: String, volumes: String },
+    #[error(
+        "{path} is another device ({found}) than the one that volume {volume} was made on ({expected}). Nothing was changed. \
+         Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk"
+    )]
+    Identity { path: PathBuf, volume: String, found: String, expected: String },
+    #[error("{path} has {found} bytes, and volume {volume} has {expected}. Nothing was changed. Name the volume's own disk")]
+    Size { path: PathBuf, volume: String, found: u64, expected: u64 },
+    #[error(
+        "{path} is not as the cache knows the disk of volume {volume}: blocks that nobody should have written to differ. Nothing was \
+         written to it. Name the volume's own disk. If it was written to without the cache, what is dirty in the cache is older than \
+         that, and must not be written"
+    )]
+    Changed { path: PathBuf, volume: String },
+    #[error(
+        "{why} Nothing was written. If what is missing is gone for good, --without-missing writes what these devices hold, and does not \
+         change them. What may be lost by it: {lost}"
+    )]
+    NotProven { why: String, lost: String },
+    #[error("{0} Nothing was written to a disk.")]
+    Start(CommandError),
+    #[error(
+        "{path}: {source}. What was written stays written, and the cache still holds all of it. Look at the kernel's log, then try again"
+    )]
+    Disk { path: PathBuf, source: std::io::Error },
+    #[error("Cancelled. What was written stays written, and the cache still holds what was not: run it again to go on")]
+    Cancelled,
+}
+
+impl WritebackError {
+    /// Whether it was refused since data could be lost.
+    pub fn protects_data(&self) -> bool {
+        match self {
+            WritebackError::Pool(error) | WritebackError::Offline(OfflineError::Pool(error)) => error.protects_data(),
+            WritebackError::Offline(OfflineError::Refused(_))
+            | WritebackError::Backing(BackingError::Member { .. } | BackingError::Small { .. })
+            | WritebackError::Identity { .. }
+            | WritebackError::Size { .. }
+            | WritebackError::Changed { .. }
+            | WritebackError::NotProven { .. }
+            | WritebackError::Start(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// The pool's name.
+    pub pool: String,
+    /// Its identity.
+    pub id: String,
+    /// Its epoch before.
+    pub epoch: u64,
+    /// It was proved that these devices hold all that there is, and the pool was told what is clean now. Else they are as
+    /// they were, and the pool must not be served again with these disks.
+    pub proven: bool,
+    /// The volumes.
+    pub volumes: Vec<WrittenVolume>,
+}
+
+/// What came of one volume.
+#[derive(Debug, Serialize)]
+pub struct WrittenVolume {
+    /// Its name.
+    pub name: String,
+    /// Its disk, if one was named.
+    pub backing: Option<String>,
+    /// Dirty data that was written, in bytes.
+    pub written_bytes: u64,
+    /// Dirty data that was not, in bytes: for want of a disk, or since it failed.
+    pub left_bytes: u64,
+    /// What no cache device can give any more: byte ranges of the volume. The disk has in them what it had before.
+    pub lost: Vec<Extent>,
+    /// Where a start reads older data than it should, most likely: byte ranges of the volume.
+    pub doubtful: Vec<Extent>,
+    /// Where cache devices that are missing may have held more: byte ranges of the volume.
+    pub suspect: Vec<Extent>,
+    /// The pool has let go of it: the disk is whole, and used alone from now on.
+    pub detached: bool,
+    /// What went wrong.
+    pub problem: Option<String>,
+}
+
+impl Outcome {
+    /// Whether all that was dirty is on the disks.
+    pub fn is_whole(&self) -> bool {
+        let whole = |v: &WrittenVolume| {
+            v.problem.is_none() && v.left_bytes == 0 && v.lost.is_empty() && v.doubtful.is_empty() && v.suspect.is_empty()
+        };
+        self.volumes.iter().all(whole)
+    }
+}
+
+/// A volume and the disk that was named for it.
+pub(super) type Disks = BTreeMap<u16, Backing>;
+
+/// Writes all dirty data to the disks.
+///
+/// # Errors
+/// Nothing was written, but for [`WritebackError::Disk`] and [`WritebackError::Cancelled`]. What could not be written of single
+/// volumes is in the [`Outcome`].
+pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, WritebackError> {
+    let media = Media::open(&what.devices, what.patience)?;
+    let pool = media.pool(media.vote(Some(&what.state))?)?;
+    let superblock = pool.superblock().clone();
+    let specs = specs(what, &superblock)?;
+    let damaged = list_damaged(&pool, watch)?;
+    let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
+        (Some(why), _) => Some(why.clone()),
+        (None, true) => Some(format!(
+            "As many cache devices of pool {} are gone as there are copies: dirty data may be on them alone.",
+            superblock.name
+        )),
+        (None, false) => None,
+    };
+    match why {
+        Some(why) if !what.without_missing => {
+            Err(WritebackError::NotProven { why, lost: at_risk(&damaged, pool.unproven.is_some()) })
+        }
+        Some(_) => {
+            let disks = disks(what, &superblock, &specs)?;
+            salvage::copy(&pool, &disks, watch)
+        }
+        None => {
+            drop(pool);
+            drop(media);
+            by_engine(what, &superblock, &specs, &damaged, watch)
+        }
+    }
+}
+
+/// What the owner risks, in words.
+fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
+    let names: Vec<&str> = damaged.volumes.iter().map(|v| v.name.as_str()).collect();
+    let names = if names.is_empty() { "no volume".into() } else { names.join(", ") };
+    match is_unproven {
+        true => format!(
+            "if the pool went on without these devices, all that was written to {names} since; and where the disk got newer data \
+             then, older data is written over it."
+        ),
+        false => format!("dirty data of {names} that was on the missing devices alone; the disk keeps older data there."),
+    }
+}
+
+/// The disk of each volume, as it was named.
+fn specs(what: &WriteBack, superblock: &Superblock) -> Result<BTreeMap<u16, Spec>, WritebackError> {
+    let mut specs = BTreeMap::new();
+    for (name, spec) in &what.backings {
+        let only = || superblock.volumes.first().filter(|_| name.is_empty() && superblock.volumes.len() == 1);
+        let volume = superblock.volumes.iter().find(|v| v.name == *name).or_else(only);
+        let volume = volume.ok_or_else(|| {
+            let names: Vec<&str> = superblock.volumes.iter().map(|v| v.name.as_str()).collect();
+            let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
+            WritebackError::NoVolume { name: name.clone(), pool: superblock.name.clone(), volumes }
+        })?;
+        specs.insert(volume.number, spec.clone());
+    }
+    Ok(specs)
+}
+
+/// Claims the disks, and makes sure that they are the volumes'.
+fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>) -> Result<Disks, WritebackError> {
+    let mut disks = Disks::new();
+    for volume in &superblock.volumes {
+        let Some(spec) = specs.get(&volume.number) else { continue };
+        let backing = Backing::open(spec, what.patience)?;
+        is_the_disk(volume, &backing, what.other_disk)?;
+        disks.insert(volume.number, backing);
+    }
+    Ok(disks)
+}
+
+fn is_the_disk(volume: &VolumeEntry, backing: &Backing, other_disk: bool) -> Result<(), WritebackError> {
+    let (path, name) = (|| backing.path().to_owned(), || volume.name.clone());
+    let (found, expected) = (backing.identity(), volume.backing.clone());
+    if found != expected && !other_disk {
+        return Err(WritebackError::Identity { path: path(), volume: name(), found, expected });
+    }
+    let (found, expected) = (backing.sectors() * SECTOR, volume.sectors * SECTOR);
+    if found != expected {
+        return Err(WritebackError::Size { path: path(), volume: name(), found, expected });
+    }
+    Ok(())
+}
+
+/// Lets the engine do it, as a daemon would.
+fn by_engine(
+    what: &WriteBack,
+    superblock: &Superblock,
+    specs: &BTreeMap<u16, Spec>,
+    damaged: &Damaged,
+    watch: Watch<'_>,
+) -> Result<Outcome, WritebackError> {
+    let disks = disks(what, superblock, specs)?;
+    let state = State::open(&what.state).map_err(|source| WritebackError::Folder { path: what.state.clone(), source })?;
+    let open = pool::open(&what.devices, &state, what.patience)?;
+    let devices: Vec<Given> = open.devices.into_iter().chain(disks.into_iter().map(|(n, disk)| disk.give(n))).collect();
+    let (runtime, started) = Runtime::start(Setup { settings: Settings::default(), election: open.election, devices })?;
+    wait(&started, runtime.handle(), None, "starting the pool", watch)?.map_err(WritebackError::Start)?;
+    let mut volumes = Vec::new();
+    let mut cancelled = false;
+    for volume in &superblock.volumes {
+        let found = damaged.volumes.iter().find(|v| v.name == volume.name);
+        let lost = found.map_or(Vec::new(), |v| v.damaged.clone());
+        let doubtful = found.map_or(Vec::new(), |v| v.doubtful.clone());
+        let spec = specs.get(&volume.number);
+        match one(what, &runtime, volume, spec, lost, watch) {
+            Ok(written) => volumes.push(WrittenVolume { doubtful, ..written }),
+            Err(WritebackError::Cancelled) => {
+                cancelled = true;
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // Ended cleanly, so that the devices need no replay at their next start.
+    let _ = runtime.handle().begin(Command::Stop).wait(Duration::from_secs(60));
+    if cancelled {
+        return Err(WritebackError::Cancelled);
+    }
+    Ok(Outcome { pool: superblock.name.clone(), id: hex(&superblock.pool), epoch: superblock.epoch, proven: true, volumes })
+}
+
+/// One volume, by the engine.
+fn one(
+    what: &WriteBack,
+    runtime: &Runtime,
+    volume: &VolumeEntry,
+    spec: Option<&Spec>,
+    lost: Vec<Extent>,
+    watch: Watch<'_>,
+) -> Result<WrittenVolume, WritebackError> {
+    let handle = runtime.handle();
+    let dirty = || dirty_bytes(handle, volume.number);
+    let before = dirty();
+    let mut written = WrittenVolume {
+        name: volume.name.clone(),
+        backing: spec.map(ToString::to_string),
+        written_bytes: 0,
+        left_bytes: before,
+        lost,
+        doubtful: Vec::new(),
+        suspect: Vec::new(),
+        detached: false,
+        problem: None,
+    };
+    let status = handle.status().and_then(|status| status.volume(&volume.name).cloned());
+    let Some(spec) = spec else {
+        if before > 0 {
+            written.problem = Some(format!("No disk was named for it: give --backing {}=DEVICE", volume.name));
+        }
+        return Ok(written);
+    };
+    if status.is_some_and(|status| status.refused) {
+        return Err(WritebackError::Changed { path: spec.path().to_owned(), volume: volume.name.clone() });
+    }
+    let command = match what.keep {
+        true => Command::Destage { volume: volume.number },
+        false => Command::Detach { volume: volume.number, give_up_lost: what.give_up_lost },
+    };
+    let running = handle.begin(command);
+    let ended = wait(&running, handle, Some(volume.number), "writing dirty data", watch);
+    if !matches!(ended, Ok(Ok(()))) && !what.keep {
+        // On the way it had been switched to pass-through; what it was is what its owner wants.
+        let _ = handle.begin(Command::SetMode { volume: volume.number, mode: volume.mode }).end();
+    }
+    let lost: u64 = written.lost.iter().map(|e| e.bytes).sum();
+    match ended? {
+        Ok(()) => (written.left_bytes, written.detached) = (0, !what.keep),
+        // What is lost is listed as such; all the rest is on the disk.
+        Err(error @ CommandError::Lost { .. }) => {
+            (written.left_bytes, written.problem) = (0, Some(error.to_string()));
+        }
+        Err(error) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
+    }
+    written.written_bytes = before.saturating_sub(written.left_bytes).saturating_sub(lost);
+    Ok(written)
+}
+
+fn dirty_bytes(handle: &Handle, volume: u16) -> u64 {
+    let status = handle.status();
+    let volumes = status.iter().flat_map(|status| &status.volumes);
+    volumes.filter(|v| v.number == volume).map(|v| v.dirty_blocks * BLOCK).sum()
+}
+
+/// Waits for a command, tells how far it is, and cancels it where that is wished.
+fn wait(
+    running: &Running,
+    handle: &Handle,
+    volume: Option<u16>,
+    doing: &'static str,
+    watch: Watch<'_>,
+) -> Result<Result<(), CommandError>, WritebackError> {
+    let total = volume.map_or(0, |volume| dirty_bytes(handle, volume));
+    loop {
+        if let Some(result) = running.wait(LOOK) {
+            return Ok(result);
+        }
+        let left = volume.map_or(0, |volume| dirty_bytes(handle, volume));
+        if !watch(Step { what: doing, done: total.saturating_sub(left), total }) {
+            handle.begin(Command::Cancel(running.id));
+            let _ = running.wait(Duration::from_secs(10));
+            return Err(WritebackError::Cancelled);
+        }
+    }
+}
