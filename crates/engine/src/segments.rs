@@ -452,7 +452,7 @@ mod tests {
         assert_eq!((s.free_sets(1), s.free_sets(2), s.total_sets(2)), (30, 15, 15));
         s.close_member(0);
         assert_eq!((s.free_sets(1), s.free_sets(2)), (20, 10));
-        (0..10).for_each(|n| drop(s.open(n, Class::Mirrored, 0, 2)));
+        assert!((0..10).all(|n| s.open(n, Class::Mirrored, 0, 2).is_some()));
         assert_eq!((s.free_sets(2), s.open(11, Class::Mirrored, 0, 2)), (0, None));
         s.add_member(0, 1);
         s.add_member(1, 9);

@@ -290,6 +290,8 @@ fn a_pool_without_one_of_two_devices_serves_on_and_says_so() {
     yard.run(&["attach", "v", "disk"]).good();
     yard.nbd("v").write(4096, &[5; 4096], true).unwrap();
     daemon.kill();
+    // Not there any more: where it was last seen it would be taken too.
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
     let daemon = yard.serve(&["a"]);
     assert_eq!(yard.nbd("v").read(4096, 4096).unwrap(), [5; 4096]);
     let status = yard.run(&["status"]).good().out;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headpond_engine::create::newest_witness;
-use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
+use headpond_engine::election::{Election, Refusal, WitnessVote, elect, identity};
 use headpond_engine::io::Buf;
 use headpond_format::{DecodeError, Layout, MemberState, SUPERBLOCK_BYTES, Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 
@@ -225,7 +225,9 @@ impl Media {
             Err(Refusal::NoMembers) => return Err(OfflineError::NoSuperblock),
             Err(refusal) => return Err(OfflineError::Refused(refusal)),
         };
-        let number = |n: u8| there.iter().find(|(_, s)| s.member == n).map(|(at, _)| *at);
+        // By identity: its number may have been another device's before.
+        let known = |n: u8| election.superblock.members.get(usize::from(n)).map(|m| (n, m.id));
+        let number = |n: u8| there.iter().find(|(_, s)| identity(s) == known(n)).map(|(at, _)| *at);
         let members = election.present.iter().filter_map(|n| Some((*n, number(*n)?))).collect();
         Ok(Pool { media: self, election, unproven, members })
     }
@@ -258,7 +260,7 @@ fn assumed(found: &[Superblock]) -> Election {
     let is_present = |m: &u8| found.iter().any(|s| s.member == *m && known(s, *m) == known(&newest, *m));
     let (present, missing): (Vec<u8>, Vec<u8>) = in_sync.partition(is_present);
     let stale = found.iter().map(|s| s.member).filter(|m| !present.contains(m)).collect();
-    Election { superblock: newest, present, missing, stale }
+    Election { superblock: newest, present, missing, stale, unheard: None }
 }
 
 /// A pool at rest, of the superblock that counts.
