@@ -311,9 +311,11 @@ fn one_device_without_a_witness_is_written_back_only_when_its_owner_says_so_and_
 #[test]
 fn a_device_that_has_left_is_never_written_back() {
     let (yard, _) = killed();
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
     let daemon = yard.serve(&["a"]);
     yard.nbd("v").write(0, &[7; 4096], true).unwrap();
     daemon.kill();
+    fs::rename(yard.path("away"), yard.path("b")).unwrap();
     let before = Contents::of(&[&yard.path("b"), &yard.path("disk")]);
     let run = |tool: &[&str]| yard.run(&[tool, &["b", "--state", "state"]].concat());
     for tool in [&["writeback", "--without-missing", "--backing", "disk"][..], &["check"], &["list-damaged"], &["dump"]] {
