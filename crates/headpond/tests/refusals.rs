@@ -264,7 +264,12 @@ fn as_many_missing_devices_as_there_are_copies() {
     let all = ["a", "b", "c", "d", "disk"].map(|name| yard.path(name));
     let before = Contents::of(&all.each_ref().map(PathBuf::as_path));
     let parts = ["Cache devices 2, 3 are missing", "Nothing was changed", "Bring them back", "--without-missing"];
+    let moved = |from: [&str; 2], to: [&str; 2]| {
+        from.iter().zip(to).for_each(|(from, to)| fs::rename(yard.path(from), yard.path(to)).unwrap());
+    };
+    moved(["c", "d"], ["later-c", "later-d"]);
     yard.try_serve(&["a", "b"]).err().expect("the other copies").said(3, &parts);
+    moved(["later-c", "later-d"], ["c", "d"]);
     before.unchanged();
     let daemon = yard.serve(&["a", "b", "c", "d"]);
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
@@ -277,12 +282,17 @@ fn as_many_missing_devices_as_there_are_copies() {
 #[test]
 fn a_stale_device() {
     let yard = with_dirty_data();
+    let moved = |from: &str, to: &str| fs::rename(yard.path(from), yard.path(to)).unwrap();
+    moved("b", "away");
     let daemon = yard.serve(&["a"]);
     yard.nbd("v").write(4096, &[4; 4096], true).unwrap();
     daemon.kill();
+    moved("away", "b");
     let before = Contents::of(&[&yard.path("a"), &yard.path("b"), &yard.path("disk")]);
+    moved("a", "away");
     let parts = ["out of date", "No data was touched", "Bring back cache device 0", "last seen at", "/a"];
     yard.try_serve(&["b"]).err().expect("stale").said(3, &parts);
+    moved("away", "a");
     before.unchanged();
     // With the newer one it starts, and does not believe the stale one.
     let daemon = yard.serve(&["a", "b"]);

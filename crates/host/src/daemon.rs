@@ -225,7 +225,11 @@ impl Daemon {
             ublk::prepare_process();
         }
         let state = State::open(&options.state).map_err(folder(&options.state))?;
-        let open = pool::open_with_remembered(&options.devices, &state, options.patience)?;
+        // Whoever goes on without what is missing has looked for it.
+        let open = match options.settings.without_missing {
+            true => pool::open(&options.devices, &state, options.patience)?,
+            false => pool::open_with_remembered(&options.devices, &state, options.patience)?,
+        };
         let superblock = open.election.superblock.clone();
         let mut places = state.places(&superblock.pool);
         for given in &open.devices {

@@ -42,12 +42,20 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
         }
         Err(_) => Vec::new(),
     };
-    let remembered = missing.iter().filter_map(|(pool, member)| state.places(pool).members.remove(member));
-    let others: Vec<PathBuf> = remembered.filter(|path| path.exists() && different_from(devices, path)).collect();
-    if others.is_empty() {
+    if missing.is_empty() {
         return first;
     }
     drop(first);
+    // One that is damaged, or another's by now, is left out as if it were not there.
+    let is_ones = |path: &PathBuf, pool: &[u8; 16]| pool_of(std::slice::from_ref(path), patience) == Some(*pool);
+    let remembered = missing.iter().filter_map(|(pool, member)| Some((state.places(pool).members.remove(member)?, pool)));
+    let others: Vec<PathBuf> = remembered
+        .filter(|(path, pool)| path.exists() && different_from(devices, path) && is_ones(path, pool))
+        .map(|(path, _)| path)
+        .collect();
+    if others.is_empty() {
+        return open(devices, state, patience);
+    }
     for path in &others {
         tracing::warn!(
             "{} is taken too: a cache device of this pool was last seen there. Name it with the others",
