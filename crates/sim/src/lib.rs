@@ -7,6 +7,7 @@ pub mod bench;
 pub mod buf;
 pub mod device;
 pub mod exhaustive;
+pub mod experiments;
 pub mod modelled;
 pub mod models;
 pub mod oracle;

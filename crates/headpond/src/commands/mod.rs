@@ -5,6 +5,7 @@ pub mod bench;
 pub mod demo;
 pub mod detach;
 mod exhaustive;
+pub mod experiments;
 pub mod flush;
 pub mod mode;
 mod plain;
