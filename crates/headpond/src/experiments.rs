@@ -3,11 +3,15 @@
 mod csv;
 mod json;
 mod markdown;
+mod page;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use csv::csv;
 pub use json::json;
 pub use markdown::markdown;
+pub use page::page;
 pub use table::{line, terminal};
 
 use crate::demo::number;

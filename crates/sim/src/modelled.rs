@@ -91,7 +91,8 @@ impl Modelled {
             copies: 2,
             unit: 512,
             segment_bytes: 0,
-            intent_pages: 16,
+            // Each volume takes a page at least.
+            intent_pages: 16.max(2 * u32::from(volumes)),
             witness: self.witness,
             members: vec![([1; 16], self.cache_bytes), ([2; 16], self.cache_bytes)],
         };

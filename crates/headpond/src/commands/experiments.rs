@@ -9,7 +9,7 @@ use clap::Args;
 use headpond_sim::experiments::{ALL, Experiment, Options, run_all};
 
 use crate::exit::Usage;
-use crate::experiments::{Reports, csv, json, line, markdown, terminal};
+use crate::experiments::{Reports, csv, json, line, markdown, page, terminal};
 
 /// The field's published experiments, on models of the original hardware, in virtual time: the same seed gives the same figures.
 ///
@@ -49,7 +49,7 @@ impl Experiments {
         if let Some(dir) = &self.out {
             fs::create_dir_all(dir).with_context(|| format!("{} cannot be made", dir.display()))?;
         }
-        let page = self.markdown.as_deref().map(read).transpose()?;
+        let old = self.markdown.as_deref().map(read).transpose()?;
         let options = Options { seed: self.seed, quick: self.quick };
         let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let begun = Instant::now();
@@ -59,11 +59,12 @@ impl Experiments {
         });
         let reports = Reports { reports, options, command: self.command() };
         if let Some(dir) = &self.out {
+            write(&dir.join("experiments.html"), &page(&reports))?;
             write(&dir.join("experiments.json"), &format!("{:#}\n", json(&reports)))?;
             write(&dir.join("experiments.csv"), &csv(&reports))?;
         }
-        if let (Some(path), Some(page)) = (&self.markdown, page) {
-            let made = markdown(&page, &reports)
+        if let (Some(path), Some(old)) = (&self.markdown, old) {
+            let made = markdown(&old, &reports)
                 .with_context(|| format!("{} has no marks between which the tables could be written", path.display()))?;
             write(path, &made)?;
         }

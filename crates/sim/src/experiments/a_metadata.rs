@@ -105,7 +105,7 @@ pub fn a5(options: Options) -> Result<Outcome, Violation> {
                 };
                 if operation == Operation::Stat {
                     // They came through the cache when the files were created.
-                    warm_up(&mut store, METADATA.end, &[METADATA], options.seed)?;
+                    warm_up(&mut store, METADATA.end, METADATA, options.seed)?;
                 }
                 values.push(options.steady(&machine, store, threads(*n, operation, options.seed))?[0].per_s);
             }

@@ -100,7 +100,7 @@ pub fn a2(options: Options) -> Result<Outcome, Violation> {
             let files = File::several(0, 0, 0, *n, total / n);
             let extent = files[0].end();
             let mut store = store(who, &files, true, options)?;
-            warm_up(&mut store, extent, &[0..extent], options.seed)?;
+            warm_up(&mut store, extent, 0..extent, options.seed)?;
             values.push(mib(&options.steady(&nfs_server(), store, streams(files, false))?[0]));
         }
         lines.push((who, who.name().to_owned(), points(&counts, &values)));

@@ -81,7 +81,7 @@ pub fn b1(options: Options) -> Result<Outcome, Violation> {
     let seconds = options.window();
     let bare = machine.drive(machine.bare(OSTS), options.seed, writers()).seconds(seconds)?[0].clone();
     let mut store = machine.cached(Mode::WriteBack, OSTS, extent, options.seed)?;
-    warm_up(&mut store, extent, &[2 * file..extent], options.seed)?;
+    warm_up(&mut store, extent, 2 * file..extent, options.seed)?;
     let back = machine.drive(store, options.seed, writers()).seconds(seconds)?[0].clone();
     // Theirs: at the client's rate until its cache is full; then a block is selected and freed for each that is written, which takes half
     // as long again.
@@ -121,7 +121,7 @@ fn random(out: &mut Outcome, options: Options) -> Result<(), Violation> {
         };
         files.iter().enumerate().map(process).collect::<Vec<_>>()
     };
-    let (filling, steady) = (options.seconds(90).max(15), options.window());
+    let (filling, steady) = (if options.quick { 60 } else { 120 }, options.window().max(20));
     let mut bare = machine.drive(machine.bare(1), options.seed, writers());
     bare.seconds(filling)?;
     let bare = bare.seconds(steady)?[0].clone();

@@ -108,7 +108,7 @@ pub fn c7(options: Options) -> Result<Outcome, Violation> {
         let extent = beyond + PROCESSES * app.small;
         let processes = || {
             let large = if app.writes {
-                File::growing(0, 0, 8 * MIB, PROCESSES, bytes)
+                File::growing(0, 0, MIB, PROCESSES, bytes)
             } else {
                 File::several(0, 0, 256 * MIB, PROCESSES, bytes)
             };
@@ -130,7 +130,7 @@ pub fn c7(options: Options) -> Result<Outcome, Violation> {
             large.into_iter().zip(small).enumerate().map(process).collect::<Vec<_>>()
         };
         // A reader of the same data over and over has gone through it before anything counts, on both sides.
-        let settle = options.seconds(if app.writes { 10 } else { 60 });
+        let settle = if app.writes { options.settle() } else { options.seconds(60).max(20) };
         let run = |store| {
             let mut driver = machine.drive(store, options.seed, processes());
             driver.seconds(settle)?;

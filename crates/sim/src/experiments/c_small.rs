@@ -120,7 +120,7 @@ pub fn c5(options: Options) -> Result<Outcome, Violation> {
                     true => machine.cached(Mode::WriteBack, 1, extent, options.seed)?,
                 };
                 if !writes && !stream {
-                    warm_up(&mut store, extent, &[0..extent], options.seed)?;
+                    warm_up(&mut store, extent, 0..extent, options.seed)?;
                 }
                 let process = |(n, file): (usize, File)| Process {
                     group: 0,

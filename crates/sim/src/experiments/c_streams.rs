@@ -25,7 +25,7 @@ const READ_AHEAD: usize = 64;
 /// Random requests under way for each process.
 const RANDOM_DEPTH: usize = 4;
 /// NXD's times for a small write and a small read, one after the other; see the models of theirs.
-const NXD: Published = Published::Nxd { commit_ns: 110_000, lookup_ns: 60_000 };
+const NXD: Published = Published::Nxd { commit_ns: 790_000, lookup_ns: 370_000 };
 
 /// Where the random processes' files begin: beyond the streams'.
 fn beside() -> u64 {
@@ -35,7 +35,7 @@ fn beside() -> u64 {
 fn streams(writes: bool, number: u64) -> Vec<Process> {
     // Files that are being written grow piece by piece; read ones were written by few writers at a time, in long pieces.
     let files =
-        if writes { File::growing(0, 0, 8 * MIB, number, STREAMED) } else { File::several(0, 0, 256 * MIB, number, STREAMED) };
+        if writes { File::growing(0, 0, MIB, number, STREAMED) } else { File::several(0, 0, 256 * MIB, number, STREAMED) };
     let process = |(n, file): (usize, File)| Process {
         group: 0,
         client: n % CLIENTS,
@@ -104,7 +104,7 @@ fn full(random: u64, o: Options) -> Result<[Reached; 2], Violation> {
     let machine = small(random);
     let store = cached(&machine, random, o.seed)?;
     let mut driver = machine.drive(store, o.seed, both(true, random, o.seed));
-    driver.seconds(o.seconds(40).max(10))?;
+    driver.seconds(if o.quick { 60 } else { 120 })?;
     let mut reached = o.run(&mut driver)?;
     let second = reached.pop().unwrap_or_default();
     Ok([reached.pop().unwrap_or_default(), second])
@@ -124,7 +124,7 @@ pub fn c2(options: Options) -> Result<Outcome, Violation> {
         let mut store = cached(&machine, STREAMS, options.seed)?;
         let extent = beside() + STREAMS * SMALL;
         if !writes {
-            warm_up(&mut store, extent, &[beside()..extent], options.seed)?;
+            warm_up(&mut store, extent, beside()..extent, options.seed)?;
         }
         let back = beside_each_other(&machine, store, writes, STREAMS, options)?;
         let theirs = Store::models(vec![Box::new(Theirs::new(NXD, &machine.array, &machine.ssd, true))]);

@@ -22,6 +22,8 @@ pub mod parameters;
 pub mod point;
 pub mod rig;
 pub mod script;
+#[cfg(test)]
+mod tests;
 pub mod theirs;
 
 pub use catalogue::{ALL, Experiment};

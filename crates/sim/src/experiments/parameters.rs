@@ -113,9 +113,9 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         machine: "C",
         name: "files being written",
-        value: "pieces of 8 MiB, given out as they are asked for; 16 MiB under way per process",
+        value: "pieces of 1 MiB, given out as they are asked for; 16 MiB under way per process",
         source: Assumed,
-        why: "the allocator of the OSTs works so; writes of all processes then lie side by side",
+        why: "OSTs allocate as writes arrive, so what all processes write at one time lies side by side; with larger pieces the modelled disks now and then fall to 4 or 5 GB/s",
     },
     Parameter {
         machine: "C",

@@ -10,7 +10,6 @@ use crate::bench::run::warm;
 use crate::modelled::Modelled;
 use crate::models::TimingModel;
 use crate::models::rotating::RotatingParams;
-use crate::rng::Rng;
 use crate::target::{Answer, Ask, Bare, Target};
 use crate::world::{Violation, World};
 use headpond_engine::Settings;
@@ -115,16 +114,13 @@ impl Machine {
 /// Bytes of the volume beyond what clients use: reads there make the engine forget streams.
 const FORGETTING: u64 = 1 << 20;
 
-/// Reads ranges of volume 0 until they are cached and clean; nothing where there is no engine.
+/// Reads a range of volume 0 until it is cached and clean; nothing where there is no engine.
 ///
 /// # Errors
 /// Something happened that must not.
-pub fn warm_up(store: &mut Store, extent: u64, ranges: &[Range<u64>], seed: u64) -> Result<(), Violation> {
+pub fn warm_up(store: &mut Store, extent: u64, range: Range<u64>, seed: u64) -> Result<(), Violation> {
     let Store::Engine(world) = store else { return Ok(()) };
-    let beyond = extent.next_multiple_of(FORGETTING);
-    for (n, range) in ranges.iter().enumerate() {
-        warm(world, beyond, range.start, range.end, Rng::new(seed.wrapping_add(n as u64)).next())?;
-    }
+    warm(world, extent.next_multiple_of(FORGETTING), range.start, range.end, seed)?;
     world.take_ended();
     Ok(())
 }
