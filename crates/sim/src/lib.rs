@@ -11,6 +11,7 @@ pub mod experiments;
 pub mod modelled;
 pub mod models;
 pub mod oracle;
+pub mod parallel;
 pub mod plain;
 pub mod replay;
 pub mod rng;

@@ -11,7 +11,8 @@ use std::fmt::Write;
 /// A column's class in the style sheet.
 fn class(who: Who) -> &'static str {
     match who {
-        Who::Bare => "bare",
+        // Where a cache changes nothing its line lies on this one.
+        Who::Bare => "bare wide",
         Who::Back => "back",
         Who::Through => "through",
         Who::Ssds => "alone",

@@ -185,6 +185,8 @@ struct Tar {
     packs: bool,
     packed: u64,
     archive: u64,
+    /// Requests that it leaves to the client's cache, which has several under way.
+    lanes: u64,
     /// Files of the tree that are left.
     left: u64,
 }
@@ -201,7 +203,8 @@ impl Script for Tar {
         self.left = self.left.checked_sub(1)?;
         let (at, bytes) = self.tree.file();
         self.packed += bytes;
-        Some(Turn { think_ns: OPENED_NS, call: block(!self.packs, at, bytes), ends: Some(bytes) })
+        // One process opens one file after the other, however many of them are being written behind it.
+        Some(Turn { think_ns: OPENED_NS * self.lanes, call: block(!self.packs, at, bytes), ends: Some(bytes) })
     }
 }
 
@@ -215,8 +218,9 @@ pub fn c6(options: Options) -> Result<Outcome, Violation> {
     let files = if options.quick { 4_000 } else { 60_000 };
     let run = |store: Store| -> Result<[f64; 2], Violation> {
         let tar = |packs, lanes| {
-            let script = Box::new(Tar { tree: Tree::new(options), packs, packed: 0, archive: 0, left: files });
-            vec![Process { group: 0, client: 0, lanes, script }]
+            let tree = Tree::new(options);
+            let script = Box::new(Tar { tree, packs, packed: 0, archive: 0, lanes, left: files });
+            vec![Process { group: 0, client: 0, lanes: lanes as usize, script }]
         };
         // tar -x leaves its files to the client's cache, which writes several at once.
         let mut driver = machine.drive(store, options.seed, tar(false, 8));

@@ -30,8 +30,7 @@ pub use catalogue::{ALL, Experiment};
 pub use outcome::Report;
 pub use point::Options;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::parallel;
 
 /// Runs experiments over several threads; each builds worlds of its own, so their number changes nothing. `progress` is called when one
 /// begins, and with its report when it has ended. The reports are in the order of the experiments.
@@ -41,23 +40,10 @@ pub fn run_all(
     threads: usize,
     progress: impl Fn(&Experiment, Option<&Report>) + Sync,
 ) -> Vec<Report> {
-    let next = AtomicUsize::new(0);
-    let reports = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, experiments.len().max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(experiment) = experiments.get(n) else { return };
-                    progress(experiment, None);
-                    let report = experiment.report(options);
-                    progress(experiment, Some(&report));
-                    reports.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((n, report));
-                }
-            });
-        }
-    });
-    let mut reports = reports.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    reports.sort_by_key(|(n, _)| *n);
-    reports.into_iter().map(|(_, report)| report).collect()
+    parallel::each(experiments, threads, |experiment| {
+        progress(experiment, None);
+        let report = experiment.report(options);
+        progress(experiment, Some(&report));
+        report
+    })
 }
