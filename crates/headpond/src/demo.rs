@@ -18,7 +18,7 @@ mod target;
 
 pub use figures::{Figures, number};
 pub use filesystem::FileSystem;
-pub use report::{escape, open, page, ratios, terminal};
+pub use report::{escape, open, page, plot, ratios, terminal};
 pub use stage::Devices;
 
 use anyhow::{Context, Result, bail};

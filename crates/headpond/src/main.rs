@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod demo;
 mod exit;
+mod experiments;
 mod size;
 
 use std::process::ExitCode;
@@ -50,6 +51,8 @@ enum Command {
     Demo(commands::demo::Demo),
     /// Run loads on a modelled disk, bare and cached, and compare
     Bench(commands::bench::Bench),
+    /// Run the field's published experiments on models of the original hardware
+    Experiments(commands::experiments::Experiments),
     /// Run the engine in its simulated world, through power cuts and daemon deaths
     Sim(commands::sim::Args),
 }
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Repair(repair) => repair.run(),
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Experiments(experiments) => experiments.run(),
         Command::Sim(args) => return commands::sim::run(&args),
     };
     exit::code(result)

@@ -49,10 +49,21 @@ impl Modelled {
     /// # Errors
     /// The pool cannot be made like that, or something happened that must not.
     pub fn build(&self) -> Result<World, Violation> {
+        self.build_over(vec![Box::new(RotatingDisk::new(self.disk.clone()))])
+    }
+
+    /// As [`Modelled::build`], with these in place of the disk: a volume over each, numbered from 0, all of the same size.
+    ///
+    /// # Errors
+    /// The pool cannot be made like that, or something happened that must not.
+    pub fn build_over(&self, disks: Vec<Box<dyn TimingModel>>) -> Result<World, Violation> {
         let mut rng = Rng::new(self.seed);
-        let (disk, members) = (Device::Backing(0), [Device::Member(0), Device::Member(1)]);
+        let members = [Device::Member(0), Device::Member(1)];
         let mut models: BTreeMap<Device, Box<dyn TimingModel>> = BTreeMap::new();
-        models.insert(disk, Box::new(RotatingDisk::new(self.disk.clone())));
+        let volumes = disks.len() as u16;
+        for (n, disk) in (0..).zip(disks) {
+            models.insert(Device::Backing(n), disk);
+        }
         for m in members {
             models.insert(m, Box::new(Ssd::new(&self.ssd)));
         }
@@ -64,7 +75,9 @@ impl Modelled {
             device.tracked = false;
             device
         };
-        world.devices.insert(disk, device(self.sectors * 512, Some(BASE)));
+        for n in 0..volumes {
+            world.devices.insert(Device::Backing(n), device(self.sectors * 512, Some(BASE)));
+        }
         for m in members {
             world.devices.insert(m, device(self.cache_bytes, None));
         }
@@ -78,7 +91,8 @@ impl Modelled {
             copies: 2,
             unit: 512,
             segment_bytes: 0,
-            intent_pages: 16,
+            // Each volume takes a page at least.
+            intent_pages: 16.max(2 * u32::from(volumes)),
             witness: self.witness,
             members: vec![([1; 16], self.cache_bytes), ([2; 16], self.cache_bytes)],
         };
@@ -90,17 +104,21 @@ impl Modelled {
         if self.checked {
             world.oracles.insert(0, Oracle::new(BASE));
         }
-        let new = NewVolume {
-            number: 0,
-            id: [9; 16],
-            name: "volume".into(),
-            sectors: self.sectors,
-            phase: self.phase,
-            mode: self.mode,
-            backing: "disk".into(),
-        };
-        let id = world.command(Command::Attach(new));
-        finish(&mut world, id)?;
+        for number in 0..volumes {
+            let mut id = [9; 16];
+            id[..2].copy_from_slice(&number.to_le_bytes());
+            let new = NewVolume {
+                number,
+                id,
+                name: format!("volume {number}"),
+                sectors: self.sectors,
+                phase: self.phase,
+                mode: self.mode,
+                backing: format!("disk {number}"),
+            };
+            let id = world.command(Command::Attach(new));
+            finish(&mut world, id)?;
+        }
         Ok(world)
     }
 }

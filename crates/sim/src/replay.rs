@@ -334,7 +334,7 @@ fn drive(target: &mut impl Target, requests: &[Traced], pace: Pace) -> Result<Si
             }
         }
         let (sector, sectors) = (r.sector, r.sectors);
-        let id = target.send(if r.writes { Ask::Write { sector, sectors } } else { Ask::Read { sector, sectors } });
+        let id = target.send(0, if r.writes { Ask::Write { sector, sectors } } else { Ask::Read { sector, sectors } });
         waiting.insert(id, r.writes);
         collect(target.answers(), &mut waiting);
     }

@@ -1,6 +1,6 @@
 //! What clients' requests are sent to: a disk as it is, or a world with an engine before the same disk.
 
-use crate::models::{Access, Kind, RotatingDisk, TimingModel};
+use crate::models::{Access, Kind, TimingModel};
 use crate::world::{Violation, World};
 
 /// A client's request, in sectors of 512 bytes.
@@ -39,8 +39,8 @@ pub struct Answer {
 pub trait Target {
     /// The time, in nanoseconds.
     fn now(&self) -> u64;
-    /// Sends a request; its number.
-    fn send(&mut self, ask: Ask) -> u64;
+    /// Sends a request to a volume; its number.
+    fn send(&mut self, volume: u16, ask: Ask) -> u64;
     /// Lets the next thing happen, unless that is after `limit`: then time passes to `limit`, and it is `false`.
     ///
     /// # Errors
@@ -50,9 +50,9 @@ pub trait Target {
     fn answers(&mut self) -> Vec<Answer>;
 }
 
-/// A disk that requests go to as they are: what pass-through is, at no cost.
+/// Disks that requests go to as they are: what pass-through is, at no cost.
 pub struct Bare {
-    disk: RotatingDisk,
+    disks: Vec<Box<dyn TimingModel>>,
     now: u64,
     sent: Vec<u64>,
     done: Vec<u64>,
@@ -60,15 +60,23 @@ pub struct Bare {
 }
 
 impl Bare {
-    /// A disk at rest.
+    /// One disk at rest.
     #[must_use]
-    pub fn new(disk: RotatingDisk) -> Self {
-        Self { disk, now: 0, sent: Vec::new(), done: Vec::new(), ended: Vec::new() }
+    pub fn new(disk: impl TimingModel + 'static) -> Self {
+        Self::over(vec![Box::new(disk)])
+    }
+
+    /// Disks at rest, one for each volume.
+    #[must_use]
+    pub fn over(disks: Vec<Box<dyn TimingModel>>) -> Self {
+        Self { disks, now: 0, sent: Vec::new(), done: Vec::new(), ended: Vec::new() }
     }
 
     fn to(&mut self, at: u64) {
         self.now = self.now.max(at);
-        self.disk.advance(self.now, &mut self.done);
+        for disk in &mut self.disks {
+            disk.advance(self.now, &mut self.done);
+        }
         for id in self.done.drain(..) {
             self.ended.push(Answer { id, took_ns: self.now - self.sent[id as usize], failed: false });
         }
@@ -79,7 +87,7 @@ impl Target for Bare {
     fn now(&self) -> u64 {
         self.now
     }
-    fn send(&mut self, ask: Ask) -> u64 {
+    fn send(&mut self, volume: u16, ask: Ask) -> u64 {
         let id = self.sent.len() as u64;
         self.sent.push(self.now);
         let access = match ask {
@@ -87,11 +95,11 @@ impl Target for Bare {
             Ask::Write { sector, sectors } => Access { kind: Kind::Write, offset: sector * 512, len: sectors * 512 },
             Ask::Flush => Access::flush(),
         };
-        self.disk.submit(self.now, id, access);
+        self.disks[usize::from(volume)].submit(self.now, id, access);
         id
     }
     fn step(&mut self, limit: u64) -> Result<bool, Violation> {
-        match self.disk.next_completion().filter(|at| *at <= limit) {
+        match self.disks.iter().filter_map(|d| d.next_completion()).min().filter(|at| *at <= limit) {
             Some(at) => self.to(at),
             None if limit == u64::MAX => return Err(Violation("the disk forgot a request".into())),
             None => {
@@ -110,11 +118,11 @@ impl Target for World {
     fn now(&self) -> u64 {
         self.now
     }
-    fn send(&mut self, ask: Ask) -> u64 {
+    fn send(&mut self, volume: u16, ask: Ask) -> u64 {
         match ask {
-            Ask::Read { sector, sectors } => self.read(0, sector, sectors as u32),
-            Ask::Write { sector, sectors } => self.write(0, sector, sectors, false),
-            Ask::Flush => self.flush(0),
+            Ask::Read { sector, sectors } => self.read(volume, sector, sectors as u32),
+            Ask::Write { sector, sectors } => self.write(volume, sector, sectors, false),
+            Ask::Flush => self.flush(volume),
         }
     }
     fn step(&mut self, limit: u64) -> Result<bool, Violation> {

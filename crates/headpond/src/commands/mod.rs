@@ -7,6 +7,7 @@ pub mod demo;
 pub mod detach;
 pub mod dump;
 mod exhaustive;
+pub mod experiments;
 pub mod flush;
 pub mod list_damaged;
 pub mod mode;

@@ -1,7 +1,7 @@
 //! The result for people: a table for the terminal and a page to keep.
 
 mod page;
-mod plot;
+pub mod plot;
 mod table;
 
 pub use page::{escape, open, page};

@@ -55,7 +55,7 @@ impl Driver {
             Ask::Flush => (0, false),
         };
         let begun = target.now();
-        let id = target.send(ask);
+        let id = target.send(0, ask);
         self.under.insert(id, Under { group, begun, bytes, flush_next });
     }
 
@@ -63,7 +63,7 @@ impl Driver {
     fn answered(&mut self, answer: Answer, asks: bool, target: &mut impl Target) -> Option<(Under, bool)> {
         let under = self.under.remove(&answer.id)?;
         if under.flush_next && !answer.failed {
-            let id = target.send(Ask::Flush);
+            let id = target.send(0, Ask::Flush);
             self.under.insert(id, Under { flush_next: false, ..under });
             return None;
         }

@@ -228,7 +228,7 @@ fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static str, u64)> 
 
 /// Reads a range in an order of chance, twice: what in it happens to continue other reads is taken for a stream and not
 /// admitted, so that the runs are made to be forgotten between. Then gives what was admitted time to be appended.
-fn warm(world: &mut World, beyond: u64, start: u64, end: u64, seed: u64) -> Result<(), Violation> {
+pub(crate) fn warm(world: &mut World, beyond: u64, start: u64, end: u64, seed: u64) -> Result<(), Violation> {
     let mut places: Vec<u64> = (start..end).step_by(WARMING as usize).collect();
     let mut rng = Rng::new(seed);
     for round in 0..2 {
@@ -253,7 +253,7 @@ fn read_all(world: &mut World, ranges: impl Iterator<Item = (u64, u64)>) -> Resu
         let next = if waiting < 32 { ranges.next() } else { None };
         match next {
             Some((at, bytes)) => {
-                world.send(Ask::Read { sector: at / 512, sectors: bytes / 512 });
+                world.send(0, Ask::Read { sector: at / 512, sectors: bytes / 512 });
                 waiting += 1;
             }
             None if waiting == 0 => return Ok(()),

@@ -2,7 +2,7 @@
 
 use super::super::figures::{Figures, Loads, Measurement, Reached, Setup, WARM_UP, number};
 use super::super::load::BUCKET;
-use super::plot::{self, Line, Scale};
+use super::plot::{self, Across, Line, Scale};
 use super::table;
 use std::fmt::Write;
 
@@ -163,7 +163,7 @@ fn write_lines(out: &mut String, figures: &Figures) {
         ("Random 4 KiB writes (each step of the scale is ten times the last)", "writes/s", Scale::Powers, randoms),
     ] {
         if !lines.is_empty() {
-            let plot = plot::lines(title, unit, scale, WARM_UP.as_secs_f64(), &lines);
+            let plot = plot::lines(title, unit, scale, Across::Seconds(WARM_UP.as_secs_f64()), &lines);
             let _ = writeln!(out, "<figure><figcaption>{title}</figcaption>{plot}</figure>");
         }
     }

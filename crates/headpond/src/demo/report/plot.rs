@@ -13,7 +13,7 @@ const BOTTOM: f64 = 40.0;
 
 /// How the upright axis is divided.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scale {
+pub enum Scale {
     /// Evenly, from zero on.
     Linear,
     /// By powers of ten: for what differs by factors.
@@ -21,13 +21,32 @@ pub(super) enum Scale {
 }
 
 /// A line of a plot.
-pub(super) struct Line {
+pub struct Line {
     /// Its class in the style sheet.
-    pub(super) class: &'static str,
+    pub class: &'static str,
     /// Drawn thin: another round of the same.
-    pub(super) faint: bool,
+    pub faint: bool,
     /// Where and how much.
-    pub(super) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// The axis from left to right.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Across<'a> {
+    /// Time, of which so much at the beginning does not count and is shaded.
+    Seconds(f64),
+    /// Counts of what is named, each power of two as far from the last.
+    Counts(&'a str),
+}
+
+impl Across<'_> {
+    /// How far right something is, in the axis's own measure.
+    fn at(self, value: f64) -> f64 {
+        match self {
+            Across::Seconds(_) => value,
+            Across::Counts(_) => value.max(1.0).log2(),
+        }
+    }
 }
 
 /// The upright axis: from where to where, and the marks on it.
@@ -94,26 +113,39 @@ fn open(out: &mut String, title: &str, unit: &str, (width, height): (f64, f64), 
     let _ = write!(out, "<text class=\"middle\" transform=\"translate(12 {middle:.1}) rotate(-90)\">{unit}</text>");
 }
 
-/// Values over time.
-pub(super) fn lines(title: &str, unit: &str, scale: Scale, warm_up: f64, lines: &[Line]) -> String {
+/// Values over time, or over counts.
+pub fn lines(title: &str, unit: &str, scale: Scale, across: Across, lines: &[Line]) -> String {
     const HEIGHT: f64 = 250.0;
     let points = || lines.iter().flat_map(|line| &line.points);
     let axis = Axis::new(scale, points().map(|(_, value)| *value));
     let end = points().map(|(at, _)| *at).fold(1.0, f64::max);
-    let x = |at: f64| LEFT + at / end * (WIDTH - LEFT - RIGHT);
+    let x = |at: f64| LEFT + across.at(at) / across.at(end).max(1.0) * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - axis.at(value) * (HEIGHT - TOP - BOTTOM);
     let mut out = String::new();
     open(&mut out, title, unit, (WIDTH, HEIGHT), &axis);
-    let (width, height) = (x(warm_up) - LEFT, HEIGHT - TOP - BOTTOM);
-    let _ = write!(out, "<rect class=\"warm-up\" x=\"{LEFT:.1}\" y=\"{TOP:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>");
-    let step = step(end);
-    for n in 0..=(end / step) as u32 {
-        let at = f64::from(n) * step;
+    let (name, marks): (&str, Vec<f64>) = match across {
+        Across::Seconds(warm_up) => {
+            let (width, height) = (x(warm_up) - LEFT, HEIGHT - TOP - BOTTOM);
+            let _ = write!(
+                out,
+                "<rect class=\"warm-up\" x=\"{LEFT:.1}\" y=\"{TOP:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
+            );
+            let step = step(end);
+            ("seconds", (0..=(end / step) as u32).map(|n| f64::from(n) * step).collect())
+        }
+        Across::Counts(name) => {
+            let mut marks: Vec<f64> = points().map(|(at, _)| *at).collect();
+            marks.sort_by(f64::total_cmp);
+            marks.dedup();
+            (name, marks)
+        }
+    };
+    for at in marks {
         let (x, y) = (x(at), HEIGHT - BOTTOM + 16.0);
         let _ = write!(out, "<text class=\"middle\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", mark(at));
     }
-    let (middle, bottom) = (x(end / 2.0), HEIGHT - 6.0);
-    let _ = write!(out, "<text class=\"middle\" x=\"{middle:.1}\" y=\"{bottom:.1}\">seconds</text>");
+    let (middle, bottom) = ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 6.0);
+    let _ = write!(out, "<text class=\"middle\" x=\"{middle:.1}\" y=\"{bottom:.1}\">{name}</text>");
     for line in lines {
         let faint = if line.faint { " faint" } else { "" };
         let points: Vec<String> = line.points.iter().map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value))).collect();
@@ -139,6 +171,34 @@ pub(super) fn bars(title: &str, unit: &str, bars: &[(String, &'static str, f64, 
         let _ = write!(out, "<text class=\"middle strong\" x=\"{middle:.1}\" y=\"{above:.1}\">{text}</text>");
         let below = HEIGHT - BOTTOM + 16.0;
         let _ = write!(out, "<text class=\"middle\" x=\"{middle:.1}\" y=\"{below:.1}\">{name}</text>");
+    }
+    out + "</svg>"
+}
+
+/// Groups of bars: the groups' names, and for each class its value in each group.
+pub fn groups(title: &str, unit: &str, scale: Scale, names: &[String], all: &[(&'static str, Vec<f64>)]) -> String {
+    const HEIGHT: f64 = 240.0;
+    let axis = Axis::new(scale, all.iter().flat_map(|(_, values)| values).map(|value| *value * 1.1));
+    let mut out = String::new();
+    open(&mut out, title, unit, (WIDTH, HEIGHT), &axis);
+    let slot = (WIDTH - LEFT - RIGHT) / names.len().max(1) as f64;
+    let width = (slot * 0.84 / all.len().max(1) as f64).min(90.0);
+    for (n, name) in names.iter().enumerate() {
+        let middle = LEFT + slot * (n as f64 + 0.5);
+        let _ = write!(out, "<text class=\"middle\" x=\"{middle:.1}\" y=\"{:.1}\">{name}</text>", HEIGHT - BOTTOM + 16.0);
+        for (nth, (class, values)) in all.iter().enumerate() {
+            let Some(value) = values.get(n) else { continue };
+            let height = axis.at(*value) * (HEIGHT - TOP - BOTTOM);
+            let (x, y) = (middle + (nth as f64 - all.len() as f64 / 2.0) * width, HEIGHT - BOTTOM - height);
+            let _ = write!(
+                out,
+                "<rect class=\"{class}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
+                x + 1.0,
+                width - 2.0
+            );
+            let text = if *value < 10.0 { format!("{value:.1}") } else { number(*value) };
+            let _ = write!(out, "<text class=\"middle strong\" x=\"{:.1}\" y=\"{:.1}\">{text}</text>", x + width / 2.0, y - 4.0);
+        }
     }
     out + "</svg>"
 }
