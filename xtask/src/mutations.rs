@@ -92,4 +92,168 @@ pub const MISTAKES: &[Mistake] = &[
             new: "    if bad.iter().any(|(block, p)| p.dirty() && (is_there(*block, p) || true)) {\n",
         }],
     },
+    Mistake {
+        name: "a superblock that is not flushed",
+        story: "It names a checkpoint, and the power takes it after what the one before needed was given up.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            flushes.push((*m, self.member_flusher(*m).request()));\n",
+            new: "            if *m > 200 {\n                flushes.push((*m, self.member_flusher(*m).request()));\n            }\n",
+        }],
+    },
+    Mistake {
+        name: "two superblocks at once",
+        story: "One is written while another is: two writes to one slot are in flight, and either may be the last.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            if !self.superblock_busy.get() {\n                break;\n            }\n            self.mark(",
+            new: "            if true {\n                break;\n            }\n            self.mark(",
+        }],
+    },
+    Mistake {
+        name: "a membership change in the old epoch",
+        story: "A member leaves, and what says so has the number of what said otherwise.",
+        edits: &[Edit { file: "membership.rs", old: "        self.pool.borrow_mut().epoch += 1;\n", new: "" }],
+    },
+    Mistake {
+        name: "a pool that goes on without a majority",
+        story: "No majority stands behind the change, and what needs one is done all the same.",
+        edits: &[Edit { file: "membership.rs", old: "        pool.stalled |= !majority;\n", new: "" }],
+    },
+    Mistake {
+        name: "a witness counted that did not vote",
+        story: "It could not be written, and is taken for a vote.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "let mut voted = witness && joins.is_none() && self.put_witness().await;",
+            new: "let mut voted = witness && joins.is_none() && (self.put_witness().await || true);",
+        }],
+    },
+    Mistake {
+        name: "a checkpoint's page that failed, overlooked",
+        story: "A member did not take a page of the image, and the image is named.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "        core.mark(Mark::CheckpointPageFails);\n        core.fail_member(m).await;\n",
+            new: "        let _ = m;\n",
+        }],
+    },
+    Mistake {
+        name: "a checkpoint that does not wait for its pages",
+        story: "It is named while pages of it are on their way: a flush covers what has ended before it.",
+        edits: &[Edit { file: "checkpoint.rs", old: "    pages.drain(core, 0).await;\n", new: "" }],
+    },
+    Mistake {
+        name: "a checkpoint written over the one before",
+        story: "The image that counts is overwritten by the next one, and the power goes in the middle.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "(members, 1 - pool.checkpoint.area, sequence",
+            new: "(members, pool.checkpoint.area, sequence",
+        }],
+    },
+    Mistake {
+        name: "a checkpoint with the number of another",
+        story: "A page of an older try, in another life, has the number of this one: where ours was lost it is taken for it.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "(core.checkpoint_tried.get() + 1).max(pool.sequence * TRIES)",
+            new: "core.checkpoint_tried.get() + 1",
+        }],
+    },
+    Mistake {
+        name: "a segment freed with a read in flight on it",
+        story: "What nothing names any more is free, though a read is on its way there, or an append.",
+        edits: &[Edit { file: "segments.rs", old: "if s.live != 0 || s.pins != 0 || s.state", new: "if s.live != 0 || s.state" }],
+    },
+    Mistake {
+        name: "an append in flight that does not keep its segment",
+        story: "A segment whose record is on its way is taken for empty, and freed.",
+        edits: &[
+            Edit { file: "log.rs", old: "            segments.pin(segment);\n", new: "" },
+            Edit {
+                file: "log.rs",
+                old: "            core.segments.borrow_mut().unpin(place.segment);\n            core.segments",
+                new: "            core.segments",
+            },
+            Edit {
+                file: "log.rs",
+                old: "            self.seal(&core);\n            core.segments.borrow_mut().unpin(place.segment);\n",
+                new: "            self.seal(&core);\n",
+            },
+        ],
+    },
+    Mistake {
+        name: "a record named without a majority",
+        story: "What was appended while no majority stood behind the pool is put into the map, and acknowledged.",
+        edits: &[Edit { file: "log.rs", old: "have >= want && want > 0 && !pool.stalled", new: "have >= want && want > 0" }],
+    },
+    Mistake {
+        name: "an append that FLUSH does not hear of",
+        story: "The member is taken for flushed, with the record in its volatile cache.",
+        edits: &[Edit { file: "log.rs", old: "                        core2.member_flusher(place.member).wrote();\n", new: "" }],
+    },
+    Mistake {
+        name: "a superblock that its flush does not hear of",
+        story: "The flush after it finds nothing to do.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "                Ok(_) => self.member_flusher(m).wrote(),",
+            new: "                Ok(_) => {}",
+        }],
+    },
+    Mistake {
+        name: "a page that the checkpoint's flush does not hear of",
+        story: "The flush after the pages finds nothing to do, and the image is named.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "                Ok(_) => core.member_flusher(member).wrote(),",
+            new: "                Ok(_) => {}",
+        }],
+    },
+    Mistake {
+        name: "an intent page that its flush does not hear of",
+        story: "A bit counts as durable, and the flush that should have made it so was not sent.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "                Ok(_) => core.member_flusher(m).wrote(),",
+            new: "                Ok(_) => {}",
+        }],
+    },
+    Mistake {
+        name: "destaged data that the disk's flush does not hear of",
+        story: "It is called clean, and is in the disk's volatile cache.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "        ok &= write.await.is_ok();\n        volume.disk_flusher.wrote();\n",
+            new: "        ok &= write.await.is_ok();\n",
+        }],
+    },
+    Mistake {
+        name: "an ordered overwrite that the disk's flush does not hear of",
+        story: "The dirty record is called outdated while the write that outdates it is in the disk's volatile cache.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "    volume.disk_flusher.wrote();\n    core.mark_if(write.is_err()",
+            new: "    core.mark_if(write.is_err()",
+        }],
+    },
+    Mistake {
+        name: "marks that count before they are flushed",
+        story: "Data is clean in the map and evicted, the power takes the marks: the start brings it back as dirty.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "    if durable(core).await.is_err() {\n        return End::Nothing(Obstacle::Members);\n    }\n    {\n",
+            new: "    {\n",
+        }],
+    },
+    Mistake {
+        name: "an older segment in a slot that a newer one has",
+        story: "A slot was reused, and the start gives it to the segment that had it before, too.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "!is_there || claims.get(&(c.member, c.slot)).is_some_and(|g| *g > generation)",
+            new: "!is_there || generation == u64::MAX",
+        }],
+    },
 ];

@@ -19,7 +19,25 @@ use std::time::{Duration, Instant};
 const FROM: u64 = 1;
 /// Mistakes that need what few seeds draw: the hunt takes only those that have drawn it, or is in the small geometry, and begins at the
 /// seed named here where even that is rare.
-const DRAWN: [(&str, &[&str], u64); 22] = [
+const DRAWN: [(&str, &[&str], u64); 40] = [
+    ("a superblock that is not flushed", &["small"], FROM),
+    ("two superblocks at once", &["small"], FROM),
+    ("a membership change in the old epoch", &["small"], FROM),
+    ("a pool that goes on without a majority", &["small"], FROM),
+    ("a witness counted that did not vote", &["small"], FROM),
+    ("a checkpoint's page that failed, overlooked", &["small"], FROM),
+    ("a checkpoint that does not wait for its pages", &["small"], FROM),
+    ("a checkpoint written over the one before", &["small"], FROM),
+    ("a checkpoint with the number of another", &["small"], FROM),
+    ("a segment freed with a read in flight on it", &["small"], FROM),
+    ("an append that FLUSH does not hear of", &["small"], FROM),
+    ("a superblock that its flush does not hear of", &["small"], FROM),
+    ("a page that the checkpoint's flush does not hear of", &["small"], FROM),
+    ("an intent page that its flush does not hear of", &["small"], FROM),
+    ("destaged data that the disk's flush does not hear of", &["small"], FROM),
+    ("an ordered overwrite that the disk's flush does not hear of", &["small"], FROM),
+    ("marks that count before they are flushed", &["loss-with-crash"], FROM),
+    ("an older segment in a slot that a newer one has", &["small"], FROM),
     ("a read in flight that does not keep its segment", &[], 8_750),
     ("marks that outlive what hid a part of the block", &["small"], 10_001_280),
     ("a start that leaves the newest superblock on one member", &["small"], FROM),
