@@ -34,7 +34,7 @@ impl Yard {
         let mut command = self.command(args);
         if args[0] == "pool" && args[1] != "list" {
             command.args(["--state", "state"]);
-        } else if !matches!(args[0], "pool" | "serve" | "check" | "dump" | "list-damaged" | "repair" | "writeback") {
+        } else if matches!(args[0], "attach" | "detach" | "flush" | "mode" | "status") {
             command.args(["--socket", "control"]);
         }
         Ended::of(&command.output().unwrap())
