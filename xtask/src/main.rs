@@ -1,6 +1,7 @@
 //! Chores: `cargo xtask test` runs all that must hold, `cargo xtask planted` plants mistakes and wants them found.
 
 mod boundaries;
+mod deb;
 mod fuzz;
 mod hammer;
 mod mistakes;
@@ -22,6 +23,8 @@ cargo xtask planted [--list] [..]       plant mistakes in a copy of the engine; 
 cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy and file systems, killed again and again
 cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and clients; --stable does without a nightly compiler
 cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
+cargo xtask deb [--check] [..]          the Debian package; --check installs, upgrades and removes it in a folder (as root)
+cargo xtask unit                        how much the systemd unit exposes
 cargo xtask boundaries                  check that format and engine know nothing of the host";
 
 fn main() -> ExitCode {
@@ -44,6 +47,8 @@ fn run(args: &[String]) -> Result<()> {
         Some(("vm", rest)) => vm::run(rest),
         // What the rig runs in its guest.
         Some(("guest", rest)) => vm::load::run(rest),
+        Some(("deb", rest)) => deb::make(rest),
+        Some(("unit", [])) => deb::unit(),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {
             println!("{HELP}");

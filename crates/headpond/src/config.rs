@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use headpond_engine::{Degraded, Settings};
@@ -10,6 +11,9 @@ use serde::{Deserialize, Deserializer, de};
 use crate::commands::serve::Frontend;
 use crate::exit::Usage;
 use crate::size;
+
+/// An NBD socket and a front end that has none are named together.
+pub const TWO_FRONTENDS: &str = "An NBD socket is named, and another front end is chosen. Nothing was done. Leave one out";
 
 /// What the file may say. Sizes are numbers of bytes, or text such as "1MiB".
 #[derive(Debug, Default, Deserialize)]
@@ -29,8 +33,18 @@ pub struct Config {
     pub queues: Option<u16>,
     /// Backing devices by volume.
     pub backing: BTreeMap<String, String>,
+    /// Metrics for Prometheus.
+    pub metrics: Metrics,
     /// Settings of the engine.
     pub engine: Engine,
+}
+
+/// Metrics for Prometheus.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Where they are served over HTTP.
+    pub listen: Option<SocketAddr>,
 }
 
 /// Settings of the engine, by the names that `headpond_engine::Settings` has for them.
@@ -106,6 +120,19 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whether its parts fit together; what each key may say by itself is known already.
+    pub fn check(&self) -> Result<(), Usage> {
+        if self.nbd.is_some() && matches!(self.frontend, Some(Frontend::Ublk | Frontend::Fuse | Frontend::None)) {
+            return Err(Usage(TWO_FRONTENDS.into()));
+        }
+        if self.devices.is_empty() {
+            return Err(Usage("The configuration names no cache devices. Nothing was done. Add devices = [\"/dev/...\"]".into()));
+        }
+        Ok(())
+    }
+}
+
 impl Engine {
     /// The defaults, but for what the file says.
     pub fn settings(&self) -> Settings {
@@ -159,6 +186,39 @@ mod tests {
         assert_eq!((settings.large_bytes, settings.stream_bytes, settings.dirty_percent), (2 << 20, 4096, 70));
         assert_eq!((settings.degraded, settings.route), (Degraded::ReadOnly, false));
         assert_eq!((config.devices.len(), config.backing["v"].as_str(), config.queues), (2, "modelled:/d", Some(2)));
+    }
+
+    /// The keys of a table, as the parser itself names them when it meets one that it does not know.
+    fn keys(table: &str) -> Vec<String> {
+        let error = parse(&format!("{table}\nno-such-key = 1\n")).unwrap_err();
+        let list = error.split_once("expected").expect("the parser names what it expects").1;
+        list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_key_is_in_the_documentation_and_in_the_example_which_is_understood() {
+        let example = include_str!("../../../packaging/headpond.toml");
+        let page = include_str!("../../../docs/CONFIG.md");
+        let tables = [("", 9), ("[metrics]", 1), ("[engine]", 11)];
+        for (table, least) in tables {
+            let keys = keys(table);
+            assert!(keys.len() >= least, "{table}: {keys:?}");
+            for key in keys {
+                assert!(page.contains(&format!("`{key}`")), "docs/CONFIG.md does not name {table} {key}");
+                let set = |line: &str| {
+                    let line = line.trim_start_matches('#').trim_start();
+                    line.starts_with(&format!("{key} =")) || line == format!("[{key}]")
+                };
+                assert!(example.lines().any(set), "packaging/headpond.toml does not have {table} {key}");
+            }
+        }
+        parse(example).unwrap().check().map_err(|error| error.0).unwrap();
+        // What is commented out is understood as well.
+        let all: String = example
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line).to_owned() + "\n")
+            .collect();
+        parse(&all).unwrap();
     }
 
     #[test]

@@ -47,6 +47,14 @@ enum Command {
     Writeback(commands::writeback::Writeback),
     /// Mend what is damaged on a pool's devices from what other copies prove
     Repair(commands::repair::Repair),
+    /// Look at configuration files
+    #[command(subcommand)]
+    Config(commands::config::Config),
+    /// Print the completions for a shell
+    Completions(commands::pages::Completions),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(commands::pages::Man),
     /// Show what the cache does on a modelled disk, and that it loses nothing
     Demo(commands::demo::Demo),
     /// Run loads on a modelled disk, bare and cached, and compare
@@ -71,6 +79,9 @@ fn main() -> ExitCode {
         Command::ListDamaged(list) => list.run(),
         Command::Writeback(writeback) => writeback.run(),
         Command::Repair(repair) => repair.run(),
+        Command::Config(config) => config.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
         Command::Experiments(experiments) => experiments.run(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,7 +25,7 @@ use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Places, State};
-use crate::{fuse, nbd, ublk};
+use crate::{fuse, metrics, nbd, ublk};
 
 mod members;
 mod service;
@@ -64,6 +65,8 @@ pub struct Options {
     pub give_up: Vec<String>,
     /// Where backing devices are, by volume, if not where they were last.
     pub backings: BTreeMap<String, Spec>,
+    /// Where metrics are served over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// The engine's settings.
     pub settings: Settings,
     /// How long to wait for devices that a killed predecessor may still be writing to.
@@ -86,6 +89,10 @@ pub enum StartError {
     Engine(CommandError),
     #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error(
+        "Metrics cannot be served at {address}: {source}. The pool is not served. Choose another address with --metrics, or leave it out"
+    )]
+    Metrics { address: SocketAddr, source: std::io::Error },
     #[error("There are no ublk devices on this host: {0}. Nothing was changed. Serve with --frontend fuse or nbd")]
     NoUblk(String),
     #[error("{wrong}. {next}")]
@@ -109,6 +116,7 @@ pub struct Daemon {
     runtime: Runtime,
     nbd: Option<nbd::server::Server>,
     control: Option<control::Server>,
+    metrics: Option<metrics::Server>,
 }
 
 /// What the threads of the control socket see.
@@ -306,7 +314,13 @@ impl Daemon {
         });
         shared.offer_all();
         let control = Some(control::Server::start(&socket, shared.clone())?);
-        Ok(Daemon { shared, runtime, nbd, control })
+        let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
+        Ok(Daemon { shared, runtime, nbd, control, metrics })
+    }
+
+    /// Where its metrics are, if they are served.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(metrics::Server::address)
     }
 
     /// Waits until somebody asks the daemon to end, looking at `signal` from time to time.
@@ -327,6 +341,7 @@ impl Daemon {
                 tracing::warn!("{cut} NBD connections were cut off with requests outstanding");
             }
         }
+        drop(self.metrics.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
         let result = match stopped {
@@ -347,6 +362,18 @@ impl Daemon {
         }
         result
     }
+}
+
+/// Serves metrics; says so where others than this host can read them.
+fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<metrics::Server, StartError> {
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            "metrics are served at {address}, to whoever reaches it: names of volumes and devices, and how much they are used"
+        );
+    }
+    let shared = shared.clone();
+    let source = move || metrics::render(&shared.report()?, &shared.handle.latencies()?).ok();
+    metrics::Server::start(address, Arc::new(source)).map_err(|source| StartError::Metrics { address, source })
 }
 
 /// What `auto` means here.

@@ -8,6 +8,8 @@ pub mod daemon;
 pub mod device;
 pub mod frontend;
 pub mod fuse;
+pub mod latency;
+pub mod metrics;
 pub mod nbd;
 pub mod offline;
 pub mod pool;

@@ -25,6 +25,7 @@ use crate::claim::Claim;
 use crate::device::modelled::Pace;
 use crate::device::{Devices, DevicesError};
 use crate::fuse::mark_io_flusher;
+use crate::latency::{Latencies, Op};
 use crate::ring::Waker;
 
 /// Device operations in the kernel at a time: enough for the queues of several members and a disk at once.
@@ -61,6 +62,7 @@ enum Message {
     Add(Given),
     Remove(Device),
     Status(Sender<Status>),
+    Latencies(Sender<Latencies>),
     End,
 }
 
@@ -102,6 +104,13 @@ impl Handle {
         let (to, status) = mpsc::channel();
         self.send(Message::Status(to));
         status.recv().ok()
+    }
+
+    /// How long requests took so far; `None` if the runtime has ended.
+    pub fn latencies(&self) -> Option<Latencies> {
+        let (to, latencies) = mpsc::channel();
+        self.send(Message::Latencies(to));
+        latencies.recv().ok()
     }
 
     fn send(&self, message: Message) {
@@ -168,6 +177,7 @@ impl Runtime {
                     devices,
                     origin: Instant::now(),
                     replies: HashMap::new(),
+                    latencies: Latencies::new(),
                     next_request: 0,
                     commands: HashMap::from([(START.0, end)]),
                 }
@@ -207,11 +217,19 @@ fn add(devices: &mut Devices, given: Given) {
     }
 }
 
+/// A request on its way.
+struct Waiting {
+    reply: ReplyTo,
+    op: Op,
+    since: u64,
+}
+
 struct Thread {
     engine: Engine<HostBuf>,
     devices: Devices,
     origin: Instant,
-    replies: HashMap<u64, ReplyTo>,
+    replies: HashMap<u64, Waiting>,
+    latencies: Latencies,
     next_request: u64,
     commands: HashMap<u64, Sender<Result<(), CommandError>>>,
 }
@@ -251,7 +269,7 @@ impl Thread {
             Message::Request { volume, request, reply } => {
                 let id = self.next_request;
                 self.next_request += 1;
-                self.replies.insert(id, reply);
+                self.replies.insert(id, Waiting { reply, op: Op::of(&request), since: self.now() });
                 self.engine.request(volume, RequestId(id), request);
             }
             Message::Command { id, command, end } => {
@@ -262,6 +280,7 @@ impl Thread {
             Message::Remove(device) => self.devices.remove(device),
             // Whoever asked may have left, here and below.
             Message::Status(to) => drop(to.send(self.engine.status())),
+            Message::Latencies(to) => drop(to.send(self.latencies.clone())),
             Message::End => unreachable!("taken by the loop"),
         }
     }
@@ -271,8 +290,10 @@ impl Thread {
         while let Some(effect) = self.engine.poll() {
             match effect {
                 Effect::Submit { io, device, op } => self.devices.submit(io, device, op),
-                Effect::Reply { id, result, .. } => {
-                    let reply = self.replies.remove(&id.0).expect("a request is answered once");
+                Effect::Reply { volume, id, result } => {
+                    let Waiting { reply, op, since } = self.replies.remove(&id.0).expect("a request is answered once");
+                    let took = self.now().saturating_sub(since);
+                    self.latencies.entry((volume, op)).or_default().add(took);
                     reply(result);
                 }
                 Effect::Done { id, result } => {

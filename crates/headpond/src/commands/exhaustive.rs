@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 /// What of it is to be searched.
 #[derive(clap::Args, Debug)]
+#[group(id = "small-world")]
 pub struct Args {
     /// Search a small world exhaustively instead: all sequences of a few operations, each crash, each part of unflushed writes
     #[arg(long, conflicts_with_all = ["seed", "seeds", "twice"])]

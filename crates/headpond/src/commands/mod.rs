@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod bench;
 pub mod check;
+pub mod config;
 pub mod demo;
 pub mod detach;
 pub mod dump;
@@ -12,6 +13,7 @@ pub mod flush;
 pub mod list_damaged;
 pub mod mode;
 mod offline;
+pub mod pages;
 mod plain;
 pub mod pool;
 pub mod repair;

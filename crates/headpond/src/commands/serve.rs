@@ -1,6 +1,7 @@
 //! `headpond serve`: the daemon.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub struct Serve {
     /// The cache devices of the pool
     #[arg(required_unless_present = "config", value_name = "DEVICE")]
     devices: Vec<PathBuf>,
-    /// A TOML file with what is not said here: devices, state, socket, frontend, nbd, queues, [backing], [engine]
+    /// A TOML file with what is not said here; `headpond config check FILE` tells whether it is understood
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -44,6 +45,9 @@ pub struct Serve {
     /// Queues of each ublk device [default: as many as cores, at most 4]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: Option<u16>,
+    /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9712, under /metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Do not take over the volume's ublk device that an earlier daemon left, but remove it: the I/O that waits there fails
     #[arg(long, value_name = "NAME")]
     give_up: Vec<String>,
@@ -99,7 +103,7 @@ impl Serve {
             for advice in &report.advice {
                 eprintln!("headpond: {} {}", advice.wrong, advice.next);
             }
-            print(json, &json!(report), ready(&report))?;
+            print(json, &json!(report), ready(&report, daemon.metrics()))?;
         }
         daemon.wait(|| signals.wait(LOOK));
         daemon.stop(stop_within).map_err(|error| anyhow!(error))
@@ -121,7 +125,7 @@ impl Serve {
         };
         let nbd = self.nbd.or(config.nbd);
         if nbd.is_some() && matches!(frontend, Choice::Ublk | Choice::Fuse | Choice::None) {
-            return Err(Usage("An NBD socket is named, and another front end is chosen. Nothing was done. Leave one out".into()));
+            return Err(Usage(crate::config::TWO_FRONTENDS.into()));
         }
         let backings = config.backing.into_iter().chain(self.backing);
         Ok(Options {
@@ -131,6 +135,7 @@ impl Serve {
             frontend,
             nbd,
             queues: self.queues.or(config.queues),
+            metrics: self.metrics.or(config.metrics.listen),
             give_up: self.give_up,
             backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
             settings: Settings { without_missing: self.without_missing, ..config.engine.settings() },
@@ -140,11 +145,12 @@ impl Serve {
 }
 
 /// The line that says that the daemon is up, and where each volume is.
-fn ready(report: &Report) -> String {
+fn ready(report: &Report, metrics: Option<SocketAddr>) -> String {
     let volumes = report.volumes.iter().map(|volume| match (&volume.place, volume.serving) {
         (Some(place), _) => format!("; volume {} at {place}", volume.name),
         (None, true) => format!("; volume {} served without a front end", volume.name),
         (None, false) => format!("; volume {} NOT served", volume.name),
     });
-    format!("pool {} is up{}", report.pool, volumes.collect::<String>())
+    let metrics = metrics.map(|address| format!("; metrics at http://{address}/metrics")).unwrap_or_default();
+    format!("pool {} is up{}{metrics}", report.pool, volumes.collect::<String>())
 }

@@ -34,8 +34,10 @@ impl Yard {
         let mut command = self.command(args);
         match args {
             ["pool", "create" | "destroy", ..] => drop(command.args(["--state", "state"])),
-            ["pool", "list", ..] | ["serve" | "check" | "dump" | "list-damaged" | "repair" | "writeback", ..] => {}
-            _ => drop(command.args(["--socket", "control"])),
+            ["pool", "add" | "remove" | "replace", ..] | ["attach" | "detach" | "flush" | "mode" | "status", ..] => {
+                command.args(["--socket", "control"]);
+            }
+            _ => {}
         }
         Ended::of(&command.output().unwrap())
     }

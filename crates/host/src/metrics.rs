@@ -1,0 +1,206 @@
+//! Metrics for Prometheus: what `headpond status` shows, and how long requests take, in its text format over HTTP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use prometheus::TextEncoder;
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use tiny_http::{Header, Method, Response};
+
+use crate::latency::Latencies;
+use crate::report::{Pair, Report, Volume};
+
+/// What is served at `/metrics`: the whole text, or nothing if the engine has ended.
+pub type Source = dyn Fn() -> Option<String> + Send + Sync;
+
+/// An HTTP server for `GET /metrics`. Dropped, it ends.
+pub struct Server {
+    http: Arc<tiny_http::Server>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on `address`.
+    ///
+    /// # Errors
+    /// The address is taken, or is none of this host.
+    pub fn start(address: SocketAddr, source: Arc<Source>) -> io::Result<Server> {
+        let http = Arc::new(tiny_http::Server::http(address).map_err(io::Error::other)?);
+        let own = http.clone();
+        let thread = thread::Builder::new().name("metrics".into()).spawn(move || {
+            for request in own.incoming_requests() {
+                let path = request.url().split('?').next().unwrap_or_default();
+                let response = match (request.method(), path) {
+                    (Method::Get | Method::Head, "/metrics") => match source() {
+                        Some(text) => Response::from_string(text),
+                        None => Response::from_string("the daemon is ending\n").with_status_code(503),
+                    },
+                    _ => Response::from_string("the metrics are at /metrics\n").with_status_code(404),
+                };
+                let kind = Header::from_bytes("Content-Type", prometheus::TEXT_FORMAT).expect("a header as it should be");
+                // Who asked may have left.
+                let _ = request.respond(response.with_header(kind));
+            }
+        })?;
+        Ok(Server { http, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.http.server_addr().to_ip()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.http.unblock();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Families, in the order in which they are shown.
+struct Text {
+    pool: String,
+    families: Vec<MetricFamily>,
+}
+
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Text {
+    fn label(name: &str, value: &str) -> LabelPair {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(value.to_owned());
+        pair
+    }
+
+    fn add(&mut self, kind: MetricType, name: &str, help: &str, labels: Labels<'_>, set: impl FnOnce(&mut Metric)) {
+        let own = [("pool", self.pool.as_str())];
+        let mut metric = Metric::from_label(own.iter().chain(labels).map(|(name, value)| Self::label(name, value)).collect());
+        set(&mut metric);
+        let name = format!("headpond_{name}");
+        let family = match self.families.iter_mut().position(|family| family.name() == name) {
+            Some(n) => &mut self.families[n],
+            None => {
+                let mut family = MetricFamily::default();
+                family.set_name(name);
+                family.set_help(help.to_owned());
+                family.set_field_type(kind);
+                self.families.push(family);
+                self.families.last_mut().expect("just pushed")
+            }
+        };
+        family.mut_metric().push(metric);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: Labels<'_>, value: f64) {
+        self.add(MetricType::GAUGE, name, help, labels, |metric| {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        });
+    }
+
+    fn counter(&mut self, name: &str, help: &str, labels: Labels<'_>, value: u64) {
+        self.add(MetricType::COUNTER, name, help, labels, |metric| {
+            let mut counter = Counter::default();
+            counter.set_value(value as f64);
+            metric.set_counter(counter);
+        });
+    }
+}
+
+/// The metrics of a daemon as text.
+///
+/// # Errors
+/// None that could come of a report: names and labels are fixed.
+pub fn render(report: &Report, latencies: &Latencies) -> Result<String, prometheus::Error> {
+    let mut text = Text { pool: report.pool.clone(), families: Vec::new() };
+    of_pool(&mut text, report);
+    for volume in &report.volumes {
+        of_volume(&mut text, volume);
+    }
+    for ((number, op), times) in latencies {
+        let Some(volume) = report.volumes.iter().find(|volume| volume.number == *number) else { continue };
+        let labels = [("volume", volume.name.as_str()), ("op", op.name())];
+        let help = "Time from a request's arrival at the engine to its answer";
+        text.add(MetricType::HISTOGRAM, "request_duration_seconds", help, &labels, |metric| {
+            let mut histogram = Histogram::default();
+            histogram.set_sample_count(times.count());
+            histogram.set_sample_sum(times.sum_ns() as f64 / 1e9);
+            let buckets = times.cumulative().map(|(bound, count)| {
+                let mut bucket = Bucket::default();
+                bucket.set_upper_bound(bound as f64 / 1e9);
+                bucket.set_cumulative_count(count);
+                bucket
+            });
+            histogram.set_bucket(buckets.collect());
+            metric.set_histogram(histogram);
+        });
+    }
+    TextEncoder::new().encode_to_string(&text.families)
+}
+
+fn flag(value: bool) -> f64 {
+    f64::from(u8::from(value))
+}
+
+fn of_pool(text: &mut Text, r: &Report) {
+    let version = [("version", env!("CARGO_PKG_VERSION")), ("id", r.id.as_str())];
+    text.gauge("build_info", "The daemon's version and its pool's identity; always 1", &version, 1.0);
+    text.gauge("pool_degraded", "1 while a copy of dirty data is missing", &[], flag(r.degraded));
+    text.gauge("pool_stalled", "1 while too few cache devices and votes answer", &[], flag(r.stalled));
+    text.gauge("pool_epoch", "The pool's membership counter", &[], r.epoch as f64);
+    text.gauge("pool_copies", "Copies of dirty data that the pool promises", &[], r.copies.into());
+    text.gauge("pool_segments", "Segments on all cache devices", &[], r.segments as f64);
+    text.gauge("pool_segments_free", "Free segments on all cache devices", &[], r.segments_free as f64);
+    text.gauge("pool_dirty_ratio", "How full the room for dirty data is, 0 to 1", &[], f64::from(r.dirty_percent) / 100.0);
+    text.gauge("pool_problems", "Things that `headpond status` says are wrong", &[], r.advice.len() as f64);
+    text.counter("pool_written_bytes_total", "Bytes written to cache devices, all copies", &[], r.member_bytes);
+    text.counter("pool_checkpoints_total", "Checkpoints taken", &[], r.checkpoints);
+    text.counter("pool_repaired_pieces_total", "Pieces repaired from the other copy", &[], r.repaired);
+    for m in &r.members {
+        let number = m.number.to_string();
+        let labels = [("member", number.as_str()), ("path", m.path.as_deref().unwrap_or_default())];
+        text.gauge("member_in_sync", "1 if the cache device holds all that it should", &labels, flag(m.state == "in sync"));
+        text.gauge("member_size_bytes", "Size of the cache device", &labels, m.bytes as f64);
+        text.gauge("member_segments", "Segments on the cache device", &labels, m.segments.into());
+        text.gauge("member_segments_free", "Free segments on the cache device", &labels, m.segments_free.into());
+    }
+}
+
+fn of_volume(text: &mut Text, v: &Volume) {
+    let own = [("volume", v.name.as_str())];
+    text.gauge("volume_serving", "1 while requests are answered", &own, flag(v.serving));
+    text.gauge("volume_size_bytes", "Size of the volume", &own, v.bytes as f64);
+    text.gauge("volume_cached_bytes", "Bytes cached, dirty ones included", &own, v.cached_bytes as f64);
+    text.gauge("volume_dirty_bytes", "Bytes that the disk does not have yet", &own, v.dirty_bytes as f64);
+    text.gauge("volume_map_bytes", "Memory of the volume's map", &own, v.map_bytes as f64);
+    text.gauge("volume_destaging", "1 while dirty data is written to the disk", &own, flag(v.destaging));
+    let mode = [("volume", v.name.as_str()), ("mode", v.mode.as_str())];
+    text.gauge("volume_mode", "The volume's mode; always 1", &mode, 1.0);
+    let r = &v.requests;
+    text.counter("volume_flushes_total", "Flushes", &own, r.flushes);
+    text.counter("volume_errors_total", "Requests that failed", &own, r.errors);
+    let named = [
+        ("hit", r.hit),
+        ("partial_hit", r.partial_hit),
+        ("miss", r.miss),
+        ("read_bypass", r.read_bypass),
+        ("absorbed", r.absorbed),
+        ("zeroed", r.zeroed),
+        ("admitted", r.admitted),
+        ("destaged", r.destaged),
+    ];
+    let fates = named.map(|(fate, pair)| (fate, "", pair)).into_iter();
+    let bypassed = r.write_bypass.iter().map(|(reason, pair)| ("write_bypass", reason.as_str(), *pair));
+    for (fate, reason, Pair { requests, bytes }) in fates.chain(bypassed) {
+        let labels = [("volume", v.name.as_str()), ("fate", fate), ("reason", reason)];
+        text.counter("volume_requests_total", "What became of requests, and why", &labels, requests);
+        text.counter("volume_request_bytes_total", "Bytes of requests, by what became of them, and why", &labels, bytes);
+    }
+}
