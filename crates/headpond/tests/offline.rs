@@ -357,3 +357,88 @@ fn what_is_no_pool_and_what_is_blind_is_named() {
     assert!(code == Some(1) && kinds(&report).contains(&"superblocks-lost".to_owned()), "{report}");
     drop(blank);
 }
+
+#[test]
+fn two_of_four_devices_write_what_they_hold_only_when_told_to_and_say_where_more_may_have_been() {
+    let yard = Yard::new();
+    for device in ["a", "b", "c", "d"] {
+        yard.file(device, SIZE);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b", "c", "d"]).good();
+    yard.file("disk", 4 * MIB);
+    let daemon = yard.serve(&["a", "b", "c", "d"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[3; 4096], true).unwrap();
+    daemon.kill();
+    let names = ["a", "b", "c", "d", "disk"].map(|name| yard.path(name));
+    let before = Contents::of(&names.each_ref().map(|path| path.as_path()));
+    let run = |devices: &[&str], more: &[&str]| {
+        yard.run(&[&["writeback", "--state", "state", "--backing", "disk", "--json"], devices, more].concat())
+    };
+    for devices in [["a", "b"], ["c", "d"]] {
+        let parts =
+            ["As many cache devices of pool pool are gone as there are copies", "Nothing was written", "--without-missing"];
+        run(&devices, &[]).said(3, &parts);
+        before.unchanged();
+    }
+    let cache = Contents::of(&[&names[0], &names[1], &names[2], &names[3]]);
+    // Both copies are on two of the four; whichever they are, one of the pairs has one, or each has one.
+    for devices in [["a", "b"], ["c", "d"]] {
+        let ended = run(&devices, &["--without-missing"]).said(1, &["suspect", "What could be written was"]);
+        let written: Value = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(written["proven"], false);
+        assert_eq!(written["volumes"][0]["suspect"], serde_json::json!([{ "offset": 0, "bytes": 4 * MIB }]), "{written}");
+    }
+    assert_eq!(fs::read(yard.path("disk")).unwrap()[..4096], [3; 4096]);
+    cache.unchanged();
+}
+
+#[test]
+fn a_writeback_that_is_cancelled_says_so_and_goes_on_when_it_is_run_again() {
+    let yard = Yard::new();
+    yard.file("a", SIZE);
+    yard.file("b", SIZE);
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    // Far apart, so that the sweep over them takes seconds.
+    yard.file("disk", 8 << 30);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "modelled:disk"]).good();
+    let mut nbd = yard.nbd("v");
+    let places: Vec<u64> = (0..600).map(|n| n * 7919 % 600 * (13 << 20)).collect();
+    // A disk that is in use is left alone by destage.
+    let written = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (mut busy, written) = (yard.nbd("v"), &written);
+        scope.spawn(move || {
+            let mut at = 1 << 20;
+            while !written.load(std::sync::atomic::Ordering::Relaxed) {
+                busy.read(at, 4096).unwrap();
+                at = (at + (37 << 20)) % (8 << 30);
+            }
+        });
+        for at in &places {
+            nbd.write(*at, &at.to_le_bytes().repeat(512), false).unwrap();
+        }
+        written.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    daemon.kill();
+    let args = ["writeback", "a", "b", "--backing", "modelled:disk", "--state", "state"];
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_headpond"));
+    let child = child.args(args).current_dir(yard.path("")).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    // Signals that come before it listens would end it at once, which is as safe, and says less.
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let id = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-s", "INT", &id]).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("Cancelled"), "{said}");
+    yard.run(&args).good();
+    let disk = fs::File::open(yard.path("disk")).unwrap();
+    for at in &places {
+        let mut found = [0; 4096];
+        disk.read_exact_at(&mut found, *at).unwrap();
+        assert_eq!(found[..], at.to_le_bytes().repeat(512)[..], "at {at}");
+    }
+}

@@ -39,12 +39,13 @@ pub struct Watching {
     signals: Signals,
     told: Instant,
     shown: bool,
+    ended: bool,
 }
 
 impl Watching {
     /// From here on Ctrl-C and SIGTERM end the work at the next step, and not the process.
     pub fn new() -> anyhow::Result<Watching> {
-        Ok(Watching { signals: Signals::hold()?, told: Instant::now(), shown: false })
+        Ok(Watching { signals: Signals::hold()?, told: Instant::now(), shown: false, ended: false })
     }
 
     /// Notes a step; whether to go on.
@@ -59,9 +60,10 @@ impl Watching {
         self.goes_on()
     }
 
-    /// Whether nobody wishes the end.
-    pub fn goes_on(&self) -> bool {
-        !self.signals.wait(Duration::ZERO)
+    /// Whether nobody wishes the end, or has wished it before.
+    fn goes_on(&mut self) -> bool {
+        self.ended |= self.signals.wait(Duration::ZERO);
+        !self.ended
     }
 
     /// Takes the line away that says how far it was.

@@ -366,8 +366,11 @@ fn wait(
         let left = volume.map_or(0, |volume| dirty_bytes(handle, volume));
         if !watch(Step { what: doing, done: total.saturating_sub(left), total }) {
             handle.begin(Command::Cancel(running.id));
-            let _ = running.wait(Duration::from_secs(10));
-            return Err(WritebackError::Cancelled);
+            return match running.wait(Duration::from_secs(10)) {
+                // It was done already.
+                Some(Ok(())) => Ok(Ok(())),
+                _ => Err(WritebackError::Cancelled),
+            };
         }
     }
 }
