@@ -42,8 +42,8 @@ fn every_experiment_is_in_every_form() {
     let (page, text, table) = (page(&reports), terminal(&reports), csv(&reports));
     let value: serde_json::Value = serde_json::from_str(&json(&reports).to_string()).unwrap();
     assert_eq!(value["experiments"].as_array().unwrap().len(), ALL.len());
-    let made = markdown("before <!-- begin: made by the command below -->old<!-- end --> after", &reports).unwrap();
-    assert!(made.starts_with("before ") && made.ends_with(" after") && !made.contains("old"));
+    let made = markdown("before <!-- begin: made by the command below -->what was there<!-- end --> after", &reports).unwrap();
+    assert!(made.starts_with("before ") && made.ends_with(" after") && !made.contains("what was there"));
     assert!(markdown("no place for it", &reports).is_none());
     for e in ALL {
         for (form, it) in [("page", &page), ("text", &text), ("Markdown", &made)] {
