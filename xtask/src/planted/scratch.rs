@@ -85,12 +85,22 @@ impl Bench {
     }
 
     pub fn build(&self) -> Result<()> {
-        run_command(self.cargo(&["build", "--quiet", "--release", "--package", "headpond-sim", "--example", "hunt"]))
+        run_command(self.cargo(&[
+            "build",
+            "--quiet",
+            "--release",
+            "--package",
+            "headpond-sim",
+            "--no-default-features",
+            "--example",
+            "hunt",
+        ]))
     }
 
     /// Builds the scenes; the program that plays them.
     pub fn scenes(&self) -> Result<PathBuf> {
-        let args = ["test", "--no-run", "--release", "--package", "headpond-sim", "--test", "named", "--quiet"];
+        let args =
+            ["test", "--no-run", "--release", "--package", "headpond-sim", "--no-default-features", "--test", "named", "--quiet"];
         let said = output(self.cargo(&[&args[..], &["--message-format", "json"]].concat()))?;
         said.lines()
             .filter_map(|l| serde_json::from_str::<Value>(l).ok())
