@@ -328,6 +328,12 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit { file: "fetch.rs", old: "        segments.pin(piece.segment);\n", new: "" },
             Edit { file: "fetch.rs", old: "    segments.unpin(piece.segment);\n", new: "" },
+            // It would look again for what has been moved.
+            Edit {
+                file: "read.rs",
+                old: "    if bad.iter().any(|(block, p)| p.dirty() && is_there(*block, p)) {\n",
+                new: "    if bad.iter().any(|(_, p)| p.dirty()) {\n",
+            },
         ],
     },
 ];
