@@ -68,8 +68,9 @@ const SEEDS_TOLD: u64 = 500;
 /// Time that a mistake is given.
 const LIMIT: Duration = Duration::from_secs(240);
 
-const USAGE: &str = "cargo xtask planted [--list | --named | --table] [NAME..]
+const USAGE: &str = "cargo xtask planted [--list | --told | --named | --table] [NAME..]
     --list   name all mistakes, with their stories
+    --told   only mistakes that scenes tell, and the scenes alone: what `cargo xtask test` has time for
     --named  run the scenes alone for a mistake that scenes tell
     --table  write what found each into docs/GUARANTEES.md; runs all";
 
@@ -93,7 +94,7 @@ struct Caught {
 pub fn run(args: &[String]) -> Result<()> {
     let (options, words): (Vec<&str>, Vec<&str>) = args.iter().map(String::as_str).partition(|a| a.starts_with('-'));
     let all = mistakes::all();
-    let (mut named_alone, mut table) = (false, false);
+    let (mut named_alone, mut table, mut told_alone) = (false, false, false);
     match options.as_slice() {
         [] => {}
         ["--list"] => {
@@ -102,11 +103,13 @@ pub fn run(args: &[String]) -> Result<()> {
             return Ok(());
         }
         ["--named"] => named_alone = true,
+        ["--told"] => (named_alone, told_alone) = (true, true),
         ["--table"] if words.is_empty() => table = true,
         _ => bail!("{USAGE}"),
     }
-    let wanted: Vec<&Mistake> =
+    let mut wanted: Vec<&Mistake> =
         all.into_iter().filter(|m| words.is_empty() || words.iter().any(|w| m.name.contains(w))).collect();
+    wanted.retain(|m| !told_alone || !named::scenes_of(m.name).is_empty());
     if wanted.is_empty() {
         bail!("no mistake has such a name; --list shows them");
     }
