@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where files of `packaging` go, and with which mode.
-const FILES: [(&str, &str, u32); 6] = [
+const FILES: [(&str, &str, u32); 7] = [
     ("packaging/headpond@.service", "usr/lib/systemd/system/headpond@.service", 0o644),
     ("packaging/headpond.toml", "usr/share/doc/headpond/examples/headpond.toml", 0o644),
     ("packaging/metrics.conf", "usr/share/doc/headpond/examples/metrics.conf", 0o644),
+    ("packaging/grafana-dashboard.json", "usr/share/doc/headpond/examples/grafana-dashboard.json", 0o644),
     ("packaging/debian/copyright", "usr/share/doc/headpond/copyright", 0o644),
     ("packaging/debian/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/debian/prerm", "DEBIAN/prerm", 0o755),

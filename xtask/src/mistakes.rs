@@ -1,13 +1,25 @@
 //! The mistakes that are planted, each with its story.
 
-/// A replacement of text in a file of the engine.
+use std::path::{Path, PathBuf};
+
+/// A replacement of text in a file of the engine, or of the format.
 pub struct Edit {
-    /// The file, in `crates/engine/src`.
+    /// The file, in `crates/engine/src`; with `format/` before it, in `crates/format/src`.
     pub file: &'static str,
     /// What is there, exactly once.
     pub old: &'static str,
     /// What stands there instead.
     pub new: &'static str,
+}
+
+impl Edit {
+    /// Where the file is, below `crates`.
+    pub fn path(&self) -> PathBuf {
+        match self.file.strip_prefix("format/") {
+            Some(file) => Path::new("format/src").join(file),
+            None => Path::new("engine/src").join(self.file),
+        }
+    }
 }
 
 /// A mistake.
@@ -52,19 +64,15 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a forced-unit-access write acknowledged when it is written",
         story: "A write that was to be durable is acknowledged as any other: it is gone after a power cut.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "    if fua { durable_for(core, volume).await } else { Ok(()) }\n",
-            new: "    Ok(())\n",
-        }],
+        edits: &[Edit { file: "write.rs", old: "    if fua {\n        durable_for(core, volume).await?;\n    }\n", new: "" }],
     },
     Mistake {
         name: "the disk left out of the forced-unit-access write",
         story: "A write that was to be durable went past the cache, and is acknowledged without a flush of the disk.",
         edits: &[Edit {
             file: "write.rs",
-            old: "    volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)\n}",
-            new: "    Ok(())\n}",
+            old: "    let on_disk = volume.disk_flusher.flush_since(failures).await;\n",
+            new: "    let on_disk: Result<(), RequestError> = Ok(());\n",
         }],
     },
     Mistake {
@@ -304,7 +312,11 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "an intent page found on one member taken for everybody's",
         story: "A crash left the newest page on one member; the start trusts its bits, and that member is lost: the others never had them.",
-        edits: &[Edit { file: "engine.rs", old: "let on_all = holders >= members.len();", new: "let on_all = holders > 0;" }],
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "let on_all = whole && holders >= members.len();",
+            new: "let on_all = holders > 0;",
+        }],
     },
     Mistake {
         name: "an intent bit cleared without a disk flush",
@@ -386,8 +398,8 @@ const MISTAKES: &[Mistake] = &[
         story: "The disk has a write whose record a power cut then takes: the clean copy that the record had replaced comes back, older than the disk.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "    if durable(core).await.is_err() {\n        return End::Nothing(Obstacle::Members);\n    }\n    let chunk",
-            new: "    let chunk",
+            old: "    if durable(core).await.is_err() {\n        return Err(End::Nothing(Obstacle::Members));\n    }\n    let runs",
+            new: "    let runs",
         }],
     },
     Mistake {

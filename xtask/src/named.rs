@@ -1,9 +1,11 @@
 //! The named regressions: how caches before this one lost data (P1 to P39 in the project's notes on reliability), and the
-//! sequences that break a design like ours (H1 to H20). Each that can happen here is a scene in `crates/sim/tests/named`,
+//! sequences that break a design like ours (H1 to H20); and steps that must not be left out. Each that can happen here is a scene in `crates/sim/tests/named`,
 //! and fails on an engine with that very mistake.
 
+mod format;
 mod hazards;
 mod peers;
+mod steps;
 
 use crate::mistakes::Mistake;
 
@@ -12,11 +14,11 @@ pub type Told = (&'static str, &'static str);
 
 /// Mistakes that only these scenes need.
 pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
-    peers::MISTAKES.iter().chain(hazards::MISTAKES)
+    peers::MISTAKES.iter().chain(hazards::MISTAKES).chain(steps::MISTAKES).chain(format::MISTAKES)
 }
 
 fn told() -> impl Iterator<Item = &'static Told> {
-    peers::TOLD.iter().chain(hazards::TOLD)
+    peers::TOLD.iter().chain(hazards::TOLD).chain(steps::TOLD).chain(format::TOLD)
 }
 
 /// Numbers without a scene, with the reason.
@@ -53,7 +55,7 @@ mod tests {
     #[test]
     fn each_scene_in_the_folder_has_its_mistake() {
         let listed: BTreeSet<&str> = scenes().collect();
-        for module in ["peers", "hazards"] {
+        for module in ["peers", "hazards", "steps"] {
             let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
             let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
             let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();

@@ -21,6 +21,7 @@ const RARE: &[&str] = &[
     "SoonerFails",
     "DiskIsAnother",
     "IntentNowhere",
+    "IntentMayBeNewer",
     "IntentWithoutMembers",
     "LastMemberLeft",
     "MapThinned",

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A program, and the Debian package it is in.
-const TOOLS: [(&str, &str); 9] = [
+const TOOLS: [(&str, &str); 12] = [
     ("fio", "fio"),
     ("qemu-io", "qemu-utils"),
     ("nbdinfo", "libnbd-bin"),
@@ -16,6 +16,9 @@ const TOOLS: [(&str, &str); 9] = [
     ("e2fsck", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
+    ("tmux", "tmux"),
+    ("prometheus", "prometheus"),
+    ("promtool", "prometheus"),
 ];
 
 /// What the virtual machine is made of, and runs, beyond that.

@@ -8,9 +8,10 @@ use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
-use crate::policy::pace::{Reached, Turns};
+use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::route::Route;
 use crate::policy::streams::Streams;
+use crate::policy::window::Window;
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
 use crate::settings::Settings;
@@ -137,7 +138,14 @@ pub(crate) struct Volume<B: Buf> {
     pub destaging: Cell<bool>,
     /// What destage reaches, and the turns of writes that wait for what it wins.
     pub reached: Cell<Reached>,
+    pub window: Cell<Window>,
     pub turns: Cell<Turns>,
+    /// How many writes wait for their turn, and what the disk takes for one that does not.
+    pub waiting: Cell<u32>,
+    pub direct: Cell<Direct>,
+    pub direct_writes: Cell<u32>,
+    /// Runs of a sweep that are being written.
+    pub sweeping: Cell<u32>,
     /// What SSDs and disk need for reads and for writes, and how many reads and writes the SSDs have under way.
     pub read_route: RefCell<Route>,
     pub write_route: RefCell<Route>,
@@ -311,6 +319,20 @@ impl<B: Buf> Core<B> {
         // Fragments can fill the map before their data fills the segments.
         let of_pieces = segments.dirty * 100 / (self.most_pieces_of(pool) * 9 / 10).max(1);
         of_segments.max(of_pieces).min(200) as u32
+    }
+    /// The same of the dirty data alone, without the space beside it that is free only when its segment is.
+    pub fn live_percent(&self) -> u32 {
+        let (segments, pool) = (self.segments.borrow(), self.pool.borrow());
+        let sectors = u64::from(segments.total_sets(pool.copies_now())) * u64::from(pool.segment_sectors());
+        (segments.dirty_sectors * 100 / (sectors * u64::from(self.settings.dirty_percent) / 100).max(1)).min(200) as u32
+    }
+    /// How near the space for dirty data is to its end.
+    pub fn room(&self) -> Room {
+        Room {
+            taken_percent: self.dirty_percent(),
+            live_percent: self.live_percent(),
+            begin_percent: self.settings.destage_percent,
+        }
     }
 }
 

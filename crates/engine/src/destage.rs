@@ -4,7 +4,7 @@
 //! the members: only then is anything clean (R2).
 
 use crate::core::{Core, Volume};
-use crate::exec::Signal;
+use crate::exec::{Signal, Slot};
 use crate::fetch::fetch;
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
 use crate::log::Item;
@@ -24,20 +24,28 @@ use core::ops::Range;
 const AFTER_FAILURE_NS: u64 = 1_000_000_000;
 /// How long to wait where nothing can be destaged just now.
 const MOMENT_NS: u64 = 1_000_000;
+/// Bytes that a sweep has in memory at once, unless the least number of writes in flight is more.
+const MOST_BYTES: u64 = 64 << 20;
 
-/// Destages a volume as the policy says, for as long as the engine lives.
+/// Destages a volume as the policy says, for as long as the engine lives. While the end of a chunk is made clean the next
+/// one is written: neither the disk nor its sorted queue runs empty between them.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
+    let mut last: Option<Rc<Slot<End, B>>> = None;
     loop {
         let now = core.now();
-        if volume.map.borrow().dirty_blocks() == 0 || core.stopping.get() && volume.wanted_clean.get() == 0 {
-            volume.destaging.set(false);
-            volume.work.wait().await;
-            continue;
-        }
-        let depth = wanted_depth(&core, &volume);
+        let nothing = volume.map.borrow().dirty_blocks() == 0 || core.stopping.get() && volume.wanted_clean.get() == 0;
+        let depth = if nothing { 0 } else { wanted_depth(&core, &volume) };
         if depth == 0 {
+            if let Some(last) = last.take() {
+                heed(&core, &volume, last.get().await).await;
+                continue;
+            }
             volume.destaging.set(false);
-            volume.work.wait_until(now + core.settings.idle_ns / 4).await;
+            if nothing {
+                volume.work.wait().await;
+            } else {
+                volume.work.wait_until(now + core.settings.idle_ns / 4).await;
+            }
             continue;
         }
         if !volume.destaging.replace(true) {
@@ -45,31 +53,64 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             reached.begin(now);
             volume.reached.set(reached);
         }
-        match chunk(&core, &volume, depth).await {
-            End::Won => {
-                volume.stuck.set(None);
-                volume.destage_failures.set(0);
+        let mut blocks = Vec::new();
+        let most = volume.window.get().chunk(core.settings.chunk_blocks, core.settings.destage_depth);
+        volume.map.borrow().dirty_from(volume.sweep_at.get(), u64::MAX >> 8, most, &mut blocks);
+        if blocks.is_empty() {
+            // The sweep is round. What is written and not clean yet would be found dirty, and written again.
+            volume.sweep_at.set(0);
+            if let Some(last) = last.take() {
+                heed(&core, &volume, last.get().await).await;
             }
-            // What is written meanwhile, and the devices' answers, must be heard between.
-            End::Later => core.exec.sleep(MOMENT_NS).await,
-            End::Nothing(Obstacle::Lost) => {
-                let rounds = still_stuck(&core, &volume, Obstacle::Lost);
-                core.exec.sleep(rounds.min(250) * MOMENT_NS).await;
-            }
-            end => {
-                core.mark(Mark::DestageStuck);
-                match end {
-                    End::Nothing(why) => drop(still_stuck(&core, &volume, why)),
-                    _ => volume.stuck.set(None),
+            continue;
+        }
+        match chunk(&core, &volume, blocks, depth).await {
+            Ok(written) => {
+                let failed = written.chunk.failed.get();
+                let end = Slot::new(&core.exec);
+                let before = last.replace(end.clone());
+                let (core2, volume2) = (core.clone(), volume.clone());
+                core.exec.spawn(async move { end.set(made_clean(&core2, &volume2, written).await) });
+                if let Some(before) = before {
+                    heed(&core, &volume, before.get().await).await;
                 }
-                volume.destage_failures.set(volume.destage_failures.get() + 1);
-                core.exec.sleep(AFTER_FAILURE_NS).await;
+                // What the disk does not take it is given some time for, and not the next chunk.
+                if let Some(last) = last.take_if(|_| failed) {
+                    heed(&core, &volume, last.get().await).await;
+                }
             }
+            Err(end) => heed(&core, &volume, end).await,
+        }
+    }
+}
+
+/// Draws the conclusions from how a chunk ended.
+async fn heed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, end: End) {
+    match end {
+        End::Won => {
+            volume.stuck.set(None);
+            volume.destage_failures.set(0);
+        }
+        // What is written meanwhile, and the devices' answers, must be heard between.
+        End::Later => core.exec.sleep(MOMENT_NS).await,
+        End::Nothing(Obstacle::Lost) => {
+            let rounds = still_stuck(core, volume, Obstacle::Lost);
+            core.exec.sleep(rounds.min(250) * MOMENT_NS).await;
+        }
+        end => {
+            core.mark(Mark::DestageStuck);
+            match end {
+                End::Nothing(why) => drop(still_stuck(core, volume, why)),
+                _ => volume.stuck.set(None),
+            }
+            volume.destage_failures.set(volume.destage_failures.get() + 1);
+            core.exec.sleep(AFTER_FAILURE_NS).await;
         }
     }
 }
 
 /// How a chunk ended.
+#[derive(Clone, Copy)]
 enum End {
     /// All that was written is clean.
     Won,
@@ -112,19 +153,21 @@ fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64
 /// Writes to keep in flight now.
 fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
     let load = Load {
-        dirty_percent: core.dirty_percent(),
+        dirty_percent: core.room().pressure(),
         disk_idle: volume.disk_idle(core.now(), core.settings.idle_ns),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
         begin_percent: core.settings.destage_percent,
     };
-    depth(&load, core.settings.destage_depth)
+    depth(&load, volume.window.get().beside(core.settings.destage_depth, volume.disk_in_use.get(), volume.direct_writes.get()))
 }
 
 /// What the workers of a chunk share.
 struct Chunk<B: Buf> {
     /// Only versions up to this one are written and marked: whatever of them exists is in the map.
     version: u64,
+    /// Runs that may be in flight at once.
+    most: usize,
     runs: RefCell<VecDeque<Range<u64>>>,
     written: RefCell<Vec<u64>>,
     /// The disk did not take a write.
@@ -135,42 +178,47 @@ struct Chunk<B: Buf> {
     done: Signal<B>,
 }
 
-/// One chunk.
-async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize) -> End {
-    let mut blocks = Vec::new();
-    let most = core.settings.chunk_blocks;
-    let from = volume.sweep_at.get();
-    volume.map.borrow().dirty_from(from, u64::MAX >> 8, most, &mut blocks);
-    if blocks.is_empty() {
-        volume.sweep_at.set(0);
-        volume.map.borrow().dirty_from(0, u64::MAX >> 8, most, &mut blocks);
-    }
+/// A chunk that is on the disk, and not clean yet.
+struct Written<B: Buf> {
+    chunk: Rc<Chunk<B>>,
+    /// Flushes of the disk that had failed before it.
+    failures: u64,
+}
+
+/// Writes one chunk to the disk.
+async fn chunk<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    mut blocks: Vec<u64>,
+    depth: usize,
+) -> Result<Written<B>, End> {
     // A record that is being appended may hold an older version than the map: that block's turn comes later.
     let found = blocks.len();
     blocks.retain(|b| !volume.is_pending(&(*b..b + 1)));
     core.mark_if(blocks.len() < found, Mark::DestagePassesOver);
     if blocks.is_empty() {
-        return End::Later;
+        return Err(End::Later);
     }
     let version = core.version.get();
     // Nothing reaches the disk before its record is durable: else a power cut could leave the disk newer than a clean
     // copy that the lost record had replaced, in a region that nobody marked.
     if durable(core).await.is_err() {
-        return End::Nothing(Obstacle::Members);
+        return Err(End::Nothing(Obstacle::Members));
     }
+    let runs = merge(&blocks, core.settings.destage_run_bytes);
+    let run_bytes = blocks.len() as u64 * 4096 / runs.len() as u64;
     let chunk = Rc::new(Chunk {
         version,
-        runs: RefCell::new(merge(&blocks, core.settings.destage_run_bytes)),
+        most: ((MOST_BYTES / run_bytes) as usize).max(core.settings.destage_depth),
+        runs: RefCell::new(runs),
         written: RefCell::default(),
         failed: Cell::new(false),
         lost: Cell::new(false),
-        workers: Cell::new(depth),
+        workers: Cell::new(0),
         done: Signal::new(&core.exec),
     });
     let failures = volume.disk_flusher.failures();
-    for n in 0..depth {
-        core.exec.spawn(worker(core.clone(), volume.clone(), chunk.clone(), n));
-    }
+    more_workers(core, volume, &chunk, depth);
     loop {
         let wait = chunk.done.wait();
         if chunk.workers.get() == 0 {
@@ -178,17 +226,25 @@ async fn chunk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, depth: usize)
         }
         wait.await;
     }
-    let mut written = core::mem::take(&mut *chunk.written.borrow_mut());
+    let mut written = chunk.written.borrow_mut();
     if written.is_empty() {
         volume.sweep_at.set(blocks.last().map_or(0, |b| b + 1));
-        return match (chunk.failed.get(), chunk.lost.get()) {
+        return Err(match (chunk.failed.get(), chunk.lost.get()) {
             (true, _) => End::Nothing(Obstacle::Disk),
             (false, true) => End::Nothing(Obstacle::Lost),
             (false, false) => End::Later,
-        };
+        });
     }
     written.sort_unstable();
     volume.sweep_at.set(written.last().map_or(0, |b| b + 1));
+    drop(written);
+    Ok(Written { chunk, failures })
+}
+
+/// Makes a chunk clean that is on the disk: all it takes to say so durably, and then the map.
+async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Written<B>) -> End {
+    let Written { chunk, failures } = w;
+    let written = core::mem::take(&mut *chunk.written.borrow_mut());
     let on_disk = volume.disk_flusher.request();
     // What hid parts of the pieces when they were written was not written with them: it must not be lost while the marks,
     // which speak of whole blocks, are kept. Superseded is not dead (R12).
@@ -235,13 +291,35 @@ fn merge(blocks: &[u64], most_bytes: u64) -> VecDeque<Range<u64>> {
     runs
 }
 
+/// Starts workers until there are `wanted`, or as many as runs are left.
+fn more_workers<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &Rc<Chunk<B>>, wanted: usize) {
+    let left = chunk.runs.borrow().len();
+    let wanted = wanted.min(chunk.most).saturating_sub(chunk.workers.get()).min(left);
+    chunk.workers.set(chunk.workers.get() + wanted);
+    for _ in 0..wanted {
+        core.exec.spawn(worker(core.clone(), volume.clone(), chunk.clone()));
+    }
+}
+
 /// Takes runs off the chunk's list until it is empty, or the disk is wanted by clients.
-async fn worker<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, chunk: Rc<Chunk<B>>, n: usize) {
-    while !chunk.failed.get() && n < wanted_depth(&core, &volume) {
+async fn worker<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, chunk: Rc<Chunk<B>>) {
+    loop {
+        let wanted = wanted_depth(&core, &volume);
+        if chunk.failed.get() || chunk.workers.get() > wanted.min(chunk.most) {
+            break;
+        }
         let Some(run) = chunk.runs.borrow_mut().pop_front() else { break };
+        let count = run.end - run.start;
+        volume.sweeping.set(volume.sweeping.get() + 1);
         if !write_run(&core, &volume, &chunk, run).await {
             chunk.failed.set(true);
         }
+        volume.sweeping.set(volume.sweeping.get() - 1);
+        let mut window = volume.window.get();
+        let whole = chunk.workers.get() >= window.size(core.settings.destage_depth);
+        window.note(core.now(), core.settings.destage_depth, count, whole);
+        volume.window.set(window);
+        more_workers(&core, &volume, &chunk, wanted);
     }
     chunk.workers.set(chunk.workers.get() - 1);
     chunk.done.notify();

@@ -102,6 +102,10 @@ impl fmt::Display for Refusal {
                 }
                 f.write_str(" and start again.")
             }
+            Refusal::Stale { pool, epoch, newest, needed } if needed.is_empty() => write!(
+                f,
+                "Pool {pool} does not start: the cache devices found are of epoch {epoch}, and the witness knows epoch {newest}, in which the last one had left. What they hold may be out of date. No data was touched. Keep them as they are: `headpond check` says what they hold, without changing it.",
+            ),
             Refusal::Stale { pool, epoch, newest, needed } => write!(
                 f,
                 "Pool {pool} does not start: the cache devices found are of epoch {epoch}, and the witness knows epoch {newest}. What they hold is out of date. No data was touched. Bring back cache device {} and start again.",

@@ -16,7 +16,7 @@ use crate::marks::{Mark, MarkSet};
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
 use crate::settings::Settings;
-use crate::stats::PoolStats;
+use crate::stats::{Fate, PoolStats};
 use crate::status::{MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
 use crate::{checkpoint, destage, joining, read, recovery, space};
@@ -138,10 +138,14 @@ impl<B: Buf> Engine<B> {
                     if v.requests.get() == 0 {
                         v.requests_changed.notify();
                     }
-                    core.exec.effect(Effect::Reply { volume, id, result });
+                    let (fate, result) = match result {
+                        Ok((data, fate)) => (fate, Ok(data)),
+                        Err(error) => (None, Err(error)),
+                    };
+                    core.exec.effect(Effect::Reply { volume, id, fate, result });
                 });
             }
-            None => core.exec.effect(Effect::Reply { volume, id, result: Err(RequestError::NotServed) }),
+            None => core.exec.effect(Effect::Reply { volume, id, fate: None, result: Err(RequestError::NotServed) }),
         }
     }
 
@@ -247,32 +251,40 @@ impl<B: Buf> Drop for Engine<B> {
     }
 }
 
-async fn serve<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, request: Request<B>) -> Result<Vec<B>, RequestError> {
+async fn serve<B: Buf>(
+    core: &Rc<Core<B>>,
+    v: &Rc<Volume<B>>,
+    request: Request<B>,
+) -> Result<(Vec<B>, Option<Fate>), RequestError> {
     let checked = |sector: u64, sectors: u64| {
         let end = sector.checked_add(sectors).filter(|e| *e <= v.sectors && sectors > 0).ok_or(RequestError::OutOfRange)?;
         Ok(sector + v.shift..end + v.shift)
     };
     match request {
-        Request::Read { sector, sectors } => read::read(core, v, checked(sector, u64::from(sectors))?).await,
+        Request::Read { sector, sectors } => {
+            let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors))?).await?;
+            Ok((data, Some(fate)))
+        }
         Request::Write { sector, data, fua } => {
             let range = checked(sector, data.len() as u64 / 512)?;
-            write(core, v, range, Content::Data(data), fua).await.map(|()| Vec::new())
+            write(core, v, range, Content::Data(data), fua).await.map(|fate| (Vec::new(), Some(fate)))
         }
-        Request::Flush => crate::write::flush(core, v).await.map(|()| Vec::new()),
+        Request::Flush => crate::write::flush(core, v).await.map(|()| (Vec::new(), None)),
         Request::Discard { sector, sectors } => {
             let range = checked(sector, sectors)?;
             // Rounded inwards: what is only touched is kept (R17).
             let inner = range.start.next_multiple_of(BLOCK_SECTORS)..range.end / BLOCK_SECTORS * BLOCK_SECTORS;
             if inner.start < inner.end {
                 v.stats.borrow_mut().zeroed.add((inner.end - inner.start) * 512);
-                write(core, v, inner, Content::Discarded, false).await?;
+                let fate = write(core, v, inner, Content::Discarded, false).await?;
+                return Ok((Vec::new(), Some(fate)));
             }
-            Ok(Vec::new())
+            Ok((Vec::new(), None))
         }
         Request::WriteZeroes { sector, sectors, fua } => {
             let range = checked(sector, sectors)?;
             v.stats.borrow_mut().zeroed.add(sectors * 512);
-            write(core, v, range, Content::Zeroes, fua).await.map(|()| Vec::new())
+            write(core, v, range, Content::Zeroes, fua).await.map(|fate| (Vec::new(), Some(fate)))
         }
     }
 }
@@ -314,7 +326,12 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         stuck: Cell::new(None),
         destaging: Cell::new(false),
         reached: Cell::default(),
+        window: Cell::default(),
         turns: Cell::default(),
+        waiting: Cell::default(),
+        direct: Cell::default(),
+        direct_writes: Cell::default(),
+        sweeping: Cell::default(),
         read_route: RefCell::default(),
         write_route: RefCell::default(),
         hitting: Cell::new(0),
@@ -389,8 +406,8 @@ async fn start<B: Buf>(
     Ok(())
 }
 
-/// The newest whole copy of each intent page of a volume, and whether all members have it. Where none is left everything
-/// counts as marked.
+/// The newest copy of each intent page of a volume, and whether all members have it. Where none is left, or a newer one
+/// may have been in a slot that is damaged on every member, everything counts as marked.
 async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(IntentPage, bool)> {
     let members: Vec<u8> = core.pool.borrow().in_sync().collect();
     let key = core.pool.borrow().key;
@@ -399,34 +416,41 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(Intent
         let mut reads = Vec::new();
         for m in &members {
             let layout = core.pool.borrow().members[usize::from(*m)].layout;
-            for slot in 0..2 {
+            reads.push([0, 1].map(|slot| {
                 let op = DeviceOp::Read { offset: layout.intent(page, slot), len: INTENT_PAGE_BYTES as u32 };
-                reads.push(core.exec.io(Device::Member(*m), op));
-            }
+                core.exec.io(Device::Member(*m), op)
+            }));
         }
         let mut best: Option<IntentPage> = None;
-        let mut holders = 0;
-        for read in reads {
-            let Ok(Some(bytes)) = read.await else { continue };
-            let Ok(p) = IntentPage::decode(key, &bytes.to_bytes(), page) else { continue };
-            if p.volume != e.number || best.as_ref().is_some_and(|b| b.sequence > p.sequence) {
-                continue;
+        let (mut holders, mut whole) = (0, false);
+        for slots in reads {
+            let mut told = 0;
+            for read in slots {
+                let Ok(Some(bytes)) = read.await else { continue };
+                let bytes = bytes.to_bytes();
+                // Nothing was ever written there: the member joined after the slot was last due.
+                told += usize::from(bytes.iter().all(|b| *b == 0));
+                let Some(p) = IntentPage::decode(key, &bytes, page).ok().filter(|p| p.volume == e.number) else { continue };
+                told += 1;
+                if best.as_ref().is_some_and(|b| b.sequence > p.sequence) {
+                    continue;
+                }
+                holders = if best.as_ref() == Some(&p) { holders + 1 } else { 1 };
+                best = Some(p);
             }
-            holders = if best.as_ref() == Some(&p) { holders + 1 } else { 1 };
-            best = Some(p);
+            whole |= told == 2;
         }
-        let on_all = holders >= members.len();
-        core.mark_if(best.is_some() && !on_all, Mark::IntentOnSomeMembers);
+        // A page that counts is on every member: one with both its slots has the newest.
+        core.mark_if(best.is_some() && !whole, Mark::IntentMayBeNewer);
         core.mark_if(best.is_none(), Mark::IntentNowhere);
-        pages.push(best.map_or_else(
-            || {
-                let mut all = IntentPage::empty(page, e.number);
-                all.intent.fill(0xff);
-                all.dirty.fill(0xff);
-                (all, false)
-            },
-            |p| (p, on_all),
-        ));
+        let on_all = whole && holders >= members.len();
+        core.mark_if(best.is_some() && whole && !on_all, Mark::IntentOnSomeMembers);
+        let mut newest = best.unwrap_or_else(|| IntentPage::empty(page, e.number));
+        if !whole {
+            newest.intent.fill(0xff);
+            newest.dirty.fill(0xff);
+        }
+        pages.push((newest, on_all));
     }
     pages
 }

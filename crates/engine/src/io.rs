@@ -1,6 +1,7 @@
 //! The seam between the engine and its world: buffers, device operations, client requests.
 
 use crate::recovery::StartError;
+use crate::stats::Fate;
 use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -369,6 +370,8 @@ pub enum Effect<B> {
         volume: u16,
         /// The request.
         id: RequestId,
+        /// What became of it; none of a flush, of a discard of no whole block, and where it failed.
+        fate: Option<Fate>,
         /// The answer.
         result: Reply<B>,
     },

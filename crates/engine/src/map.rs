@@ -80,6 +80,10 @@ impl Piece {
     pub fn sectors(&self) -> u8 {
         (self.span >> 3) + 1
     }
+    /// Sectors that it takes in the log, if it is dirty.
+    fn dirty_sectors(&self) -> Option<u8> {
+        self.dirty().then(|| if self.zeroes() { 0 } else { self.sectors() })
+    }
     fn set_clean(&mut self) {
         self.version_flags &= !DIRTY;
     }
@@ -303,10 +307,10 @@ impl Map {
         pieces.retain(|p| p.live != 0);
         // What is there now counts before what was there no longer does, so that no segment seems empty in between.
         for p in pieces.iter() {
-            segments.gain(p.segment, p.dirty());
+            segments.gain(p.segment, p.dirty_sectors());
         }
         for p in before.iter() {
-            segments.lose(p.segment, p.dirty());
+            segments.lose(p.segment, p.dirty_sectors());
         }
         let pieces = &pieces[..];
         self.blocks = self.blocks + u64::from(!pieces.is_empty()) - u64::from(had);

@@ -206,6 +206,8 @@ marks! {
     IntentOnSomeMembers,
     /// No whole copy of an intent page is left: all its bits count as set. Torture never reaches it: it damages one member alone; the fuzzing target `image` does.
     IntentNowhere,
+    /// On every member a slot of an intent page is damaged, in which a newer page may have been: all its bits count as set.
+    IntentMayBeNewer,
     /// A member fails while membership is changing already.
     FailsDuringChange,
     /// A superblock waits for another one to be written.

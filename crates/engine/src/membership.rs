@@ -393,7 +393,7 @@ async fn purge_lost<B: Buf>(core: Rc<Core<B>>) {
             core.exec.sleep(100_000).await;
         }
     }
-    // Mirrored segments that lost one copy and hold nothing dirty are single ones now.
+    // What has no copy left, and nothing that counts, needs no number any more.
     let mut segments = core.segments.borrow_mut();
     let numbers: Vec<u32> = segments
         .iter()

@@ -7,6 +7,7 @@ use crate::log::Item;
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
 use crate::policy::route::Side;
+use crate::stats::Fate;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -45,7 +46,11 @@ struct Plan {
 const NEAR: u64 = 1024;
 
 /// Reads a range of grid sectors.
-pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: Range<u64>) -> Result<Vec<B>, RequestError> {
+pub(crate) async fn read<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: Range<u64>,
+) -> Result<(Vec<B>, Fate), RequestError> {
     let sectors = range.end - range.start;
     let run = volume.reads.borrow_mut().note(range.start, sectors, 0).run_sectors * 512;
     let stream = run >= core.settings.stream_bytes;
@@ -66,7 +71,7 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
                     note(Side::Ssd, ssd_line);
                     volume.stats.borrow_mut().hit.add(sectors * 512);
                     let from = (range.start - block * BLOCK_SECTORS - u64::from(piece.first())) as usize * 512;
-                    return Ok(vec![data.slice(from..from + sectors as usize * 512)]);
+                    return Ok((vec![data.slice(from..from + sectors as usize * 512)], Fate::Hit));
                 }
                 Err(_) => {
                     let_go(core, volume, &[(block, piece)])?;
@@ -128,7 +133,7 @@ pub(crate) async fn read<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ran
         }
         count(volume, &plan, sectors * 512, stream);
         admit(core, volume, &plan, &from_disk, fills, version);
-        return Ok(assemble(&plan, &cached, &from_disk));
+        return Ok((assemble(&plan, &cached, &from_disk), fate(&plan, stream)));
     }
     Err(RequestError::Io)
 }
@@ -311,19 +316,29 @@ fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>],
     out
 }
 
-fn count<B: Buf>(volume: &Volume<B>, plan: &Plan, bytes: u64, stream: bool) {
-    let mut stats = volume.stats.borrow_mut();
+fn fate(plan: &Plan, stream: bool) -> Fate {
     if plan.sooner && plan.missing.is_empty() {
-        stats.read_bypass.add(bytes);
+        Fate::ReadBypass
     } else if plan.missing.is_empty() {
-        stats.hit.add(bytes);
+        Fate::Hit
     } else if !plan.pieces.is_empty() {
-        stats.partial_hit.add(bytes);
+        Fate::PartialHit
     } else if stream {
-        stats.read_bypass.add(bytes);
+        Fate::ReadBypass
     } else {
-        stats.miss.add(bytes);
+        Fate::Miss
     }
+}
+
+fn count<B: Buf>(volume: &Volume<B>, plan: &Plan, bytes: u64, stream: bool) {
+    let stats = &mut *volume.stats.borrow_mut();
+    let count = match fate(plan, stream) {
+        Fate::Hit => &mut stats.hit,
+        Fate::PartialHit => &mut stats.partial_hit,
+        Fate::ReadBypass => &mut stats.read_bypass,
+        _ => &mut stats.miss,
+    };
+    count.add(bytes);
 }
 
 /// Whether a miss of this size is to be admitted.

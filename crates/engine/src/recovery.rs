@@ -60,9 +60,11 @@ impl fmt::Display for StartError {
             ),
             StartError::CopiesMissing { missing } => {
                 let numbers: Vec<_> = missing.iter().map(|m| alloc::format!("{m}")).collect();
+                let (devices, them) = if missing.len() == 1 { ("device", "it") } else { ("devices", "them") };
+                let are = if missing.len() == 1 { "is" } else { "are" };
                 write!(
                     f,
-                    "Cache devices {} are missing, and may hold all copies of data that is not on the disk yet. Nothing was changed. Bring them back and start again. To go on without them for good, start with --without-missing: volumes that may lack data are then refused.",
+                    "Cache {devices} {} {are} missing, and may hold all copies of data that is not on the disk yet. Nothing was changed. Bring {them} back and start again. To go on without {them} for good, start with --without-missing: volumes that may lack data are then refused.",
                     numbers.join(", ")
                 )
             }

@@ -73,6 +73,8 @@ pub struct Segments {
     pub live: u64,
     /// Dirty pieces in all maps.
     pub dirty: u64,
+    /// Sectors of data that the dirty ones were written with.
+    pub dirty_sectors: u64,
     /// Segments for which [`Segment::takes_dirty_space`].
     taken: u64,
     emptied: Vec<u32>,
@@ -274,23 +276,25 @@ impl Segments {
         }
     }
 
-    /// A piece in the map came to be in segment `n`.
-    pub fn gain(&mut self, n: u32, dirty: bool) {
+    /// A piece in the map came to be in segment `n`; if it is dirty, with so many sectors.
+    pub fn gain(&mut self, n: u32, dirty: Option<u8>) {
         self.live += 1;
-        self.dirty += u64::from(dirty);
+        self.dirty += u64::from(dirty.is_some());
+        self.dirty_sectors += u64::from(dirty.unwrap_or(0));
         self.change(n, |s| {
             s.live += 1;
-            s.dirty += u32::from(dirty);
+            s.dirty += u32::from(dirty.is_some());
         });
     }
 
     /// A piece in the map is no longer in segment `n`.
-    pub fn lose(&mut self, n: u32, dirty: bool) {
+    pub fn lose(&mut self, n: u32, dirty: Option<u8>) {
         self.live -= 1;
-        self.dirty -= u64::from(dirty);
+        self.dirty -= u64::from(dirty.is_some());
+        self.dirty_sectors -= u64::from(dirty.unwrap_or(0));
         let emptied = self.change(n, |s| {
             s.live -= 1;
-            s.dirty -= u32::from(dirty);
+            s.dirty -= u32::from(dirty.is_some());
             s.live == 0 && s.state == SegmentState::Sealed
         });
         if emptied == Some(true) {

@@ -26,13 +26,15 @@ pub struct Settings {
     pub zeroes_bytes: u64,
     /// The most of the cache's segments, in percent, that may hold dirty data before writes go to the disk.
     pub dirty_percent: u32,
-    /// Destage begins, beside clients' disk I/O, when this many percent of what may be dirty is.
+    /// Destage begins, beside clients' disk I/O, when this many percent of what may be dirty is taken, or would be when the
+    /// sweep has gone round.
     pub destage_percent: u32,
     /// The disk is idle when clients have not used it for this long.
     pub idle_ns: u64,
-    /// Blocks in one chunk of a destage sweep; each chunk ends with one disk flush.
+    /// Runs in one chunk of a destage sweep, unless more are in flight than the least or the disk is slow; each chunk ends
+    /// with one disk flush.
     pub chunk_blocks: usize,
-    /// Writes to the disk that a sweep keeps in flight.
+    /// The least writes to the disk that a sweep keeps in flight; more where the disk makes use of them.
     pub destage_depth: usize,
     /// Largest write of a sweep.
     pub destage_run_bytes: u64,

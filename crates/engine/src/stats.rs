@@ -32,6 +32,38 @@ impl Bypass {
     ];
 }
 
+/// What became of a request that was served; told with its reply.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fate {
+    /// A read answered by the cache alone.
+    Hit,
+    /// A read of which a part came from the cache.
+    PartialHit,
+    /// A read answered by the disk.
+    Miss,
+    /// A read answered by the disk and not admitted.
+    ReadBypass,
+    /// A write taken into the log.
+    Absorbed,
+    /// A write that went to the disk.
+    WriteBypass,
+}
+
+impl Fate {
+    /// The name it is shown under.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Fate::Hit => "hit",
+            Fate::PartialHit => "partial_hit",
+            Fate::Miss => "miss",
+            Fate::ReadBypass => "read_bypass",
+            Fate::Absorbed => "absorbed",
+            Fate::WriteBypass => "write_bypass",
+        }
+    }
+}
+
 /// Requests and bytes.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Count {

@@ -6,18 +6,18 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::{AppendError, Appended, Item};
 use crate::map::mask;
 use crate::marks::Mark;
-use crate::policy::pace::{self, Room};
+use crate::policy::pace;
 use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
 use crate::read::{insert_clean, unregister};
 use crate::settings::Degraded;
-use crate::stats::Bypass;
+use crate::stats::{self, Bypass};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::ops::Range;
-use headpond_format::Mode;
+use headpond_format::{Mode, REGION_SECTORS};
 
 /// What a range is to become.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ enum Fate {
 /// How often a write that waits for room looks again, in nanoseconds.
 const AGAIN_NS: u64 = 5_000_000;
 /// Regions ahead of a stream whose intent bits are set with its own.
-const AHEAD: u64 = 4;
+const AHEAD: u64 = 8;
 
 /// Changes a range of grid sectors.
 pub(crate) async fn write<B: Buf>(
@@ -49,7 +49,7 @@ pub(crate) async fn write<B: Buf>(
     range: Range<u64>,
     content: Content<B>,
     fua: bool,
-) -> Result<(), RequestError> {
+) -> Result<stats::Fate, RequestError> {
     let blocks = Volume::<B>::blocks(&range);
     let _writing = core.begin_writing(volume, blocks);
     let bytes = (range.end - range.start) * 512;
@@ -74,7 +74,10 @@ pub(crate) async fn write<B: Buf>(
         Fate::Bypass(reason) => reason,
     };
     let failures = volume.disk_flusher.failures();
+    let direct = u32::from(reason == Bypass::Full);
+    volume.direct_writes.set(volume.direct_writes.get() + direct);
     let written = to_disk(core, volume, &range, &content, reason).await;
+    volume.direct_writes.set(volume.direct_writes.get() - direct);
     if reason == Bypass::Sooner && written.is_err() {
         // The disk need not have been asked: the log can take it.
         core.mark(Mark::SoonerFails);
@@ -86,14 +89,16 @@ pub(crate) async fn write<B: Buf>(
     volume.stats.borrow_mut().write_bypass[reason as usize].add(bytes);
     if !fua {
         volume.disk_flusher.acknowledging(failures);
-        return Ok(());
+        return Ok(stats::Fate::WriteBypass);
     }
     core.mark(Mark::FuaPastTheCache);
     // What overlapped dirty data may be on the members: both.
-    let on_members = durable(core);
+    let losses = volume.losses.get();
     volume.disk_flusher.request();
-    on_members.await?;
-    volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)
+    durable(core).await?;
+    let on_disk = volume.disk_flusher.flush_since(failures).await;
+    settled(core).await?;
+    if on_disk.is_err() || volume.losses.get() != losses { Err(RequestError::Io) } else { Ok(stats::Fate::WriteBypass) }
 }
 
 /// Makes what was acknowledged on the members durable (R6). A member that cannot flush leaves; what it held is then
@@ -107,14 +112,23 @@ pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestErr
             core.fail_member(m).await;
         }
     }
+    settled(core).await
+}
+
+/// Waits until it is decided which members count: whoever waited for a device looks again before he acknowledges, since
+/// one may have left meanwhile. An error if no majority stands behind the pool.
+async fn settled<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestError> {
     core.wait_settled().await;
     if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }
 }
 
 /// What follows when the log has taken a write.
-async fn absorbed<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64, fua: bool) -> Result<(), RequestError> {
+async fn absorbed<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64, fua: bool) -> Result<stats::Fate, RequestError> {
     volume.stats.borrow_mut().absorbed.add(bytes);
-    if fua { durable_for(core, volume).await } else { Ok(()) }
+    if fua {
+        durable_for(core, volume).await?;
+    }
+    Ok(stats::Fate::Absorbed)
 }
 
 /// The same as [`durable`] for what a volume's clients wrote; an error too if the last copy of dirty data is gone meanwhile.
@@ -132,6 +146,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     let on_disk = volume.disk_flusher.request_owed();
     let on_members = durable(core).await;
     let on_disk = on_disk.get().await;
+    let on_members = on_members.and(settled(core).await);
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
     let lost = volume.disk_flusher.take_lost();
     core.mark_if(lost, Mark::FailedFlushTold);
@@ -145,17 +160,18 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
 /// instead, since that would take too long.
 async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
     let came = core.now();
-    let room = Room {
-        dirty_percent: core.dirty_percent(),
-        begin_percent: core.settings.destage_percent,
-        destage: volume.reached.get().per_second(),
-    };
-    if let Some(rate) = pace::rate(&room) {
+    if let Some(rate) = pace::rate(&core.room(), volume.reached.get().per_second()) {
+        // Longer than the disk would take with all of them there nobody waits.
+        let longest = volume.direct.get().expected(volume.waiting.get() + disk_line(volume));
         let mut turns = volume.turns.get();
-        let turn = turns.take(came, bytes, rate);
+        let turn = turns.take(came, bytes, rate, longest);
         volume.turns.set(turns);
         match turn {
-            Some(at) if at > came => core.exec.sleep(at - came).await,
+            Some(at) if at > came => {
+                volume.waiting.set(volume.waiting.get() + 1);
+                core.exec.sleep(at - came).await;
+                volume.waiting.set(volume.waiting.get() - 1);
+            }
             Some(_) => {}
             None => return false,
         }
@@ -173,6 +189,11 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
         core.exec.sleep(AGAIN_NS).await;
     }
     true
+}
+
+/// Writes that the disk has under way: clients', and the sweep's.
+fn disk_line<B: Buf>(volume: &Volume<B>) -> u32 {
+    volume.disk_in_use.get() + volume.sweeping.get()
 }
 
 fn decide<B: Buf>(
@@ -308,11 +329,14 @@ async fn to_disk<B: Buf>(
     let regions = Intent::<B>::regions(range);
     volume.intent.disk_write_begins(&regions);
     let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
-    let line = volume.disk_in_use.get();
+    let (line, all) = (volume.disk_in_use.get(), disk_line(volume));
     let _using = core.use_disk(volume);
     let ahead = if matches!(reason, Bypass::Stream | Bypass::Large) { AHEAD } else { 0 };
     if !ensure(core, volume, range, Bit::Intent, ahead).await {
         return Err(RequestError::Io);
+    }
+    if ahead > 0 {
+        set_ahead(core, volume, range.end);
     }
     let lock = volume.disk.lock(range.clone()).await;
     // Records being appended count as existing.
@@ -344,7 +368,14 @@ async fn to_disk<B: Buf>(
         let since = core.now();
         let result = overwrite(core, volume, range, content, core::slice::from_ref(range), version).await;
         match &result {
-            Ok(()) => note_route(core, volume, Side::Disk, (range.end - range.start) * 512, line, since),
+            Ok(()) => {
+                note_route(core, volume, Side::Disk, (range.end - range.start) * 512, line, since);
+                if reason == Bypass::Full {
+                    let mut direct = volume.direct.get();
+                    direct.note(core.now() - since, all);
+                    volume.direct.set(direct);
+                }
+            }
             Err(_) => note_failure(core, volume, (range.end - range.start) * 512),
         }
         result
@@ -381,6 +412,18 @@ async fn to_disk<B: Buf>(
         (None, _) => {}
     }
     result
+}
+
+/// Has the intent bits of the regions that a stream comes to next set before it is there: it waits for them but once, however
+/// busy the cache devices are.
+fn set_ahead<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, from: u64) {
+    let (last, at) = (volume.extent().end.div_ceil(REGION_SECTORS), from / REGION_SECTORS);
+    let Some(next) = (at + 1..at + AHEAD / 2).find(|r| *r < last && !volume.intent.is_set(*r, Bit::Intent)) else { return };
+    let (core2, volume2) = (core.clone(), volume.clone());
+    core.exec.spawn(async move {
+        let sectors = next * REGION_SECTORS..(next + 1) * REGION_SECTORS;
+        ensure(&core2, &volume2, &sectors, Bit::Intent, AHEAD - 1).await;
+    });
 }
 
 /// Lets the regions' intent bits be cleared again, by a checkpoint that begins after this.

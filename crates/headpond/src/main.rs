@@ -6,7 +6,9 @@ mod config;
 mod demo;
 mod exit;
 mod experiments;
+mod seeing;
 mod size;
+mod top;
 
 use std::process::ExitCode;
 
@@ -33,6 +35,14 @@ enum Command {
     Detach(commands::detach::Detach),
     /// Show how a pool and its volumes stand
     Status(commands::status::Status),
+    /// Print what a pool does, a line for each interval
+    Stat(commands::stat::Stat),
+    /// Show what happened to a pool, each event with its next step
+    Events(commands::events::Events),
+    /// Show how long requests took, how large they were, and what became of them
+    Histogram(commands::histogram::HistogramOf),
+    /// Show what a pool does, live
+    Top(commands::top::Top),
     /// Write all that is dirty to a volume's disk
     Flush(commands::flush::Flush),
     /// Switch a volume's mode
@@ -72,6 +82,10 @@ fn main() -> ExitCode {
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),
         Command::Status(status) => status.run(),
+        Command::Stat(stat) => stat.run(),
+        Command::Events(events) => events.run(),
+        Command::Top(top) => top.run(),
+        Command::Histogram(histogram) => histogram.run(),
         Command::Flush(flush) => flush.run(),
         Command::Mode(mode) => mode.run(),
         Command::Check(check) => check.run(),

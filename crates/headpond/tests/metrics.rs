@@ -1,40 +1,18 @@
-//! Metrics over HTTP: what a scrape gets, what Debian's promtool says of it, and a Prometheus server that scrapes.
+//! Metrics over HTTP: what a scrape gets, and what Debian's promtool says of it.
 
 mod common;
 
-use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
+use common::http::get;
 use common::{Daemon, MIB, Yard, have};
-
-/// What is asked of a server on this host: the status, and what it says.
-fn get(address: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
 
 /// A pool with a volume that was used a little, and where its metrics are.
 fn served(yard: &Yard) -> (Daemon, String) {
-    yard.pool();
-    yard.file("disk", 4 * MIB);
-    fs::write(yard.path("toml"), "[metrics]\nlisten = '127.0.0.1:0'\n[engine]\nroute = false\n").unwrap();
-    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
-    let address = daemon.said.split_once("metrics at http://").unwrap().1.split('/').next().unwrap().to_owned();
-    yard.run(&["attach", "v", "disk"]).good();
-    let mut nbd = yard.nbd("v");
-    for n in 0..8 {
-        nbd.write(n * 4096, &[7; 4096], false).unwrap();
-    }
-    nbd.read(0, 4096).unwrap();
-    nbd.read(2 * MIB, 4096).unwrap();
-    nbd.flush().unwrap();
+    let daemon = common::served(yard);
+    let address = daemon.metrics();
     (daemon, address)
 }
 
@@ -54,13 +32,17 @@ fn a_scrape_gets_what_status_shows_and_how_long_requests_took() {
     for (parts, wanted) in [
         (&["headpond_volume_requests_total{", "fate=\"absorbed\"", "volume=\"v\""][..], 8.0),
         (&["headpond_volume_request_bytes_total{", "fate=\"absorbed\""], 8.0 * 4096.0),
-        (&["headpond_volume_requests_total{", "fate=\"hit\""], 1.0),
+        (&["headpond_volume_requests_total{", "fate=\"hit\""], 8.0),
         (&["headpond_volume_requests_total{", "fate=\"miss\""], 1.0),
         (&["headpond_volume_requests_total{", "fate=\"write_bypass\"", "reason=\"stream\""], 0.0),
         (&["headpond_volume_size_bytes{"], 4.0 * MIB as f64),
         (&["headpond_member_in_sync{", "member=\"1\""], 1.0),
         (&["headpond_pool_degraded{"], 0.0),
-        (&["headpond_request_duration_seconds_count{", "op=\"write\""], 8.0),
+        (&["headpond_request_duration_seconds_count{", "op=\"write\"", "fate=\"absorbed\""], 8.0),
+        (&["headpond_request_duration_seconds_count{", "op=\"read\"", "fate=\"miss\""], 1.0),
+        (&["headpond_request_size_bytes_bucket{", "op=\"read\"", "fate=\"hit\"", "le=\"4096\""], 8.0),
+        (&["headpond_request_size_bytes_bucket{", "op=\"read\"", "fate=\"hit\"", "le=\"2048\""], 0.0),
+        (&["headpond_member_failures_total{", "member=\"0\""], 0.0),
         (&["headpond_request_duration_seconds_bucket{", "op=\"flush\"", "le=\"+Inf\""], 1.0),
     ] {
         assert!((value(&text, parts) - wanted).abs() < 0.5, "{parts:?} is not {wanted}:\n{text}");
@@ -95,45 +77,4 @@ fn promtool_has_nothing_to_say_against_the_metrics() {
     let output = promtool.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
-}
-
-/// A process that ends with the test.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn a_prometheus_server_scrapes_the_daemon() {
-    if !have("prometheus") {
-        return;
-    }
-    let yard = Yard::new();
-    let (_daemon, address) = served(&yard);
-    let own = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let config =
-        format!("scrape_configs:\n- job_name: headpond\n  scrape_interval: 1s\n  static_configs:\n  - targets: ['{address}']\n");
-    fs::write(yard.path("prometheus.yml"), config).unwrap();
-    let child = Command::new("prometheus")
-        .arg(format!("--config.file={}", yard.path("prometheus.yml").display()))
-        .arg(format!("--storage.tsdb.path={}", yard.path("tsdb").display()))
-        .arg(format!("--web.listen-address={own}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let _prometheus = Ends(child.unwrap());
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
-        let ready = TcpStream::connect(&own).is_ok();
-        let answer = if ready { get(&own, "/api/v1/query?query=headpond_volume_dirty_bytes").1 } else { String::new() };
-        if answer.contains("\"volume\":\"v\"") && answer.contains("\"success\"") {
-            return;
-        }
-        assert!(Instant::now() < until, "not scraped within a minute: {answer}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }

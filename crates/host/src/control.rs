@@ -24,8 +24,8 @@ use crate::nbd::server::{ListenError, listen};
 
 /// The longest frame in either direction that is read, in bytes.
 pub const LIMIT: usize = 64 << 10;
-/// Replies carry a line for each volume and member, and may be longer.
-const REPLY_LIMIT: usize = 1 << 20;
+/// Replies carry a line for each volume and member, or all histograms, and may be longer.
+const REPLY_LIMIT: usize = 8 << 20;
 /// Clients at a time.
 const CLIENTS: usize = 32;
 
@@ -35,6 +35,10 @@ const CLIENTS: usize = 32;
 pub enum Call {
     /// How everything stands.
     Status,
+    /// How long requests took, and how large they were.
+    Histograms,
+    /// What happened, from an event's number on.
+    Events { from: u64 },
     /// Make a device a volume of the pool.
     Attach(Attach),
     /// Destage a volume and let go of it.
@@ -86,6 +90,13 @@ pub struct Attach {
 #[serde(deny_unknown_fields)]
 struct Name {
     name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FromNumber {
+    #[serde(default)]
+    from: u64,
 }
 
 #[derive(Deserialize)]
@@ -149,6 +160,8 @@ impl Call {
     fn frame(&self) -> (&'static str, Value) {
         let (method, parameters) = match self {
             Call::Status => ("Status", json!({})),
+            Call::Histograms => ("Histograms", json!({})),
+            Call::Events { from } => ("Events", json!({ "from": from })),
             Call::Attach(attach) => ("Attach", json!(attach)),
             Call::Detach { name, give_up_lost } => ("Detach", json!({ "name": name, "give_up_lost": give_up_lost })),
             Call::SetMode { name, mode } => ("SetMode", json!({ "name": name, "mode": mode })),
@@ -171,6 +184,8 @@ impl Call {
         let none = |call, parameters| get::<Nothing>(parameters).map(|Nothing {}| call);
         let call = match method.strip_prefix("org.headpond.").unwrap_or_default() {
             "Status" => none(Call::Status, parameters)?,
+            "Histograms" => none(Call::Histograms, parameters)?,
+            "Events" => Call::Events { from: get::<FromNumber>(parameters)?.from },
             "Attach" => Call::Attach(get(parameters)?),
             "Detach" => {
                 let Detach { name, give_up_lost } = get(parameters)?;

@@ -18,6 +18,7 @@ use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
 use crate::device::facts::Facts;
+use crate::events::Journal;
 use crate::frontend::{FuseVolume, NbdVolumes, UblkVolume};
 use crate::nbd::server::{Limits, ListenError};
 use crate::nbd::session::ExportInfo;
@@ -27,9 +28,12 @@ use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Places, State};
 use crate::{fuse, metrics, nbd, ublk};
 
+use watch::Watch;
+
 mod members;
 mod service;
 mod status;
+mod watch;
 
 /// How clients reach volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,12 +121,14 @@ pub struct Daemon {
     nbd: Option<nbd::server::Server>,
     control: Option<control::Server>,
     metrics: Option<metrics::Server>,
+    watch: Option<Watch>,
 }
 
 /// What the threads of the control socket see.
 struct Shared {
     handle: Handle,
     pool: [u8; 16],
+    name: String,
     state: State,
     frontend: Frontend,
     places: Mutex<Places>,
@@ -133,6 +139,7 @@ struct Shared {
     changing_members: Mutex<Option<CommandId>>,
     /// Members that are out of date: kept from everybody else.
     stale: Mutex<Vec<Claim>>,
+    events: Mutex<Journal>,
     stopping: Stopping,
 }
 
@@ -300,9 +307,12 @@ impl Daemon {
             Choice::Fuse => (Frontend::Fuse { folder: beside.join(&superblock.name) }, None),
             Choice::None => (Frontend::None, None),
         };
+        let mut events = Journal::open(state.events(&superblock.pool));
+        events.add(watch::of_start(&events, &superblock.name));
         let shared = Arc::new(Shared {
             handle,
             pool: superblock.pool,
+            name: superblock.name.clone(),
             state,
             frontend,
             places: Mutex::new(places),
@@ -310,12 +320,14 @@ impl Daemon {
             changing: Mutex::default(),
             changing_members: Mutex::default(),
             stale: Mutex::new(open.stale),
+            events: Mutex::new(events),
             stopping: Stopping::default(),
         });
         shared.offer_all();
         let control = Some(control::Server::start(&socket, shared.clone())?);
         let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
-        Ok(Daemon { shared, runtime, nbd, control, metrics })
+        let watch = Some(Watch::start(&shared));
+        Ok(Daemon { shared, runtime, nbd, control, metrics, watch })
     }
 
     /// Where its metrics are, if they are served.
@@ -342,6 +354,7 @@ impl Daemon {
             }
         }
         drop(self.metrics.take());
+        drop(self.watch.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
         let result = match stopped {
@@ -352,6 +365,9 @@ impl Daemon {
                 limit.as_secs()
             )),
         };
+        if result.is_ok() {
+            lock(&self.shared.events).add(watch::of_stop(&self.shared.name));
+        }
         *lock(&self.shared.stopping.state) = StopState::Stopped(result.clone());
         self.shared.stopping.changed.notify_all();
         // Its threads hold what they need; those that wait for the end have it now.
@@ -372,7 +388,10 @@ fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<metrics::S
         );
     }
     let shared = shared.clone();
-    let source = move || metrics::render(&shared.report()?, &shared.handle.latencies()?).ok();
+    let source = move || {
+        let snapshot = shared.handle.snapshot()?;
+        metrics::render(&shared.report_of(&snapshot), &snapshot.requests).ok()
+    };
     metrics::Server::start(address, Arc::new(source)).map_err(|source| StartError::Metrics { address, source })
 }
 

@@ -7,7 +7,7 @@
 //! `Devices::ops`, with its buffers and its open file, from before it is pushed until its completion was reaped,
 //! and `Devices` does not go away before.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem;
@@ -24,9 +24,11 @@ use crate::claim::Claim;
 use crate::ring::{Ring, Waker};
 
 pub mod facts;
+pub mod load;
 pub mod modelled;
 
 use facts::{Facts, Kind};
+use load::{Load, Loads};
 use modelled::{Held, Pace, PaceKind};
 
 /// Pieces in one vectored write. The kernel takes 1,024; a write of more is copied together first.
@@ -87,6 +89,7 @@ struct Open {
     lacks: Cell<u8>,
     /// Its model's place in `Devices::held`, if it has one.
     pace: Option<usize>,
+    load: Rc<RefCell<Load>>,
 }
 
 impl Open {
@@ -148,6 +151,12 @@ enum Work {
         /// For that step, if it writes: parts of the zeroes that all share, which are never freed.
         pieces: Pieces,
     },
+}
+
+/// A model, and the load of the device that it holds back.
+struct Paced {
+    held: Held<DeviceResult<HostBuf>>,
+    load: Rc<RefCell<Load>>,
 }
 
 /// An operation on its way.
@@ -283,7 +292,9 @@ pub struct Devices {
     depth: usize,
     /// Ends that nobody was told of yet.
     ready: Vec<Completion>,
-    held: Vec<Held<DeviceResult<HostBuf>>>,
+    held: Vec<Paced>,
+    /// When something was last heard of the kernel: near enough to now for what is submitted next.
+    heard: u64,
     reaped: Vec<(u64, i32)>,
     origin: Instant,
 }
@@ -303,6 +314,7 @@ impl Devices {
             depth: depth.max(1) as usize,
             ready: Vec::new(),
             held: Vec::new(),
+            heard: 0,
             reaped: Vec::new(),
             origin: Instant::now(),
         })
@@ -310,18 +322,20 @@ impl Devices {
 
     /// Serves a claimed device under this name, in place of any that had it before.
     pub fn add(&mut self, device: Device, claim: Claim) {
-        self.insert(device, claim, None);
+        self.insert(device, claim, None, Rc::default());
     }
 
     /// As [`Devices::add`], at the pace of a model: no completion comes earlier than the model says.
     pub fn add_paced(&mut self, device: Device, claim: Claim, pace: Box<dyn Pace>) {
-        self.held.push(Held::new(pace));
-        self.insert(device, claim, Some(self.held.len() - 1));
+        let load = Rc::<RefCell<Load>>::default();
+        self.held.push(Paced { held: Held::new(pace), load: load.clone() });
+        self.insert(device, claim, Some(self.held.len() - 1), load);
     }
 
-    fn insert(&mut self, device: Device, claim: Claim, pace: Option<usize>) {
+    fn insert(&mut self, device: Device, claim: Claim, pace: Option<usize>, load: Rc<RefCell<Load>>) {
+        load.borrow_mut().advance(nanos(self.origin.elapsed()));
         let lacks = Cell::new(0);
-        self.table.insert(device, Rc::new(Open { device, claim, lacks, pace }));
+        self.table.insert(device, Rc::new(Open { device, claim, lacks, pace, load }));
     }
 
     /// Forgets a device: what is in flight ends as it would have, what comes later is answered `Gone`. Its claim
@@ -335,6 +349,16 @@ impl Devices {
         self.table.get(&device).map(|open| open.claim.facts())
     }
 
+    /// What each device was asked to do since it was added.
+    pub fn loads(&self) -> Loads {
+        let now = nanos(self.origin.elapsed());
+        let load = |open: &Open| {
+            open.load.borrow_mut().advance(now);
+            *open.load.borrow()
+        };
+        self.table.iter().map(|(device, open)| (*device, load(open))).collect()
+    }
+
     /// What other threads interrupt [`Devices::wait`] with.
     pub fn waker(&self) -> Waker {
         self.ring.waker()
@@ -342,7 +366,7 @@ impl Devices {
 
     /// How many operations were submitted and not yet handed back.
     pub fn in_flight(&self) -> usize {
-        let held: usize = self.held.iter().map(Held::held_back).sum();
+        let held: usize = self.held.iter().map(|paced| paced.held.held_back()).sum();
         self.ops.len() - self.free.len() + held + self.ready.len()
     }
 
@@ -383,8 +407,9 @@ impl Devices {
             DeviceOp::WriteZeroes { .. } => Work::Zero { discard: false, way: None, pieces: Pieces::default() },
         };
         if let Some(at) = open.pace {
-            self.held[at].submit(nanos(self.origin.elapsed()), io.0, kind, offset, len);
+            self.held[at].held.submit(nanos(self.origin.elapsed()), io.0, kind, offset, len);
         }
+        open.load.borrow_mut().begin(self.heard, kind, len);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
@@ -400,14 +425,18 @@ impl Devices {
         let mut woken = false;
         loop {
             self.push_queued().map_err(DevicesError::Ring)?;
-            let due = self.held.iter().filter_map(Held::next_due).min().map(Duration::from_nanos);
+            let due = self.held.iter().filter_map(|paced| paced.held.next_due()).min().map(Duration::from_nanos);
             let until = if self.ready.is_empty() { deadline.into_iter().chain(due).min() } else { Some(Duration::ZERO) };
             let limit = until.map(|until| until.saturating_sub(self.origin.elapsed()));
             self.ring.wait(limit).map_err(DevicesError::Ring)?;
-            woken |= self.reap();
             let now = self.origin.elapsed();
-            for held in &mut self.held {
-                held.release(nanos(now), |io, result| self.ready.push((IoId(io), result)));
+            self.heard = nanos(now);
+            woken |= self.reap();
+            for Paced { held, load } in &mut self.held {
+                held.release(nanos(now), |io, result| {
+                    load.borrow_mut().end(nanos(now), result.is_err());
+                    self.ready.push((IoId(io), result));
+                });
             }
             if !self.ready.is_empty() || woken || deadline.is_some_and(|deadline| deadline <= now) {
                 done.append(&mut self.ready);
@@ -457,10 +486,11 @@ impl Devices {
             _ => None,
         });
         let result = match op.open.pace {
-            Some(at) => self.held[at].arrived(op.io.0, result),
+            Some(at) => self.held[at].held.arrived(op.io.0, result),
             None => Some(result),
         };
         if let Some(result) = result {
+            op.open.load.borrow_mut().end(self.heard, result.is_err());
             self.ready.push((op.io, result));
         }
     }
@@ -533,7 +563,7 @@ mod tests {
         file.as_file().set_len(1 << 20).unwrap();
         let claim = Claim::take(file.path(), Duration::ZERO).unwrap();
         let (device, lacks) = (Device::Witness, Cell::new(0));
-        let open = Rc::new(Open { device, claim, lacks, pace: None });
+        let open = Rc::new(Open { device, claim, lacks, pace: None, load: Rc::default() });
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192);

@@ -6,11 +6,26 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use prometheus::TextEncoder;
-use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use tiny_http::{Header, Method, Response};
 
-use crate::latency::Latencies;
-use crate::report::{Pair, Report, Volume};
+use crate::histogram::Histogram;
+use crate::report::{Load, Pair, Report, Volume};
+use crate::requests::{Op, Table};
+
+/// Upper bounds of times in nanoseconds: from 16 µs to about 67 s.
+const TIMES: [u64; 23] = doubled(16_000);
+/// Upper bounds of sizes in bytes: from 512 to 16 MiB.
+const SIZES: [u64; 16] = doubled(512);
+
+const fn doubled<const N: usize>(first: u64) -> [u64; N] {
+    let (mut bounds, mut n) = ([first; N], 1);
+    while n < N {
+        bounds[n] = bounds[n - 1] * 2;
+        n += 1;
+    }
+    bounds
+}
 
 /// What is served at `/metrics`: the whole text, or nothing if the engine has ended.
 pub type Source = dyn Fn() -> Option<String> + Send + Sync;
@@ -106,10 +121,31 @@ impl Text {
     }
 
     fn counter(&mut self, name: &str, help: &str, labels: Labels<'_>, value: u64) {
+        self.counter_f64(name, help, labels, value as f64);
+    }
+
+    fn counter_f64(&mut self, name: &str, help: &str, labels: Labels<'_>, value: f64) {
         self.add(MetricType::COUNTER, name, help, labels, |metric| {
             let mut counter = Counter::default();
-            counter.set_value(value as f64);
+            counter.set_value(value);
             metric.set_counter(counter);
+        });
+    }
+
+    /// `bounds` are some of the histogram's own; what is shown is their `unit`-th parts.
+    fn histogram(&mut self, name: &str, help: &str, labels: Labels<'_>, values: &Histogram, bounds: &[u64], unit: f64) {
+        self.add(MetricType::HISTOGRAM, name, help, labels, |metric| {
+            let mut histogram = proto::Histogram::default();
+            histogram.set_sample_count(values.count());
+            histogram.set_sample_sum(values.sum() as f64 / unit);
+            let buckets = bounds.iter().map(|bound| {
+                let mut bucket = Bucket::default();
+                bucket.set_upper_bound(*bound as f64 / unit);
+                bucket.set_cumulative_count(values.up_to(*bound));
+                bucket
+            });
+            histogram.set_bucket(buckets.collect());
+            metric.set_histogram(histogram);
         });
     }
 }
@@ -118,29 +154,21 @@ impl Text {
 ///
 /// # Errors
 /// None that could come of a report: names and labels are fixed.
-pub fn render(report: &Report, latencies: &Latencies) -> Result<String, prometheus::Error> {
+pub fn render(report: &Report, requests: &Table) -> Result<String, prometheus::Error> {
     let mut text = Text { pool: report.pool.clone(), families: Vec::new() };
     of_pool(&mut text, report);
     for volume in &report.volumes {
         of_volume(&mut text, volume);
     }
-    for ((number, op), times) in latencies {
-        let Some(volume) = report.volumes.iter().find(|volume| volume.number == *number) else { continue };
-        let labels = [("volume", volume.name.as_str()), ("op", op.name())];
-        let help = "Time from a request's arrival at the engine to its answer";
-        text.add(MetricType::HISTOGRAM, "request_duration_seconds", help, &labels, |metric| {
-            let mut histogram = Histogram::default();
-            histogram.set_sample_count(times.count());
-            histogram.set_sample_sum(times.sum_ns() as f64 / 1e9);
-            let buckets = times.cumulative().map(|(bound, count)| {
-                let mut bucket = Bucket::default();
-                bucket.set_upper_bound(bound as f64 / 1e9);
-                bucket.set_cumulative_count(count);
-                bucket
-            });
-            histogram.set_bucket(buckets.collect());
-            metric.set_histogram(histogram);
-        });
+    for (number, op, fate, seen) in requests.iter() {
+        let Some(volume) = report.volumes.iter().find(|volume| volume.number == number) else { continue };
+        let fate = fate.map_or("", |fate| fate.name());
+        let labels = [("volume", volume.name.as_str()), ("op", op.name()), ("fate", fate)];
+        let help = "Time from a request's arrival at the engine to its answer, by what became of it";
+        text.histogram("request_duration_seconds", help, &labels, &seen.times, &TIMES, 1e9);
+        if op != Op::Flush {
+            text.histogram("request_size_bytes", "Bytes of requests, by what became of them", &labels, &seen.sizes, &SIZES, 1.0);
+        }
     }
     TextEncoder::new().encode_to_string(&text.families)
 }
@@ -170,7 +198,23 @@ fn of_pool(text: &mut Text, r: &Report) {
         text.gauge("member_size_bytes", "Size of the cache device", &labels, m.bytes as f64);
         text.gauge("member_segments", "Segments on the cache device", &labels, m.segments.into());
         text.gauge("member_segments_free", "Free segments on the cache device", &labels, m.segments_free.into());
+        of_device(text, "member", &labels, &m.load);
     }
+}
+
+/// What a cache device or a disk was asked to do.
+fn of_device(text: &mut Text, kind: &str, labels: Labels<'_>, l: &Load) {
+    let name = |what: &str| format!("{kind}_{what}");
+    text.counter(&name("reads_total"), "Reads that the device was asked for", labels, l.reads.requests);
+    text.counter(&name("read_bytes_total"), "Bytes of these reads", labels, l.reads.bytes);
+    text.counter(&name("writes_total"), "Writes that the device was asked for", labels, l.writes.requests);
+    text.counter(&name("written_bytes_total"), "Bytes of these writes", labels, l.writes.bytes);
+    text.counter(&name("flushes_total"), "Flushes that the device was asked for", labels, l.flushes);
+    text.counter(&name("failures_total"), "Operations of the device that failed", labels, l.failed);
+    text.gauge(&name("in_flight"), "Operations on their way to the device", labels, l.in_flight as f64);
+    text.counter_f64(&name("busy_seconds_total"), "Time with an operation on its way to the device", labels, l.busy_seconds);
+    let help = "Time of all operations of the device added up";
+    text.counter_f64(&name("waited_seconds_total"), help, labels, l.waited_seconds);
 }
 
 fn of_volume(text: &mut Text, v: &Volume) {
@@ -181,6 +225,7 @@ fn of_volume(text: &mut Text, v: &Volume) {
     text.gauge("volume_dirty_bytes", "Bytes that the disk does not have yet", &own, v.dirty_bytes as f64);
     text.gauge("volume_map_bytes", "Memory of the volume's map", &own, v.map_bytes as f64);
     text.gauge("volume_destaging", "1 while dirty data is written to the disk", &own, flag(v.destaging));
+    of_device(text, "disk", &own, &v.disk);
     let mode = [("volume", v.name.as_str()), ("mode", v.mode.as_str())];
     text.gauge("volume_mode", "The volume's mode; always 1", &mode, 1.0);
     let r = &v.requests;

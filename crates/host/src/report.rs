@@ -4,9 +4,14 @@ use headpond_engine::stats::{Bypass, Count};
 use headpond_engine::status::VolumeStatus;
 use serde::{Deserialize, Serialize};
 
+use crate::device::load;
+use crate::requests::{Op, Table};
+
 /// A pool and its volumes. Sizes in bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
+    /// Seconds since the daemon's start, at which all its counters were zero.
+    pub uptime_seconds: f64,
     /// The pool's name.
     pub pool: String,
     /// Its identity, in hexadecimal.
@@ -60,6 +65,29 @@ pub struct Member {
     pub segments_free: u32,
     /// Dirty data of which a copy is on it.
     pub dirty_bytes: u64,
+    /// What it was asked to do.
+    pub load: Load,
+}
+
+/// What a device was asked to do since the start, or since it was added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Reads.
+    pub reads: Pair,
+    /// Writes.
+    pub writes: Pair,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and zeroings.
+    pub zeroings: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Operations on their way now.
+    pub in_flight: u64,
+    /// Seconds in which there was at least one.
+    pub busy_seconds: f64,
+    /// The seconds of all operations added up.
+    pub waited_seconds: f64,
 }
 
 /// A volume.
@@ -93,6 +121,32 @@ pub struct Volume {
     pub destaging: bool,
     /// What became of its requests since the start.
     pub requests: Requests,
+    /// How long they took.
+    pub times: Times,
+    /// What its backing device was asked to do.
+    pub disk: Load,
+}
+
+/// How long requests took since the start, by what was asked.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Times {
+    /// Reads.
+    pub read: Took,
+    /// Writes.
+    pub write: Took,
+    /// Flushes.
+    pub flush: Took,
+    /// Discards and zeroings.
+    pub zero: Took,
+}
+
+/// Requests, and their times added up.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Took {
+    /// How many were answered.
+    pub requests: u64,
+    /// From their arrival at the engine to their answers.
+    pub seconds: f64,
 }
 
 /// What became of requests.
@@ -123,7 +177,7 @@ pub struct Requests {
 }
 
 /// Requests, and their bytes.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
     /// How many.
     pub requests: u64,
@@ -152,6 +206,35 @@ impl Volume {
 impl From<Count> for Pair {
     fn from(count: Count) -> Pair {
         Pair { requests: count.requests, bytes: count.bytes }
+    }
+}
+
+impl From<load::Load> for Load {
+    fn from(l: load::Load) -> Load {
+        Load {
+            reads: Pair { requests: l.reads, bytes: l.read_bytes },
+            writes: Pair { requests: l.writes, bytes: l.written_bytes },
+            flushes: l.flushes,
+            zeroings: l.zeroings,
+            failed: l.failed,
+            in_flight: l.in_flight,
+            busy_seconds: l.busy_ns as f64 / 1e9,
+            waited_seconds: l.waited_ns as f64 / 1e9,
+        }
+    }
+}
+
+impl Times {
+    /// Of the volume with this number.
+    pub fn of(volume: u16, requests: &Table) -> Times {
+        let took = |op: Op| {
+            let (mut count, mut ns) = (0, 0);
+            for (.., seen) in requests.iter().filter(|(v, o, ..)| (*v, *o) == (volume, op)) {
+                (count, ns) = (count + seen.times.count(), ns + seen.times.sum());
+            }
+            Took { requests: count, seconds: ns as f64 / 1e9 }
+        };
+        Times { read: took(Op::Read), write: took(Op::Write), flush: took(Op::Flush), zero: took(Op::Zero) }
     }
 }
 

@@ -22,10 +22,11 @@ use headpond_engine::{Engine, Settings, Status};
 
 use crate::buf::HostBuf;
 use crate::claim::Claim;
+use crate::device::load::Loads;
 use crate::device::modelled::Pace;
 use crate::device::{Devices, DevicesError};
 use crate::fuse::mark_io_flusher;
-use crate::latency::{Latencies, Op};
+use crate::requests::{Op, Table};
 use crate::ring::Waker;
 
 /// Device operations in the kernel at a time: enough for the queues of several members and a disk at once.
@@ -62,8 +63,20 @@ enum Message {
     Add(Given),
     Remove(Device),
     Status(Sender<Status>),
-    Latencies(Sender<Latencies>),
+    Snapshot(Sender<Snapshot>),
     End,
+}
+
+/// All counters of one moment.
+pub struct Snapshot {
+    /// Nanoseconds since the runtime's start.
+    pub at_ns: u64,
+    /// How the engine stands.
+    pub status: Status,
+    /// What its devices were asked to do.
+    pub loads: Loads,
+    /// What requests there were.
+    pub requests: Table,
 }
 
 /// Reaches the runtime from any thread.
@@ -106,11 +119,11 @@ impl Handle {
         status.recv().ok()
     }
 
-    /// How long requests took so far; `None` if the runtime has ended.
-    pub fn latencies(&self) -> Option<Latencies> {
-        let (to, latencies) = mpsc::channel();
-        self.send(Message::Latencies(to));
-        latencies.recv().ok()
+    /// All counters, of one moment; `None` if the runtime has ended.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        let (to, snapshot) = mpsc::channel();
+        self.send(Message::Snapshot(to));
+        snapshot.recv().ok()
     }
 
     fn send(&self, message: Message) {
@@ -177,7 +190,7 @@ impl Runtime {
                     devices,
                     origin: Instant::now(),
                     replies: HashMap::new(),
-                    latencies: Latencies::new(),
+                    requests: Table::default(),
                     next_request: 0,
                     commands: HashMap::from([(START.0, end)]),
                 }
@@ -220,7 +233,8 @@ fn add(devices: &mut Devices, given: Given) {
 /// A request on its way.
 struct Waiting {
     reply: ReplyTo,
-    op: Op,
+    /// What it asks for, and its bytes.
+    asks: (Op, u64),
     since: u64,
 }
 
@@ -229,7 +243,7 @@ struct Thread {
     devices: Devices,
     origin: Instant,
     replies: HashMap<u64, Waiting>,
-    latencies: Latencies,
+    requests: Table,
     next_request: u64,
     commands: HashMap<u64, Sender<Result<(), CommandError>>>,
 }
@@ -269,7 +283,7 @@ impl Thread {
             Message::Request { volume, request, reply } => {
                 let id = self.next_request;
                 self.next_request += 1;
-                self.replies.insert(id, Waiting { reply, op: Op::of(&request), since: self.now() });
+                self.replies.insert(id, Waiting { reply, asks: Op::of(&request), since: self.now() });
                 self.engine.request(volume, RequestId(id), request);
             }
             Message::Command { id, command, end } => {
@@ -277,10 +291,23 @@ impl Thread {
                 self.engine.command(id, command);
             }
             Message::Add(given) => add(&mut self.devices, given),
-            Message::Remove(device) => self.devices.remove(device),
+            Message::Remove(device) => {
+                self.devices.remove(device);
+                if let Device::Backing(volume) = device {
+                    self.requests.forget(volume);
+                }
+            }
             // Whoever asked may have left, here and below.
             Message::Status(to) => drop(to.send(self.engine.status())),
-            Message::Latencies(to) => drop(to.send(self.latencies.clone())),
+            Message::Snapshot(to) => {
+                let snapshot = Snapshot {
+                    at_ns: self.now(),
+                    status: self.engine.status(),
+                    loads: self.devices.loads(),
+                    requests: self.requests.clone(),
+                };
+                drop(to.send(snapshot));
+            }
             Message::End => unreachable!("taken by the loop"),
         }
     }
@@ -290,10 +317,10 @@ impl Thread {
         while let Some(effect) = self.engine.poll() {
             match effect {
                 Effect::Submit { io, device, op } => self.devices.submit(io, device, op),
-                Effect::Reply { volume, id, result } => {
-                    let Waiting { reply, op, since } = self.replies.remove(&id.0).expect("a request is answered once");
+                Effect::Reply { volume, id, fate, result } => {
+                    let Waiting { reply, asks, since } = self.replies.remove(&id.0).expect("a request is answered once");
                     let took = self.now().saturating_sub(since);
-                    self.latencies.entry((volume, op)).or_default().add(took);
+                    self.requests.add(volume, asks, fate, took);
                     reply(result);
                 }
                 Effect::Done { id, result } => {

@@ -15,13 +15,23 @@ pub struct Signals {
 impl Signals {
     /// Holds them back from this thread and those it will start; to be called before there are others.
     pub fn hold() -> io::Result<Signals> {
+        Signals::hold_all(&[libc::SIGTERM, libc::SIGINT])
+    }
+
+    /// The same with SIGHUP, for whoever must leave its terminal as it was.
+    pub fn hold_with_hangup() -> io::Result<Signals> {
+        Signals::hold_all(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+    }
+
+    fn hold_all(signals: &[libc::c_int]) -> io::Result<Signals> {
         let mut set = MaybeUninit::uninit();
         // SAFETY: `sigemptyset` initialises the set, the other calls only read and change it or this thread's mask.
         let (set, result) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             let mut set = set.assume_init();
-            libc::sigaddset(&mut set, libc::SIGTERM);
-            libc::sigaddset(&mut set, libc::SIGINT);
+            for signal in signals {
+                libc::sigaddset(&mut set, *signal);
+            }
             let result = libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut());
             (set, result)
         };

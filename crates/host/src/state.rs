@@ -118,9 +118,14 @@ impl State {
         fs::rename(new, path)
     }
 
-    /// Forgets a pool: its witness, and where its devices are.
+    /// The path of a pool's events.
+    pub fn events(&self, pool: &[u8; 16]) -> PathBuf {
+        self.0.join(format!("events-{}.jsonl", hex(pool)))
+    }
+
+    /// Forgets a pool: its witness, where its devices are, and what happened to it.
     pub fn forget(&self, pool: &[u8; 16]) -> io::Result<()> {
-        for path in [self.witness(pool), self.places_path(pool)] {
+        for path in [self.witness(pool), self.places_path(pool), self.events(pool)] {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -4,18 +4,22 @@
 //! by the teller: requests end before the next line unless they are only asked, operations can be held back, and a crash
 //! keeps what it is told to keep. Any line panics, with the story's name, where something happens that must not.
 
-use crate::buf::SimBuf;
+use crate::buf::{Cell, SimBuf};
 use crate::device::SimDevice;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
 use crate::world::{Timing, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Refusal;
-use headpond_engine::format::Mode;
+use headpond_engine::format::{Layout, Mode};
 use headpond_engine::{Command, CommandError, Device, DeviceOp, Engine, NewVolume, Settings, Status};
+use std::ops::Range;
+use std::rc::Rc;
 
 /// The stamp that sector 0 of the first volume's disk has at first.
 const BASE: u64 = 1 << 50;
+/// Pages of the intent map.
+const INTENT_PAGES: u32 = 4;
 /// Virtual time that anything may take, in nanoseconds: the ten seconds after which who waits is told that it is in vain,
 /// and some to spare.
 const BOUND: u64 = 60_000_000_000;
@@ -25,6 +29,8 @@ const BOUND: u64 = 60_000_000_000;
 pub struct Stage {
     /// Cache devices.
     pub members: u8,
+    /// Whether there is a witness.
+    pub witness: bool,
     /// Copies of dirty data.
     pub copies: u8,
     /// Segments of each cache device, or some more.
@@ -57,6 +63,7 @@ impl Default for Stage {
     fn default() -> Self {
         Self {
             members: 2,
+            witness: true,
             copies: 2,
             segments: 24,
             segment_bytes: 64 << 10,
@@ -86,6 +93,15 @@ impl Stage {
     #[must_use]
     pub fn member_bytes(&self) -> u64 {
         (2 << 20) + self.segments * self.segment_bytes
+    }
+
+    /// Where things are on each cache device.
+    ///
+    /// # Panics
+    /// Where they have no room.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        Layout::plan(self.member_bytes(), self.segment_bytes, INTENT_PAGES).expect("a cache device with room")
     }
 
     /// A volume as this stage's are.
@@ -128,8 +144,8 @@ impl Scene {
             copies: stage.copies,
             unit: stage.unit,
             segment_bytes: stage.segment_bytes,
-            intent_pages: 4,
-            witness: true,
+            intent_pages: INTENT_PAGES,
+            witness: stage.witness,
             members: (0..stage.members).map(|m| ([m + 1; 16], stage.member_bytes())).collect(),
         };
         let (_, writes) = plan(&pool).expect("a good plan");
@@ -318,6 +334,29 @@ impl Scene {
         self.device(device).dead = dead;
     }
 
+    /// Bytes of a device become others, for good: what it returns for them is no longer what was written.
+    pub fn rot(&mut self, device: Device, bytes: Range<u64>) {
+        let device = self.device(device);
+        for sector in bytes.start / 512..bytes.end.div_ceil(512) {
+            let rotten = match device.visible.get(sector) {
+                Cell::Stamp(s) => Cell::Stamp(s ^ 1),
+                Cell::Bytes(b) => Cell::Bytes(Rc::new(b.map(|byte| byte ^ 1))),
+            };
+            device.visible.set(sector, rotten.clone());
+            device.durable.set(sector, rotten);
+        }
+    }
+
+    /// What a device is asked next fails, and nothing later: in the moment in which what was held back ends.
+    pub fn let_go_failing(&mut self, device: Device) {
+        self.device(device).fail_writes = 1;
+        self.device(device).fail_flushes = 1;
+        self.let_go();
+        self.pass(2_000);
+        self.device(device).fail_writes = 0;
+        self.device(device).fail_flushes = 0;
+    }
+
     /// A daemon starts, well, and what its tables say is true.
     pub fn start(&mut self) {
         let id = self.begin_start();
@@ -331,13 +370,14 @@ impl Scene {
 
     /// A daemon begins to start; the command to wait for.
     pub fn begin_start(&mut self) -> u64 {
-        let election = self.world.elect(true).unwrap_or_else(|e| panic!("{}: the pool does not start: {e}", self.story));
+        let election =
+            self.world.elect(self.stage.witness).unwrap_or_else(|e| panic!("{}: the pool does not start: {e}", self.story));
         self.world.start(self.stage.settings.clone(), election)
     }
 
     /// The election refuses to start the pool; why.
     pub fn refusal(&mut self) -> Refusal {
-        match self.world.elect(true) {
+        match self.world.elect(self.stage.witness) {
             Err(e) => e,
             Ok(_) => panic!("{}: the pool starts, and must not", self.story),
         }

@@ -192,7 +192,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "the cache devices left out of the forced-unit-access write past them",
         story: "A write that was to be durable went past the cache, and what of it overlapped dirty data into the log: only the disk is flushed.",
-        edits: &[Edit { file: "write.rs", old: "    on_members.await?;\n", new: "    drop(on_members);\n" }],
+        edits: &[Edit { file: "write.rs", old: "    volume.disk_flusher.request();\n    durable(core).await?;\n", new: "" }],
     },
     Mistake {
         name: "records that count before their segment's header",

@@ -24,25 +24,39 @@ pub enum Found {
     Hang,
 }
 
+/// The programs that play scenes.
+pub struct Scenes {
+    /// Those of `crates/sim/tests/named`.
+    named: PathBuf,
+    /// Tests of the format alone, `crates/format/tests/golden.rs`.
+    format: PathBuf,
+}
+
 /// A scratch copy of the source, with a target folder of its own.
 pub struct Bench {
+    number: usize,
     source: PathBuf,
     target: PathBuf,
     threads: usize,
 }
 
 impl Bench {
-    pub fn new() -> Result<Self> {
+    /// The copy with this number; hunts take so many threads.
+    pub fn new(number: usize, threads: usize) -> Result<Self> {
         // Beside what is built, so that it goes with `cargo clean`.
         let exe = std::env::current_exe()?;
-        let folder = exe.parent().and_then(Path::parent).context("xtask is not in a target folder")?.join("planted");
-        let bench = Self {
-            source: folder.join("source"),
-            target: folder.join("target"),
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
-        };
-        if bench.source.exists() {
-            fs::remove_dir_all(&bench.source)?;
+        let folder = exe
+            .parent()
+            .and_then(Path::parent)
+            .context("xtask is not in a target folder")?
+            .join("planted")
+            .join(number.to_string());
+        let bench = Self { number, source: folder.join("source"), target: folder.join("target"), threads };
+        // What a run that was ended in the middle of a build left behind does not link any more.
+        for left in [bench.source.clone(), bench.target.join("release/incremental")] {
+            if left.exists() {
+                fs::remove_dir_all(&left).with_context(|| format!("cannot remove {}", left.display()))?;
+            }
         }
         for name in COPIED {
             copy(&root().join("crates").join(name), &bench.source.join("crates").join(name))?;
@@ -52,11 +66,15 @@ impl Bench {
         Ok(bench)
     }
 
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
     /// The texts of the files that a mistake changes, changed.
     pub fn patched(&self, m: &Mistake) -> Result<BTreeMap<PathBuf, String>> {
         let mut texts = BTreeMap::new();
         for edit in m.edits {
-            let path = self.source.join("crates/engine/src").join(edit.file);
+            let path = self.source.join("crates").join(edit.path());
             let text = match texts.remove(&path) {
                 Some(text) => text,
                 None => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
@@ -64,9 +82,9 @@ impl Bench {
             match text.matches(edit.old).count() {
                 1 => texts.insert(path, text.replacen(edit.old, edit.new, 1)),
                 n => bail!(
-                    "\"{}\": its text is {n} times in crates/engine/src/{}, and must be there once. If the engine changed there, change the mistake with it:\n{}",
+                    "\"{}\": its text is {n} times in crates/{}, and must be there once. If the source changed there, change the mistake with it:\n{}",
                     m.name,
-                    edit.file,
+                    edit.path().display(),
                     edit.old
                 ),
             };
@@ -97,30 +115,34 @@ impl Bench {
         ]))
     }
 
-    /// Builds the scenes; the program that plays them.
-    pub fn scenes(&self) -> Result<PathBuf> {
-        let args =
-            ["test", "--no-run", "--release", "--package", "headpond-sim", "--no-default-features", "--test", "named", "--quiet"];
-        let said = output(self.cargo(&[&args[..], &["--message-format", "json"]].concat()))?;
-        said.lines()
-            .filter_map(|l| serde_json::from_str::<Value>(l).ok())
-            .filter(|m| m["target"]["name"] == "named")
-            .find_map(|m| m["executable"].as_str().map(PathBuf::from))
-            .context("cargo names no program for the test \"named\"")
+    /// Builds the programs that play the scenes.
+    pub fn scenes(&self) -> Result<Scenes> {
+        let built = |args: &[&str], name: &str| {
+            let said = output(self.cargo(&[&["test", "--no-run", "--release", "--quiet", "--test", name], args].concat()))?;
+            said.lines()
+                .filter_map(|l| serde_json::from_str::<Value>(l).ok())
+                .filter(|m| m["target"]["name"] == name)
+                .find_map(|m| m["executable"].as_str().map(PathBuf::from))
+                .with_context(|| format!("cargo names no program for the test \"{name}\""))
+        };
+        Ok(Scenes {
+            named: built(&["--package", "headpond-sim", "--no-default-features", "--message-format", "json"], "named")?,
+            format: built(&["--package", "headpond-format", "--message-format", "json"], "golden")?,
+        })
     }
 
     /// How a scene fails, if it does.
-    pub fn failure_of(&self, scenes: &Path, name: &str) -> Result<Option<String>> {
+    pub fn failure_of(&self, scenes: &Scenes, name: &str) -> Result<Option<String>> {
+        let (program, test) = match name.strip_prefix("format::") {
+            Some(test) => (&scenes.format, test),
+            None => (&scenes.named, name),
+        };
         let mut c = Command::new("timeout");
-        c.arg("60").arg(scenes).args(["--exact", name]);
+        c.arg("60").arg(program).args(["--exact", test]);
         let out = c.stdin(Stdio::null()).output().with_context(|| format!("cannot run {c:?}"))?;
         let said = String::from_utf8_lossy(&out.stdout);
         if out.status.success() {
-            return if said.contains("1 passed") {
-                Ok(None)
-            } else {
-                bail!("there is no scene {name} in crates/sim/tests/named")
-            };
+            return if said.contains("1 passed") { Ok(None) } else { bail!("there is no scene {name}") };
         }
         // The line after the one that says where.
         let why = said.lines().skip_while(|l| !l.contains("panicked at")).nth(1);
@@ -212,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_text_of_each_mistake_is_in_the_engine_exactly_once() {
-        let bench = Bench { source: root(), target: PathBuf::new(), threads: 1 };
+        let bench = Bench { number: 0, source: root(), target: PathBuf::new(), threads: 1 };
         let misfits: Vec<String> =
             mistakes::all().into_iter().filter_map(|m| bench.patched(m).err()).map(|e| format!("{e:#}")).collect();
         assert!(misfits.is_empty(), "{}", misfits.join("\n"));

@@ -1,38 +1,43 @@
 //! The table of planted mistakes in docs/GUARANTEES.md.
 
 use super::{Caught, Found};
-use crate::root;
+use crate::{mistakes, root};
 use anyhow::{Context, Result};
+use std::collections::BTreeMap;
 use std::fs;
 
 const BEGIN: &str = "<!-- cargo xtask planted --table writes from here -->\n";
+const HEAD: &str = "| mistake | scenes that fail on it | crash-and-start cycles until a seed fails |\n|---|---|---|\n";
 const END: &str = "<!-- to here -->\n";
 
-/// Puts the table into its place.
+/// Puts the rows of what was run into the table; the others stay as they are.
 pub fn write(caught: &[Caught], missed: &[&str]) -> Result<()> {
     let path = root().join("docs/GUARANTEES.md");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let (before, rest) = text.split_once(BEGIN).with_context(|| format!("{} has no place for the table", path.display()))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("{} has no end of the table", path.display()))?;
-    fs::write(&path, format!("{before}{BEGIN}{}{END}{after}", table(caught, missed)))
+    let (old, after) = rest.split_once(END).with_context(|| format!("{} has no end of the table", path.display()))?;
+    let mut rows: BTreeMap<&str, String> = old.lines().filter_map(|row| Some((name(row)?, row.to_owned()))).collect();
+    rows.extend(caught.iter().map(|c| (c.mistake.name, row(c))));
+    rows.extend(missed.iter().map(|name| (*name, format!("| {name} | **not found** | |"))));
+    let table: String = mistakes::all().iter().filter_map(|m| rows.get(m.name)).map(|row| format!("{row}\n")).collect();
+    fs::write(&path, format!("{before}{BEGIN}{HEAD}{table}{END}{after}"))
         .with_context(|| format!("cannot write {}", path.display()))?;
     println!("written to {}", path.display());
     Ok(())
 }
 
-fn table(caught: &[Caught], missed: &[&str]) -> String {
-    let mut out =
-        String::from("| mistake | scenes that fail on it | crash-and-start cycles until a seed fails |\n|---|---|---|\n");
-    for c in caught {
-        let scenes: Vec<&str> = c.scenes.iter().map(|f| f.scene.rsplit("::").next().unwrap_or(f.scene)).collect();
-        let cycles = match &c.seeds {
-            Some(Found::Failure { crashes, seed, .. }) => format!("{crashes} (seed {seed})"),
-            Some(Found::Hang) => "a seed does not end".into(),
-            Some(Found::Nothing { crashes, .. }) => format!("none failed in {crashes}"),
-            None => "not run".into(),
-        };
-        out.push_str(&format!("| {} | {} | {cycles} |\n", c.mistake.name, scenes.join(", ")));
-    }
-    missed.iter().for_each(|name| out.push_str(&format!("| {name} | **not found** | |\n")));
-    out
+/// The mistake that a row is about.
+fn name(row: &str) -> Option<&str> {
+    row.strip_prefix("| ")?.split(" | ").next()
+}
+
+fn row(c: &Caught) -> String {
+    let scenes: Vec<&str> = c.scenes.iter().map(|f| f.scene.rsplit("::").next().unwrap_or(f.scene)).collect();
+    let cycles = match &c.seeds {
+        Some(Found::Failure { crashes, seed, .. }) => format!("{crashes} (seed {seed})"),
+        Some(Found::Hang) => "a seed does not end".into(),
+        Some(Found::Nothing { crashes, .. }) => format!("none failed in {crashes}"),
+        None => "not run".into(),
+    };
+    format!("| {} | {} | {cycles} |", c.mistake.name, scenes.join(", "))
 }

@@ -5,3 +5,4 @@ pub mod pace;
 pub mod reclaim;
 pub mod route;
 pub mod streams;
+pub mod window;

@@ -5,36 +5,86 @@
 //! are then served at the sweep's rate. Without it they fill the space at the SSDs' rate, and all that come in the
 //! minute after, until the sweep has gone round, compete with it at the disk.
 
-/// What the decision rests on.
+/// How near the space for dirty data is to its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Percent of what may be dirty that is.
-    pub dirty_percent: u32,
-    /// Up to here writes come as fast as they like: what a sweep needs twice, since a segment is free only when its
-    /// last record is down, does not fit any more from about half on.
+    /// Percent of what may be dirty that is taken: by dirty data, and by what lies in segments with it.
+    pub taken_percent: u32,
+    /// Percent of it that dirty data alone would take.
+    pub live_percent: u32,
+    /// Up to here writes come as fast as they like.
     pub begin_percent: u32,
-    /// What destage reaches, in bytes per second.
-    pub destage: u64,
+}
+
+impl Room {
+    /// What is taken, or what will be when the sweep has gone round, in percent. Log and sweep are in different orders, so
+    /// that a segment is free only when its last record is down, nearly a sweep after its first: where as much is written
+    /// meanwhile as goes down, twice what is dirty now is taken then.
+    #[must_use]
+    pub fn pressure(&self) -> u32 {
+        self.taken_percent.max((self.live_percent * 2).min(100))
+    }
 }
 
 /// Longest time that a write waits for its place, in nanoseconds; one that would wait longer goes to the disk at once.
 pub const LONGEST_NS: u64 = 250_000_000;
+/// Shortest limit of it, in nanoseconds.
+const SHORTEST_NS: u64 = 10_000_000;
 /// Bytes that may be absorbed in one go after a time with less than the rate, as time at the rate in nanoseconds.
 const CREDIT_NS: u64 = 20_000_000;
 /// What destage is taken to reach before it was measured, in bytes per second: about a thousand small writes.
 const UNMEASURED: u64 = 4 << 20;
 /// Slowest pace, in bytes per second, so that no wait is for ever.
 const SLOWEST: u64 = 64 << 10;
+/// The pace is what destage reaches where what is dirty, counted twice, is three fifths of the way from the beginning to the
+/// end: then what is gone of the way is to what is left as this.
+const GONE_BY_LEFT: (u64, u64) = (3, 2);
+/// And where this many percent of the space are taken.
+const SETTLED: u64 = 88;
+/// How much the pace changes with a percent more or less of it taken, in percent. Space that is written comes back a sweep
+/// later, so that a change of the pace has an echo; the steeper this is the longer waves go on.
+const SLOPE: u64 = 4;
 
-/// Bytes per second that may be absorbed; `None`: as many as come.
+/// Bytes per second that may be absorbed while destage reaches `destage`; `None`: as many as come.
 ///
-/// As much as destage reaches where the space is half way from the beginning to full; without limit at the beginning,
-/// nothing where it is full, falling smoothly between: the space filled settles where as much comes as goes.
+/// Two things fall smoothly to nothing at the end, and the lesser counts. What is dirty tells what a sweep will find, so that
+/// a burst is slowed down to the sweep's rate before half of the space is taken, and the rest lasts until the first segments
+/// are free. What is taken tells what there is now: in the long run as much comes as goes, with nearly all of it in use.
 #[must_use]
-pub fn rate(room: &Room) -> Option<u64> {
-    let over = room.dirty_percent.checked_sub(room.begin_percent).filter(|over| *over > 0)?;
-    let left = 100u32.saturating_sub(room.dirty_percent);
-    Some((room.destage.saturating_mul(u64::from(left)) / u64::from(over)).max(SLOWEST))
+pub fn rate(room: &Room, destage: u64) -> Option<u64> {
+    let over = |percent: u32| percent.checked_sub(room.begin_percent).filter(|over| *over > 0).map(u64::from);
+    let left = |percent: u32| u64::from(100u32.saturating_sub(percent));
+    let twice = room.live_percent * 2;
+    let (gone, rest) = GONE_BY_LEFT;
+    let of_live = over(twice).map(|over| destage.saturating_mul(left(twice) * gone) / (over * rest));
+    let of_taken = over(room.taken_percent).map(|_| {
+        let percent = (100 + SETTLED * SLOPE).saturating_sub(u64::from(room.taken_percent) * SLOPE);
+        destage.saturating_mul(if room.taken_percent < 100 { percent } else { 0 }) / 100
+    });
+    of_live.into_iter().chain(of_taken).min().map(|rate| rate.max(SLOWEST))
+}
+
+/// What the disk takes for a write that goes there because it found no place: an average of the time by the writes in line.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Direct {
+    ns: u64,
+}
+
+impl Direct {
+    /// A write that found `line` others at the disk took `took`.
+    pub fn note(&mut self, took: u64, line: u32) {
+        let cost = took / (u64::from(line) + 1);
+        self.ns = if self.ns == 0 { cost.max(1) } else { ((self.ns * 15 + cost) / 16).max(1) };
+    }
+
+    /// How long a write waits for its turn at most, if it would find `line` others at the disk.
+    #[must_use]
+    pub fn expected(&self, line: u32) -> u64 {
+        if self.ns == 0 {
+            return LONGEST_NS;
+        }
+        self.ns.saturating_mul(u64::from(line) + 1).clamp(SHORTEST_NS, LONGEST_NS)
+    }
 }
 
 /// Turns of those who wait, at a rate that changes.
@@ -45,9 +95,9 @@ pub struct Turns {
 
 impl Turns {
     /// The time at which a write of `bytes` that comes at `now` has its turn; `None` if that is too late for it.
-    pub fn take(&mut self, now: u64, bytes: u64, rate: u64) -> Option<u64> {
+    pub fn take(&mut self, now: u64, bytes: u64, rate: u64, longest: u64) -> Option<u64> {
         let turn = self.next.max(now.saturating_sub(CREDIT_NS));
-        if turn > now + LONGEST_NS {
+        if turn > now + longest {
             return None;
         }
         self.next = turn + (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64;
@@ -55,7 +105,7 @@ impl Turns {
     }
 }
 
-/// The rate that destage reaches: an average over about a second of its own time.
+/// The rate that destage reaches: an average over about four seconds of its own time.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Reached {
     since: u64,
@@ -78,7 +128,7 @@ impl Reached {
         let took = now.saturating_sub(self.since);
         if took >= SAMPLE_NS {
             let sample = (u128::from(self.bytes) * 1_000_000_000 / u128::from(took)) as u64;
-            self.per_second = Some(self.per_second.map_or(sample, |rate| (rate * 3 + sample) / 4));
+            self.per_second = Some(self.per_second.map_or(sample, |rate| (rate * 15 + sample) / 16));
             self.begin(now);
         }
     }
@@ -96,14 +146,25 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn the_pace_falls_from_no_limit_to_nothing_and_is_the_sweeps_own_half_way() {
-        let rate = |dirty_percent| rate(&Room { dirty_percent, begin_percent: 50, destage: 8_000_000 });
-        assert_eq!(
-            [rate(0), rate(50), rate(75), rate(100), rate(120)],
-            [None, None, Some(8_000_000), Some(SLOWEST), Some(SLOWEST)]
-        );
-        assert!((51..100).all(|p| rate(p) >= rate(p + 1)));
-        assert!(rate(51) > Some(300_000_000));
+    fn the_pace_falls_from_no_limit_to_nothing_and_is_the_sweeps_own_near_the_end() {
+        let rate = |live_percent, taken_percent| {
+            rate(&Room { taken_percent, live_percent, begin_percent: 50 }, 8_000_000).unwrap_or(u64::MAX)
+        };
+        assert_eq!([rate(0, 0), rate(25, 50), rate(30, 88), rate(0, 120)], [u64::MAX, u64::MAX, 8_000_000, SLOWEST]);
+        assert!((25..60).all(|live| rate(live, live) >= rate(live + 1, live + 1)), "a burst");
+        assert!((51..110).all(|taken| rate(40, taken) >= rate(40, taken + 1)));
+        assert!(rate(39, 40) > 8_000_000 && rate(41, 42) < 8_000_000, "half of the space is left for the first sweep");
+        assert!(rate(26, 26) > 100_000_000);
+        let late = super::rate(&Room { taken_percent: 47, live_percent: 46, begin_percent: 90 }, 8_000_000);
+        assert!(late.is_some_and(|rate| rate > 8_000_000), "wherever the beginning is set: {late:?}");
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_disk_would_take() {
+        let mut direct = Direct::default();
+        assert_eq!(direct.expected(63), LONGEST_NS);
+        (0..100).for_each(|_| direct.note(30_000_000, 29));
+        assert_eq!([direct.expected(0), direct.expected(31), direct.expected(999)], [SHORTEST_NS, 32_000_000, LONGEST_NS]);
     }
 
     #[test]
@@ -111,12 +172,12 @@ mod tests {
         let mut turns = Turns::default();
         let now = 1_000_000_000;
         // A credit of 20 ms at 4 MB/s is 80 KB: twenty writes of 4,000 bytes at once, then one each millisecond.
-        let all: Vec<_> = (0..400).map(|_| turns.take(now, 4_000, 4_000_000)).collect();
+        let all: Vec<_> = (0..400).map(|_| turns.take(now, 4_000, 4_000_000, LONGEST_NS)).collect();
         assert!(all[..21].iter().all(|t| *t == Some(now)));
         assert_eq!(all[30], Some(now + 10_000_000));
         assert_eq!(all[399], None);
         assert!(all.iter().flatten().all(|t| *t <= now + LONGEST_NS));
-        assert!(turns.take(now + 200_000_000, 4_000, 4_000_000).is_some());
+        assert!(turns.take(now + 200_000_000, 4_000, 4_000_000, LONGEST_NS).is_some());
     }
 
     #[test]

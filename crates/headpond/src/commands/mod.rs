@@ -7,9 +7,11 @@ pub mod config;
 pub mod demo;
 pub mod detach;
 pub mod dump;
+pub mod events;
 mod exhaustive;
 pub mod experiments;
 pub mod flush;
+pub mod histogram;
 pub mod list_damaged;
 pub mod mode;
 mod offline;
@@ -20,7 +22,9 @@ pub mod repair;
 pub mod serve;
 mod shrink;
 pub mod sim;
+pub mod stat;
 pub mod status;
+pub mod top;
 pub mod writeback;
 
 use std::io::{IsTerminal, Write};
@@ -29,6 +33,7 @@ use std::path::PathBuf;
 use clap::Args;
 use headpond_host::control::{self, Call};
 use headpond_host::daemon::run_folder;
+use headpond_host::report::Report;
 use serde_json::Value;
 
 use crate::exit::Usage;
@@ -65,6 +70,21 @@ impl Which {
                 Err(Usage(format!("Several daemons run here. Nothing was done. Choose one with --pool: {pools}")).into())
             }
         }
+    }
+
+    /// How it stands; fails if it has not the volume that is named.
+    pub fn report(&self, volume: Option<&str>) -> anyhow::Result<Report> {
+        let report: Report = serde_json::from_value(self.call(&Call::Status)?)?;
+        if let Some(name) = volume
+            && report.volumes.iter().all(|volume| volume.name != *name)
+        {
+            let names: Vec<&str> = report.volumes.iter().map(|volume| volume.name.as_str()).collect();
+            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+            return Err(
+                Usage(format!("There is no volume {name} on pool {}. Choose one of its volumes: {names}", report.pool)).into()
+            );
+        }
+        Ok(report)
     }
 
     /// Asks it, and shows how far it is where somebody looks.

@@ -1,6 +1,8 @@
 //! What the tests of the command share: pools in a folder of their own, daemons, and a small NBD client.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod http;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -33,8 +35,10 @@ impl Yard {
     pub fn run(&self, args: &[&str]) -> Ended {
         let mut command = self.command(args);
         match args {
+            ["events", "--offline", ..] => {}
             ["pool", "create" | "destroy", ..] => drop(command.args(["--state", "state"])),
-            ["pool", "add" | "remove" | "replace", ..] | ["attach" | "detach" | "flush" | "mode" | "status", ..] => {
+            ["pool", "add" | "remove" | "replace", ..]
+            | ["attach" | "detach" | "flush" | "mode" | "status" | "stat" | "histogram" | "events", ..] => {
                 command.args(["--socket", "control"]);
             }
             _ => {}
@@ -101,6 +105,25 @@ impl Yard {
     pub fn nbd(&self, volume: &str) -> Nbd {
         Nbd::connect(&self.path("nbd"), volume).unwrap()
     }
+}
+
+/// A pool with a volume `v` of 4 MiB: eight blocks written and read, one read that the disk alone could answer, one flush.
+pub fn served(yard: &Yard) -> Daemon {
+    yard.pool();
+    yard.file("disk", 4 * MIB);
+    fs::write(yard.path("toml"), "[metrics]\nlisten = '127.0.0.1:0'\n[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    for n in 0..8 {
+        nbd.write(n * 4096, &[7; 4096], false).unwrap();
+    }
+    for n in 0..8 {
+        nbd.read(n * 4096, 4096).unwrap();
+    }
+    nbd.read(2 * MIB, 4096).unwrap();
+    nbd.flush().unwrap();
+    daemon
 }
 
 /// What became of a command.
@@ -173,6 +196,11 @@ impl Daemon {
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
+    /// Where its metrics are.
+    pub fn metrics(&self) -> String {
+        self.said.split_once("metrics at http://").unwrap().1.split('/').next().unwrap().to_owned()
+    }
+
     pub fn complaints(&self) -> String {
         fs::read_to_string(&self.complaints).unwrap()
     }
@@ -204,7 +232,12 @@ impl Contents {
 
 /// Whether a tool is installed; says so if it is not.
 pub fn have(tool: &str) -> bool {
-    let there = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    have_with(tool, "--version")
+}
+
+/// The same of a tool that tells its version in another way.
+pub fn have_with(tool: &str, version: &str) -> bool {
+    let there = Command::new(tool).arg(version).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !there {
         println!("skipped: {tool} is not installed");
     }

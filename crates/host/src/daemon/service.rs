@@ -25,6 +25,8 @@ impl Service for Shared {
     fn call(&self, call: Call, progress: Progress<'_>) -> Result<Value, Fault> {
         match call {
             Call::Status => self.report().map(|report| json!(report)).ok_or_else(ended),
+            Call::Histograms => self.histograms().map(|histograms| json!(histograms)).ok_or_else(ended),
+            Call::Events { from } => Ok(json!({ "events": lock(&self.events).from(from) })),
             Call::Attach(new) => self.attach(&new),
             Call::Detach { name, give_up_lost } => self.detach(&name, give_up_lost, progress),
             Call::SetMode { name, mode } => {

@@ -1,11 +1,13 @@
 //! How a daemon stands, and what its owner should do about it.
 
 use headpond_engine::Status;
-use headpond_engine::io::{BLOCK, SECTOR};
+use headpond_engine::io::{BLOCK, Device, SECTOR};
 use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
-use crate::report::{Advice, Member, Report, Requests, Volume};
+use crate::report::{Advice, Load, Member, Report, Requests, Times, Volume};
+use crate::requests::{Histograms, Row};
+use crate::runtime::Snapshot;
 use crate::state::hex;
 
 impl Daemon {
@@ -17,16 +19,32 @@ impl Daemon {
 
 impl Shared {
     pub(super) fn report(&self) -> Option<Report> {
-        let status = self.handle.status()?;
+        Some(self.report_of(&self.handle.snapshot()?))
+    }
+
+    pub(super) fn histograms(&self) -> Option<Histograms> {
+        let Snapshot { at_ns, status, requests, .. } = self.handle.snapshot()?;
+        let rows = requests.iter().filter_map(|(number, op, fate, seen)| {
+            let volume = status.volumes.iter().find(|volume| volume.number == number)?;
+            let (volume, fate) = (volume.name.clone(), fate.map(|fate| fate.name().to_owned()));
+            Some(Row { volume, op, fate, times: seen.times.clone(), sizes: seen.sizes.clone() })
+        });
+        Some(Histograms { uptime_seconds: at_ns as f64 / 1e9, histograms: rows.collect(), pool: status.pool })
+    }
+
+    pub(super) fn report_of(&self, snapshot: &Snapshot) -> Report {
+        let status = &snapshot.status;
+        let load = |device: Device| snapshot.loads.get(&device).copied().map(Load::from).unwrap_or_default();
         let slots = lock(&self.volumes);
         let members = lock(&self.places).members.clone();
         let path = |number: u8| members.get(&number).map(|path| path.display().to_string());
-        let mut advice = of_pool(&status, path);
+        let mut advice = of_pool(status, path);
         for volume in &status.volumes {
             advice.extend(of_volume(volume, slots.get(&volume.number)));
         }
-        Some(Report {
-            pool: status.pool,
+        Report {
+            uptime_seconds: snapshot.at_ns as f64 / 1e9,
+            pool: status.pool.clone(),
             id: hex(&status.id),
             epoch: status.epoch,
             copies: status.copies,
@@ -51,14 +69,21 @@ impl Shared {
                     segments: member.segments,
                     segments_free: member.segments_free,
                     dirty_bytes: member.dirty * BLOCK,
+                    load: load(Device::Member(member.number)),
                 })
                 .collect(),
-            volumes: status.volumes.iter().map(|volume| volume_report(volume, slots.get(&volume.number))).collect(),
+            volumes: (status.volumes.iter())
+                .map(|volume| Volume {
+                    times: Times::of(volume.number, &snapshot.requests),
+                    disk: load(Device::Backing(volume.number)),
+                    ..volume_report(volume, slots.get(&volume.number))
+                })
+                .collect(),
             member_bytes: status.stats.member_bytes,
             checkpoints: status.stats.checkpoints,
             repaired: status.stats.repaired,
             advice,
-        })
+        }
     }
 }
 
@@ -83,6 +108,8 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
         map_bytes: volume.map_bytes,
         destaging: volume.destaging,
         requests: Requests::of(volume),
+        times: Times::default(),
+        disk: Load::default(),
     }
 }
 

@@ -5,3 +5,4 @@
 
 mod hazards;
 mod peers;
+mod steps;

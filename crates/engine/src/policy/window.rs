@@ -1,0 +1,196 @@
+//! How many writes a sweep keeps in flight: as many as the disk makes use of.
+//!
+//! One disk sorts a few dozen and gains nothing from more; an array of forty serves as many at once as it has arms, and a
+//! busy one more than that. What a device is cannot be asked, so it is tried, as a sender finds the capacity of a path in
+//! the hill climbing of delay-based congestion control (TCP Vegas, 1994, and the concurrency limits made after it): for a
+//! while there are half as many more, or a third fewer, and what that does to the rate decides whether it stays so.
+
+/// Writes per place in the window that make a round: less says nothing about the rate.
+const ROUND: u64 = 4;
+/// Shortest round, in nanoseconds.
+const ROUND_NS: u64 = 100_000_000;
+/// A larger window stays if half as many more bring so much more, in percent.
+const WORTH: u64 = 20;
+/// A smaller one stays if it costs no more than this, in percent.
+const COSTS: u64 = 8;
+/// Longest that a write may take on an average before no more are tried, in nanoseconds.
+const PATIENCE_NS: u64 = 500_000_000;
+/// More than this are not kept in flight.
+const MOST: usize = 1024;
+/// Rounds between two trials: at first, and at last, when again and again they change nothing.
+const RESTS: (u32, u32) = (4, 64);
+/// How much of a sweep ends with one flush, as time at the rate reached, in nanoseconds.
+const CHUNK_NS: u64 = 2_000_000_000;
+/// Blocks in a run, on an average, that a chunk is made longer for.
+const LONG_RUN: u64 = 64;
+
+/// What is tried, against what was reached before.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    from: usize,
+    rate: u64,
+}
+
+/// The window.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Window {
+    size: usize,
+    since: u64,
+    runs: u64,
+    blocks: u64,
+    /// Runs per second in the round before, and blocks per run; zero before it is known.
+    rate: u64,
+    run_blocks: u64,
+    trial: Option<Trial>,
+    /// Rounds until the next trial, and after a trial that changes nothing.
+    rest: u32,
+    rests: u32,
+    /// The next trial is of a smaller one.
+    down: bool,
+}
+
+impl Window {
+    /// Writes to keep in flight, `least` of them at least.
+    #[must_use]
+    pub fn size(&self, least: usize) -> usize {
+        self.size.clamp(least, MOST.max(least))
+    }
+
+    /// The same beside clients' `requests` that the disk has, `direct` of which found no room in the log: no more than they
+    /// have, so that the disk is shared by halves; and of the latter, which wait for the sweep alone, none is pushed aside.
+    #[must_use]
+    pub fn beside(&self, least: usize, requests: u32, direct: u32) -> usize {
+        let size = self.size(least);
+        match (requests, direct) {
+            (0, _) => size,
+            (_, 0) => size.min((requests as usize).max(least)),
+            _ => least,
+        }
+    }
+
+    /// Blocks of a chunk: the `usual` number, and more where many are in flight or runs are long; but no more than go down
+    /// in about two seconds, so that what is written is soon clean.
+    #[must_use]
+    pub fn chunk(&self, usual: usize, least: usize) -> usize {
+        let runs = usual * self.size(least) / least.max(1);
+        let soon = if self.rate > 0 { (self.rate as u128 * u128::from(CHUNK_NS) / 1_000_000_000) as usize } else { runs };
+        runs.min(soon.max(usual / 4)).max(1) * self.run_blocks.clamp(1, LONG_RUN) as usize
+    }
+
+    /// A run of so many blocks is down. `whole`: as many were in flight as the window allows.
+    pub fn note(&mut self, now: u64, least: usize, blocks: u64, whole: bool) {
+        if !whole || self.since == 0 {
+            (self.since, self.runs, self.blocks) = (now, 0, 0);
+            return;
+        }
+        self.runs += 1;
+        self.blocks += blocks;
+        let (took, size) = (now.saturating_sub(self.since), self.size(least));
+        if self.runs < ROUND * size as u64 || took < ROUND_NS {
+            return;
+        }
+        self.rate = (u128::from(self.runs) * 1_000_000_000 / u128::from(took)) as u64;
+        self.run_blocks = self.blocks / self.runs;
+        (self.since, self.runs, self.blocks) = (now, 0, 0);
+        self.size = self.next(size, least);
+    }
+
+    /// The size of the next round.
+    fn next(&mut self, size: usize, least: usize) -> usize {
+        let rate = self.rate;
+        if let Some(trial) = self.trial.take() {
+            let good = match size > trial.from {
+                true => rate * 100 >= trial.rate * (100 + WORTH),
+                false => rate * 100 >= trial.rate * (100 - COSTS),
+            };
+            if !good {
+                self.rests = (self.rests * 2).clamp(RESTS.0, RESTS.1);
+                (self.rest, self.down) = (self.rests, !self.down);
+                return trial.from;
+            }
+            (self.rest, self.rests) = (0, RESTS.0);
+        }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return size;
+        }
+        let late = size as u64 * 1_000_000_000 / rate.max(1) > PATIENCE_NS;
+        let to = if late || self.down { size * 2 / 3 } else { size + size / 2 }.clamp(least, MOST.max(least));
+        if to == size {
+            (self.rest, self.down) = (RESTS.0, !self.down);
+        } else {
+            self.trial = Some(Trial { from: size, rate });
+        }
+        to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const LEAST: usize = 32;
+
+    /// What the window comes to before a disk that takes `ns(size)` for each write, with as many in flight.
+    fn after(seconds: u64, window: &mut Window, ns: impl Fn(u64) -> u64) -> usize {
+        let mut now = window.since.max(1);
+        let end = now + seconds * 1_000_000_000;
+        let mut sizes = Vec::new();
+        while now < end {
+            let size = window.size(LEAST) as u64;
+            now += ns(size) / size;
+            window.note(now, LEAST, 1, true);
+            sizes.push(window.size(LEAST));
+        }
+        sizes.sort_unstable();
+        sizes[sizes.len() / 2]
+    }
+
+    #[test]
+    fn an_array_is_given_as_many_as_it_serves_at_once_and_one_disk_no_more_than_it_sorts() {
+        const MS: u64 = 1_000_000;
+        let array = after(60, &mut Window::default(), |size| 10 * MS * size.max(240) / 240);
+        assert!((200..=400).contains(&array), "{array}");
+        // A longer queue helps one disk a little.
+        let disk = after(60, &mut Window::default(), |size| 2 * MS * size * 30 / (30 + size / 32));
+        assert_eq!(disk, LEAST);
+    }
+
+    #[test]
+    fn what_is_no_use_any_more_is_given_up() {
+        const MS: u64 = 1_000_000;
+        let mut window = Window::default();
+        after(60, &mut window, |size| 10 * MS * size.max(400) / 400);
+        assert!(window.size(LEAST) >= 300, "{window:?}");
+        let then = after(300, &mut window, |size| 10 * MS * size.max(40) / 40);
+        assert!(then <= 80, "{then}");
+    }
+
+    #[test]
+    fn beside_clients_a_sweep_has_no_more_in_flight_than_they() {
+        let window = Window { size: 600, ..Window::default() };
+        let beside = |requests, direct| window.beside(LEAST, requests, direct);
+        assert_eq!([beside(0, 0), beside(256, 0), beside(4, 0), beside(256, 1)], [600, 256, LEAST, LEAST]);
+        assert_eq!(Window::default().beside(LEAST, 256, 0), LEAST);
+    }
+
+    #[test]
+    fn no_more_are_tried_where_each_takes_long() {
+        let slow = after(60, &mut Window::default(), |_| 2 * PATIENCE_NS);
+        assert_eq!(slow, LEAST);
+    }
+
+    #[test]
+    fn a_chunk_takes_about_two_seconds_and_holds_enough_to_sort() {
+        let mut window = Window::default();
+        assert_eq!(window.chunk(2048, LEAST), 2048);
+        after(30, &mut window, |size| 1_000_000_000 * size / 400);
+        assert_eq!(window.chunk(2048, LEAST) / 10, 80, "400 each second");
+        after(30, &mut window, |size| 1_000_000_000 * size / 40);
+        assert_eq!(window.chunk(2048, LEAST), 512, "a quarter at least");
+        let mut window = Window::default();
+        (0..1000u64).for_each(|n| window.note(1 + n * 10_000_000, LEAST, 16, true));
+        assert_eq!(window.chunk(2048, LEAST), 512 * 16);
+    }
+}

@@ -1,0 +1,93 @@
+//! `headpond events`: what an administrator must know, with its next step.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::Args;
+use headpond_host::control::Call;
+use headpond_host::events::{self, Event, Level};
+use serde_json::{Value, json};
+
+use super::pool::Folder;
+use super::{Which, print};
+use crate::exit::Usage;
+
+/// How often it is looked for what is new.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Args)]
+pub struct Events {
+    /// Go on, and print what happens as it happens
+    #[arg(long, conflicts_with = "offline")]
+    follow: bool,
+    /// The last so many
+    #[arg(long, value_name = "NUMBER")]
+    last: Option<usize>,
+    /// Read what the state folder has of all pools, without a daemon
+    #[arg(long, conflicts_with_all = ["pool", "socket"])]
+    offline: bool,
+    /// Print JSON, an object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    folder: Folder,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Events {
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut from = 0;
+        let mut events = if self.offline { self.kept()? } else { self.ask(from)? };
+        if let Some(last) = self.last {
+            events.drain(..events.len().saturating_sub(last));
+        }
+        loop {
+            for event in &events {
+                print(self.json, &json!(event), text(event))?;
+                from = event.number + 1;
+            }
+            if !self.follow {
+                return Ok(());
+            }
+            thread::sleep(LOOK);
+            events = self.ask(from)?;
+        }
+    }
+
+    fn ask(&self, from: u64) -> anyhow::Result<Vec<Event>> {
+        let mut answer: Value = self.which.call(&Call::Events { from })?;
+        Ok(serde_json::from_value(answer["events"].take())?)
+    }
+
+    fn kept(&self) -> anyhow::Result<Vec<Event>> {
+        let folder = self.folder.path();
+        let unread = |error| {
+            Usage(format!(
+                "The state folder {} cannot be read: {error}. Nothing was done. Name one with --state",
+                folder.display()
+            ))
+        };
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(unread)? {
+            let path = entry.map_err(unread)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with("events-") && name.ends_with(".jsonl") {
+                all.extend(events::read(&path).map_err(unread)?);
+            }
+        }
+        all.sort_by_key(|event| (event.time, event.number));
+        Ok(all)
+    }
+}
+
+fn text(event: &Event) -> String {
+    let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(event.time));
+    let level = match event.level {
+        Level::Info => "info",
+        Level::Warning => "WARNING",
+        Level::Error => "ERROR",
+    };
+    format!("{time}  {level:<7}  {}: {}\n                      next: {}", event.kind, event.what, event.next)
+}

@@ -1,0 +1,84 @@
+//! Events: what an administrator must know, in order, each with its next step, over the lives of a daemon.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{MIB, Yard, served};
+use serde_json::Value;
+
+fn events(yard: &Yard) -> Vec<Value> {
+    let said = yard.run(&["events", "--json"]).good().out;
+    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Waits until the last events are of these kinds.
+fn ends_with(yard: &Yard, kinds: &[&str]) -> Vec<Value> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let events = events(yard);
+        let all: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
+        if all.ends_with(kinds) {
+            return events;
+        }
+        assert!(Instant::now() < until, "{all:?} does not end with {kinds:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn events_tell_of_lives_volumes_and_members_and_each_names_its_next_step() {
+    let yard = Yard::new();
+    let daemon = served(&yard);
+    ends_with(&yard, &["started", "volume-attached"]);
+    yard.run(&["mode", "v", "write-through"]).good();
+    ends_with(&yard, &["volume-mode"]);
+    yard.file("c", 64 * MIB);
+    yard.run(&["pool", "add", "c"]).good();
+    ends_with(&yard, &["member-joined"]);
+    yard.run(&["pool", "remove", "b"]).good();
+    let told = ends_with(&yard, &["member-removed"]);
+    assert!(told.last().unwrap()["what"].as_str().unwrap().contains("/b)"), "{told:?}");
+    daemon.kill();
+
+    let kept = yard.run(&["events", "--offline", "--state", "state"]).told(&["member-joined", "next: "]).out;
+    assert!(kept.lines().next().unwrap().contains("Z  info     started: "), "{kept}");
+    let daemon = yard.serve(&["a", "c"]);
+    ends_with(&yard, &["member-removed", "restarted-after-crash"]);
+    daemon.stop();
+    let daemon = yard.serve(&["a", "c"]);
+    let all = ends_with(&yard, &["restarted-after-crash", "stopped", "started"]);
+    for event in &all {
+        assert!(event["next"].as_str().unwrap().len() > 10 && event["what"].as_str().unwrap().ends_with('.'), "{event}");
+    }
+    assert!(all.windows(2).all(|pair| pair[0]["number"].as_u64() < pair[1]["number"].as_u64()), "{all:?}");
+    assert_eq!(yard.run(&["events", "--last", "2"]).good().out.lines().count(), 4);
+    daemon.stop();
+    yard.run(&["events"]).said(4, &["headpond serve"]);
+}
+
+#[test]
+fn a_member_that_is_missing_at_the_start_is_an_event_and_one_that_comes_back_heals_the_pool() {
+    let yard = Yard::new();
+    served(&yard).stop();
+    std::fs::remove_file(yard.path("b")).unwrap();
+    let _daemon = yard.serve(&["a", "--wait", "0"]);
+    let all = ends_with(&yard, &["started", "problem-at-start"]);
+    let last = all.last().unwrap();
+    assert!(last["next"].as_str().unwrap().contains("headpond pool add") && last["level"] == "warning", "{last}");
+    let mut follow = Command::new(env!("CARGO_BIN_EXE_headpond"))
+        .args(["events", "--follow", "--json", "--last", "0", "--socket"])
+        .arg(yard.path("control"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    yard.file("c", 64 * MIB);
+    yard.run(&["pool", "add", "c"]).good();
+    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let kinds = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()["kind"].as_str().unwrap().to_owned());
+    assert!(kinds.take(20).any(|kind| kind == "healed"), "it is told while it is followed");
+    let _ = follow.kill();
+    let _ = follow.wait();
+}

@@ -1,0 +1,335 @@
+//! Events, from how the daemon stood a moment ago and how it stands now.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::{Shared, lock};
+use crate::events::{Journal, Level, News};
+use crate::report::{Member, Report, Volume};
+
+/// How often it is looked.
+const LOOK: Duration = Duration::from_secs(1);
+/// What goes on is told again after so many seconds without it.
+const QUIET: f64 = 600.0;
+
+/// The kinds of the events that begin and end a daemon's life.
+const STARTED: &str = "started";
+/// A start after a life that did not end cleanly.
+const RESTARTED: &str = "restarted-after-crash";
+/// A clean end.
+const STOPPED: &str = "stopped";
+
+/// That the daemon begins; whether its last life ended cleanly is known by the events that it left.
+pub(super) fn of_start(events: &Journal, pool: &str) -> News {
+    let crashed =
+        events.last(|event| [STARTED, RESTARTED, STOPPED].contains(&event.kind.as_str())).is_some_and(|e| e.kind != STOPPED);
+    match crashed {
+        true => {
+            let what = format!(
+                "Pool {pool} is served again; its daemon had ended without a clean stop. What was acknowledged is there."
+            );
+            let next = "Nothing, for the data. Why it ended is in the system's log: a power cut, a kill, or a crash that should be reported.";
+            tell(Level::Warning, RESTARTED, what, next)
+        }
+        false => tell(Level::Info, STARTED, format!("Pool {pool} is served."), "Nothing: `headpond status` shows how it stands."),
+    }
+}
+
+/// That it has ended as it should.
+pub(super) fn of_stop(pool: &str) -> News {
+    let next = "Nothing: what is dirty is safe on the cache devices. `headpond serve` starts it again.";
+    tell(Level::Info, STOPPED, format!("Pool {pool} was stopped cleanly."), next)
+}
+
+/// A thread that looks, until it is dropped.
+pub(super) struct Watch {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(shared: &Arc<Shared>) -> Watch {
+        let (end, ended) = mpsc::channel::<()>();
+        let shared: Weak<Shared> = Arc::downgrade(shared);
+        let body = move || {
+            let mut watcher = Watcher::default();
+            loop {
+                let Some(shared) = shared.upgrade() else { return };
+                let Some(report) = shared.report() else { return };
+                let news = watcher.look(report);
+                if !news.is_empty() {
+                    let mut events = lock(&shared.events);
+                    news.into_iter().for_each(|news| events.add(news));
+                }
+                drop(shared);
+                if !matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("events".into()).spawn(body);
+        if let Err(error) = &thread {
+            tracing::warn!("no thread for events: {error}; `headpond status` still tells what is wrong");
+        }
+        Watch { end: Some(end), thread: thread.ok() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What was seen last.
+#[derive(Default)]
+struct Watcher {
+    before: Option<Report>,
+    /// When each thing that may go on for long was last seen, by the daemon's clock.
+    going_on: BTreeMap<String, f64>,
+}
+
+impl Watcher {
+    fn look(&mut self, now: Report) -> Vec<News> {
+        let mut news = Vec::new();
+        match self.before.take() {
+            // What is wrong at the start is news.
+            None => news.extend(now.advice.iter().map(|it| News {
+                level: Level::Warning,
+                kind: "problem-at-start",
+                what: it.wrong.clone(),
+                next: it.next.clone(),
+            })),
+            Some(before) => {
+                of_members(&before, &now, &mut news);
+                of_volumes(&before, &now, &mut news);
+                for (key, more) in going_on(&before, &now) {
+                    let last = self.going_on.insert(key, now.uptime_seconds);
+                    if last.is_none_or(|last| now.uptime_seconds - last >= QUIET) {
+                        news.push(more);
+                    }
+                }
+            }
+        }
+        self.before = Some(now);
+        news
+    }
+}
+
+fn tell(level: Level, kind: &'static str, what: String, next: impl Into<String>) -> News {
+    News { level, kind, what, next: next.into() }
+}
+
+fn place(member: &Member) -> String {
+    let path = member.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
+    format!("Cache device {}{path}", member.number)
+}
+
+fn of_members(before: &Report, now: &Report, news: &mut Vec<News>) {
+    let pool = &now.pool;
+    for member in &now.members {
+        let was = before.members.iter().find(|old| old.number == member.number);
+        match (was.map(|old| old.state != "out"), member.state != "out") {
+            (Some(true), false) => {
+                let what = format!("{} has left pool {pool}; what it holds is out of date.", place(member));
+                let next = match now.degraded {
+                    true => "Put another device in its place with `headpond pool add DEVICE`: it gets what lacks a copy.",
+                    false => {
+                        "The pool goes on without it. Look at the kernel's log, and put it, or another, back with `headpond pool add DEVICE`."
+                    }
+                };
+                news.push(tell(Level::Error, "member-lost", what, next));
+            }
+            (None | Some(false), true) => {
+                let what = format!("{} has joined pool {pool}.", place(member));
+                news.push(tell(
+                    Level::Info,
+                    "member-joined",
+                    what,
+                    "Nothing: `headpond status` tells while data is copied to it.",
+                ));
+            }
+            _ => {}
+        }
+    }
+    for old in before.members.iter().filter(|old| now.members.iter().all(|member| member.number != old.number)) {
+        let what = format!("{} was taken out of pool {pool}; nothing on it is needed.", place(old));
+        news.push(tell(Level::Info, "member-removed", what, "Nothing: the device is free."));
+    }
+    match (before.degraded, now.degraded) {
+        (false, true) => {
+            let what = format!("Pool {pool} is degraded: dirty data has fewer than {} copies.", now.copies);
+            let next = "Add a cache device with `headpond pool add DEVICE`. What becomes of new writes until then is set by `degraded` in the configuration.";
+            news.push(tell(Level::Error, "degraded", what, next));
+        }
+        (true, false) => {
+            let what = format!("Pool {pool} is degraded no more: new dirty data has {} copies.", now.copies);
+            news.push(tell(Level::Info, "healed", what, "Nothing: what is older is being copied, if it was not yet."));
+        }
+        _ => {}
+    }
+    match (before.stalled, now.stalled) {
+        (false, true) => {
+            let what = format!("Pool {pool} has too few cache devices and votes: nothing that needs the cache is acknowledged.");
+            let next = "Bring the missing devices back and restart the daemon. What was acknowledged is safe.";
+            news.push(tell(Level::Error, "stalled", what, next));
+        }
+        (true, false) => {
+            let what = format!("Pool {pool} acknowledges again.");
+            news.push(tell(Level::Info, "stalled-no-more", what, "Nothing: clients go on by themselves."));
+        }
+        _ => {}
+    }
+}
+
+fn of_volumes(before: &Report, now: &Report, news: &mut Vec<News>) {
+    let find = |report: &'_ Report, name: &str| report.volumes.iter().find(|volume| volume.name == name).cloned();
+    for volume in &now.volumes {
+        let name = &volume.name;
+        match find(before, name) {
+            None => {
+                let what = format!("Volume {name} was attached, in mode {}.", volume.mode);
+                news.push(tell(Level::Info, "volume-attached", what, "Nothing: use it where `headpond status` says it is."));
+            }
+            Some(old) if old.mode != volume.mode => {
+                let what = format!("Volume {name} was switched from {} to {}.", old.mode, volume.mode);
+                news.push(tell(Level::Info, "volume-mode", what, "Nothing: `headpond mode` switches it back."));
+            }
+            Some(old) if old.serving && !volume.serving => {
+                let what = format!("Volume {name} is not served any more.");
+                news.push(tell(Level::Error, "volume-not-served", what, "Ask `headpond status`, which says why."));
+            }
+            Some(_) => {}
+        }
+    }
+    for old in before.volumes.iter().filter(|old| find(now, &old.name).is_none()) {
+        let what = format!("Volume {} was detached: its disk has its data, but for what was given up on command.", old.name);
+        news.push(tell(Level::Info, "volume-detached", what, "Nothing: the disk can be used by itself."));
+    }
+}
+
+/// What may go on for long, each with a key by which it is told once.
+fn going_on(before: &Report, now: &Report) -> Vec<(String, News)> {
+    let mut all = Vec::new();
+    let mut add = |key: String, news| all.push((key, news));
+    for volume in &now.volumes {
+        let Some(old) = before.volumes.iter().find(|old| old.number == volume.number && old.name == volume.name) else {
+            continue;
+        };
+        let name = &volume.name;
+        let full = |v: &Volume| v.requests.write_bypass.iter().find(|(reason, _)| reason == "full").map_or(0, |it| it.1.requests);
+        if full(volume) > full(old) {
+            let what = format!("The room for dirty data is full: writes of volume {name} go to its disk, at the disk's speed.");
+            let next = "It ends by itself when the load does. If it comes often, add cache devices; `headpond top` shows how fast it is destaged.";
+            add(format!("full {name}"), tell(Level::Warning, "write-back-full", what, next));
+        }
+        if volume.requests.errors > old.requests.errors {
+            let what = format!("Requests of volume {name} failed: its clients got I/O errors.");
+            let next = "Ask `headpond status`, and look at the kernel's log for its devices; `headpond list-damaged`, with the daemon stopped, lists what cannot be read.";
+            add(format!("errors {name}"), tell(Level::Error, "requests-failed", what, next));
+        }
+        if volume.disk.failed > old.disk.failed {
+            let what = format!("The backing device of volume {name} failed operations. What is dirty stays in the cache, safe.");
+            add(format!("disk {name}"), tell(Level::Error, "disk-failing", what, "Look at the kernel's log for that disk."));
+        }
+    }
+    for member in &now.members {
+        let old = before.members.iter().find(|old| old.number == member.number).map_or(0, |old| old.load.failed);
+        if member.load.failed > old {
+            let what = format!("{} failed operations; nothing is lost that has another copy.", place(member));
+            let next = "Look at the kernel's log for it. One that leaves the pool is replaced with `headpond pool add DEVICE`.";
+            add(format!("member {}", member.number), tell(Level::Warning, "member-failing", what, next));
+        }
+    }
+    if now.repaired > before.repaired {
+        let what = "Damaged data on a cache device was repaired from the other copy; nothing is lost.".to_owned();
+        let next = "If this comes again, a cache device rots: `headpond check`, with the daemon stopped, tells which.";
+        add("repaired".into(), tell(Level::Warning, "repaired", what, next));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A pool of two cache devices and a volume, after so many seconds.
+    fn report(seconds: f64) -> Report {
+        let pair = json!({ "requests": 0, "bytes": 0 });
+        let load = json!({
+            "reads": pair, "writes": pair, "flushes": 0, "zeroings": 0, "failed": 0, "in_flight": 0, "busy_seconds": 0.0,
+            "waited_seconds": 0.0
+        });
+        let took = json!({ "requests": 0, "seconds": 0.0 });
+        let member = |number: u8| {
+            json!({
+                "number": number, "path": format!("/dev/{number}"), "state": "in sync", "bytes": 1, "segments": 1,
+                "segments_free": 1, "dirty_bytes": 0, "load": load
+            })
+        };
+        let volume = json!({
+            "number": 0, "name": "v", "backing": null, "identity": "", "bytes": 1, "phase": 0, "mode": "write-back", "serving": true,
+            "place": null, "cached_bytes": 0, "dirty_bytes": 0, "map_bytes": 0, "destaging": false,
+            "requests": {
+                "hit": pair, "partial_hit": pair, "miss": pair, "read_bypass": pair, "absorbed": pair,
+                "write_bypass": [["full", pair]], "zeroed": pair, "admitted": pair, "destaged": pair, "flushes": 0, "errors": 0
+            },
+            "times": { "read": took, "write": took, "flush": took, "zero": took }, "disk": load
+        });
+        serde_json::from_value(json!({
+            "uptime_seconds": seconds, "pool": "p", "id": "00", "epoch": 1, "copies": 2, "degraded": false, "stalled": false,
+            "segment_bytes": 1, "segments": 1, "segments_free": 1, "dirty_percent": 0, "lacking_bytes": 0,
+            "members": [member(0), member(1)], "volumes": [volume], "member_bytes": 0, "checkpoints": 0, "repaired": 0, "advice": []
+        }))
+        .unwrap()
+    }
+
+    fn kinds(news: &[News]) -> Vec<&'static str> {
+        assert!(news.iter().all(|it| it.what.ends_with('.') && it.next.len() > 10), "{news:?}");
+        news.iter().map(|it| it.kind).collect()
+    }
+
+    #[test]
+    fn a_member_that_leaves_and_one_that_takes_its_place_are_told_once_each() {
+        let mut watcher = Watcher::default();
+        assert_eq!(kinds(&watcher.look(report(1.0))), [""; 0]);
+        let mut lost = report(2.0);
+        (lost.members[1].state, lost.degraded) = ("out".into(), true);
+        lost.members[1].load.failed = 1;
+        let news = watcher.look(lost.clone());
+        assert_eq!(kinds(&news), ["member-lost", "degraded", "member-failing"]);
+        assert!(news[0].what.contains("/dev/1") && news[0].next.contains("headpond pool add"), "{news:?}");
+        assert_eq!(kinds(&watcher.look(lost)), [""; 0]);
+        assert_eq!(kinds(&watcher.look(report(3.0))), ["member-joined", "healed"]);
+        let mut stalled = report(4.0);
+        stalled.stalled = true;
+        stalled.volumes[0].serving = false;
+        assert_eq!(kinds(&watcher.look(stalled)), ["stalled", "volume-not-served"]);
+        assert_eq!(kinds(&watcher.look(report(5.0))), ["stalled-no-more"]);
+    }
+
+    #[test]
+    fn what_goes_on_is_told_again_only_after_it_rested() {
+        let mut watcher = Watcher::default();
+        let full = |seconds: f64, count: u64| {
+            let mut report = report(seconds);
+            report.volumes[0].requests.write_bypass[0].1.requests = count;
+            report
+        };
+        let told: Vec<usize> = [(1.0, 0), (2.0, 5), (3.0, 9), (4.0, 9), (500.0, 10), (2000.0, 11)]
+            .map(|(seconds, count)| kinds(&watcher.look(full(seconds, count))).len())
+            .into();
+        assert_eq!(told, [0, 1, 0, 0, 0, 1]);
+        let mut bad = full(2001.0, 11);
+        (bad.repaired, bad.volumes[0].requests.errors) = (3, 1);
+        bad.volumes[0].disk.failed = 2;
+        assert_eq!(kinds(&watcher.look(bad)), ["requests-failed", "disk-failing", "repaired"]);
+    }
+}

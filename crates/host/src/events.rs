@@ -1,0 +1,174 @@
+//! What an administrator must know, kept in a bounded log in the state folder: what happened, when, and what to do next.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Events that are kept.
+pub const KEPT: usize = 256;
+
+/// How much an event matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Info,
+    /// Somebody should look.
+    Warning,
+    /// Data cannot be reached, or a copy of it is gone.
+    Error,
+}
+
+/// An event before it has its number and time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct News {
+    /// How much it matters.
+    pub level: Level,
+    /// What kind it is, for programs: `member-lost`.
+    pub kind: &'static str,
+    /// What happened, to which device or volume, and what it means.
+    pub what: String,
+    /// What to do next.
+    pub next: String,
+}
+
+/// Something that happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number: larger is later, and none comes twice.
+    pub number: u64,
+    /// Seconds since 1970.
+    pub time: u64,
+    /// How much it matters.
+    pub level: Level,
+    /// What kind it is, for programs: `member-lost`.
+    pub kind: String,
+    /// What happened, to which device or volume, and what it means.
+    pub what: String,
+    /// What to do next.
+    pub next: String,
+}
+
+/// The events of a pool, in memory and in a file with a JSON object a line.
+pub struct Journal {
+    path: PathBuf,
+    ring: VecDeque<Event>,
+    /// Lines in the file.
+    lines: usize,
+    number: u64,
+}
+
+impl Journal {
+    /// Takes up the file at `path`, if there is one.
+    pub fn open(path: PathBuf) -> Journal {
+        let ring: VecDeque<Event> = read(&path).unwrap_or_default().into();
+        let number = ring.back().map_or(0, |event| event.number + 1);
+        Journal { path, lines: KEPT * 2, ring, number }
+    }
+
+    /// The last that happened.
+    pub fn last(&self, of: impl Fn(&Event) -> bool) -> Option<&Event> {
+        self.ring.iter().rev().find(|event| of(event))
+    }
+
+    /// What happened from a number on.
+    pub fn from(&self, number: u64) -> Vec<Event> {
+        self.ring.iter().filter(|event| event.number >= number).cloned().collect()
+    }
+
+    /// Keeps an event, and writes it to the log.
+    pub fn add(&mut self, news: News) {
+        let News { level, kind, what, next } = news;
+        match level {
+            Level::Info => tracing::info!(kind, next, "{what}"),
+            Level::Warning => tracing::warn!(kind, next, "{what}"),
+            Level::Error => tracing::error!(kind, next, "{what}"),
+        }
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let event = Event { number: self.number, time, level, kind: kind.to_owned(), what, next };
+        self.number += 1;
+        self.ring.push_back(event);
+        if self.ring.len() > KEPT {
+            self.ring.pop_front();
+        }
+        if let Err(error) = self.write() {
+            tracing::warn!("cannot keep events in {}: {error}; the daemon itself has them", self.path.display());
+        }
+    }
+
+    /// Appends the last event; from time to time begins the file anew, so that it does not grow for ever.
+    fn write(&mut self) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.create(true).mode(0o600);
+        if self.lines < KEPT * 2 {
+            let Some(event) = self.ring.back() else { return Ok(()) };
+            options.append(true).open(&self.path)?.write_all(&line(event)?)?;
+            self.lines += 1;
+            return Ok(());
+        }
+        let new = self.path.with_extension("new");
+        let mut file: File = options.write(true).truncate(true).open(&new)?;
+        for event in &self.ring {
+            file.write_all(&line(event)?)?;
+        }
+        fs::rename(new, &self.path)?;
+        self.lines = self.ring.len();
+        Ok(())
+    }
+}
+
+fn line(event: &Event) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(event)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// The events that a file holds, as many as are kept. A line cut off by a crash is left out.
+pub fn read(path: &Path) -> io::Result<Vec<Event>> {
+    let text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
+    let events: Vec<Event> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    Ok(events[events.len().saturating_sub(KEPT)..].to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(what: &str) -> News {
+        News { level: Level::Info, kind: "test", what: what.into(), next: "Nothing.".into() }
+    }
+
+    #[test]
+    fn events_outlive_the_daemon_are_bounded_and_never_share_a_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let mut journal = Journal::open(path.clone());
+        for n in 0..KEPT * 3 {
+            journal.add(news(&n.to_string()));
+        }
+        assert!(fs::read_to_string(&path).unwrap().lines().count() <= KEPT * 2);
+        drop(journal);
+        // A crash cuts the last line off.
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"number\": 9").unwrap();
+        let mut journal = Journal::open(path.clone());
+        journal.add(news("after"));
+        let events = journal.from(0);
+        assert_eq!((events.len(), events.last().unwrap().what.as_str()), (KEPT, "after"));
+        assert!(events.windows(2).all(|pair| pair[0].number + 1 == pair[1].number), "{events:?}");
+        assert_eq!(read(&path).unwrap(), events);
+        assert_eq!(journal.from(events.last().unwrap().number).len(), 1);
+        assert_eq!(journal.last(|event| event.what == "700").unwrap().number, 700);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_leaves_the_events_with_the_daemon() {
+        let mut journal = Journal::open("/proc/no-such-folder/events".into());
+        journal.add(news("kept"));
+        assert_eq!(journal.from(0).len(), 1);
+    }
+}

@@ -1,0 +1,237 @@
+//! Steps that must not be left out: a flush, a wait, a pin, a vote, a failure that is taken note of.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/steps.rs`.
+pub const TOLD: &[Told] = &[
+    ("steps::one_superblock_at_a_time", "an epoch written beside another superblock"),
+    ("steps::who_does_not_take_a_superblock_leaves", "a superblock that a cache device did not take, overlooked"),
+    (
+        "steps::a_checkpoint_is_on_two_of_those_that_are_left",
+        "a checkpoint that counts though a cache device has left with its pages",
+    ),
+    ("steps::an_epoch_without_votes_is_not_written_down", "an epoch written down that has no votes"),
+    ("steps::a_copy_under_repair_is_not_given_away", "a copy given away while it is repaired"),
+    ("steps::emptied_under_a_checkpoint_is_not_freed_by_it", "a segment freed by the checkpoint under which it was emptied"),
+    ("steps::emptied_under_a_checkpoint_is_not_freed_by_it", "a segment freed by whatever checkpoint comes next"),
+    ("steps::who_does_not_take_what_a_start_completes_leaves", "a repair at a start that fails, overlooked"),
+    ("steps::who_does_not_flush_at_a_start_leaves", "a flush at a start that fails, overlooked"),
+    ("steps::who_does_not_take_an_intent_page_leaves", "an intent page that a cache device did not take, overlooked"),
+    ("steps::who_does_not_take_an_intent_page_leaves", "an intent page that a cache device did not flush, overlooked"),
+    ("steps::who_does_not_take_a_repair_leaves", "a repair that fails, overlooked"),
+    ("steps::a_flush_waits_for_a_membership_that_is_not_decided", "a flush answered while membership is undecided"),
+    (
+        "steps::a_durable_write_past_the_cache_waits_for_a_membership_that_is_not_decided",
+        "a durable write past the cache, answered while membership is undecided",
+    ),
+    ("steps::a_flush_that_failed_under_a_write_is_told_to_the_next", "a flush that failed under a write, forgotten"),
+    ("steps::a_write_past_the_cache_waits_for_what_is_being_appended", "a bypass that does not wait for what is being appended"),
+    ("steps::a_detach_waits_for_what_is_at_the_disk", "a detach that does not wait for requests"),
+    ("steps::what_a_read_kept_is_free_when_it_has_ended", "a segment that nobody frees when its last read ends"),
+    ("steps::one_of_three_votes_is_not_enough", "a start without the votes"),
+    ("steps::a_read_follows_what_was_moved", "a read that does not follow what was moved"),
+    ("steps::a_checkpoint_knows_a_volume_that_came_while_it_waited", "a checkpoint that knows the volumes of a moment before"),
+    ("steps::a_number_is_not_an_identity", "a cache device known by its number alone"),
+    ("steps::another_disk_takes_what_is_clean_with_it", "clean data kept of a disk that is another one"),
+    ("steps::nothing_is_cached_when_the_cache_is_off", "clean data kept when the cache is switched off"),
+    ("steps::an_older_intent_page_is_not_believed_for_a_damaged_one", "an older intent page believed for a damaged one"),
+    ("steps::a_mark_does_not_outlive_what_hid_a_part", "marks that outlive what hid a part of the block"),
+    ("steps::two_that_wait_for_room_let_others_have_their_turn", "marks short of space that wake each other"),
+    ("steps::clean_is_clean_after_a_power_cut", "marks that count before they are flushed"),
+];
+
+/// Mistakes that no other list has.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "an epoch written beside another superblock",
+        story: "A cache device leaves while a checkpoint is named: two superblocks are in flight, and the power leaves none of them whole.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            if !self.superblock_busy.get() {\n                break;\n            }\n            wait.await;",
+            new: "            if true {\n                break;\n            }\n            wait.await;",
+        }],
+    },
+    Mistake {
+        name: "a superblock that a cache device did not take, overlooked",
+        story: "It stays in sync, and does not know what the others know: alone it would be believed.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            self.mark(Mark::SuperblockFails);\n            self.fail_member(m).await;\n",
+            new: "            let _ = m;\n",
+        }],
+    },
+    Mistake {
+        name: "a checkpoint that counts though a cache device has left with its pages",
+        story: "There is one copy of some pages; the next one that rots keeps the pool from starting.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "if pages.overflow || core.pool.borrow().epoch != epoch {",
+            new: "if pages.overflow {",
+        }],
+    },
+    Mistake {
+        name: "an epoch written down that has no votes",
+        story: "One that is left alone writes it; the others raise the same one with other members, and its superblock is the newer by number.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;",
+            new: "let hopeless = false;",
+        }],
+    },
+    Mistake {
+        name: "a copy given away while it is repaired",
+        story: "A checkpoint lets go of it; another segment is written there, and then the repair lands on it.",
+        edits: &[Edit {
+            file: "segments.rs",
+            old: "!s.copies.contains(&twin) || s.pins > 0)",
+            new: "!s.copies.contains(&twin))",
+        }],
+    },
+    Mistake {
+        name: "a segment freed by the checkpoint under which it was emptied",
+        story: "That one's image names it, and what replaced it is not durable yet: the power takes both.",
+        edits: &[Edit {
+            file: "segments.rs",
+            old: "s.state == SegmentState::Limbo && s.needed_by < begun",
+            new: "s.state == SegmentState::Limbo && s.needed_by <= begun",
+        }],
+    },
+    Mistake {
+        name: "a segment freed by whatever checkpoint comes next",
+        story: "One that began before it was emptied counts too.",
+        edits: &[Edit { file: "segments.rs", old: "s.needed_by = begun;", new: "s.needed_by = begun.min(0);" }],
+    },
+    Mistake {
+        name: "a repair at a start that fails, overlooked",
+        story: "A record stays on one copy and is read; alone the other cache device would bring back what was there before.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "            Err(_) => core.fail_member(m).await,",
+            new: "            Err(_) => {}",
+        }],
+    },
+    Mistake {
+        name: "a flush at a start that fails, overlooked",
+        story: "What a dead daemon left in the cache device's own cache is gone, and FLUSH says that it is durable.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "            core.mark(Mark::MemberFailsAtStart);\n            core.fail_member(m).await;\n",
+            new: "            let _ = m;\n",
+        }],
+    },
+    Mistake {
+        name: "an intent page that a cache device did not take, overlooked",
+        story: "It does not know that the disk is newer: alone it would serve what it had before.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "                    core.mark(Mark::IntentFailsOnMember);\n                    core.fail_member(m).await;\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "an intent page that a cache device did not flush, overlooked",
+        story: "The same after a power cut.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "                core.fail_member(*m).await;\n            }\n        }\n        settle",
+            new: "            }\n        }\n        settle",
+        }],
+    },
+    Mistake {
+        name: "a repair that fails, overlooked",
+        story: "A copy stays bad, and the pool believes in two: the other one's cache device dies.",
+        edits: &[Edit {
+            file: "fetch.rs",
+            old: "                    core.mark(Mark::RepairFails);\n                    core.fail_member(bad.member).await;\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "a flush answered while membership is undecided",
+        story: "A cache device has died and its leaving is not durable: FLUSH counts the other one alone, and the first comes back.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "    core.wait_settled().await;\n    if core.pool.borrow().stalled { Err",
+            new: "    if core.pool.borrow().stalled { Err",
+        }],
+    },
+    Mistake {
+        name: "a durable write past the cache, answered while membership is undecided",
+        story: "The cache devices have flushed, one of them dies while the disk still does: its leaving is not durable when the client is told.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "flush_since(failures).await;\n    settled(core).await?;",
+            new: "flush_since(failures).await;",
+        }],
+    },
+    Mistake {
+        name: "a flush that failed under a write, forgotten",
+        story: "Another client's FLUSH was told of it; the write that was under way is acknowledged, and the next FLUSH calls it durable.",
+        edits: &[Edit {
+            file: "flush.rs",
+            old: "        self.lost.set(self.lost.get() || self.failures.get() != failures);\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "a bypass that does not wait for what is being appended",
+        story: "The record gets onto the media behind it, with nothing to outdate it: the next start lays it over.",
+        edits: &[Edit { file: "write.rs", old: "        if !volume.is_pending(&blocks) {", new: "        if true {" }],
+    },
+    Mistake {
+        name: "a detach that does not wait for requests",
+        story: "The volume is gone and the disk somebody else's, and a write of ours lands on it.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "        if v.requests.get() == 0 {\n            break;",
+            new: "        if true {\n            break;",
+        }],
+    },
+    Mistake {
+        name: "a segment that nobody frees when its last read ends",
+        story: "It was emptied while a read was in flight on it, and is forgotten: the pool has less room each time.",
+        edits: &[Edit {
+            file: "segments.rs",
+            old: "if s.pins == 0 && s.live == 0 && s.state == SegmentState::Sealed {",
+            new: "if false {",
+        }],
+    },
+    Mistake {
+        name: "a start without the votes",
+        story: "One of two cache devices starts alone: the other one and the witness may have gone on without it.",
+        edits: &[Edit {
+            file: "election.rs",
+            old: "if unknown > voters / 2 || present.is_empty() {",
+            new: "if present.is_empty() {",
+        }],
+    },
+    Mistake {
+        name: "a cache device known by its number alone",
+        story: "One that had left comes back, and is taken for the one that has its number now.",
+        edits: &[Edit { file: "election.rs", old: "s.member == m && known(s, m) == known(&newest, m)", new: "s.member == m" }],
+    },
+    Mistake {
+        name: "clean data kept of a disk that is another one",
+        story: "Nothing is dirty, so the volume is served; what was read from the other disk is shown.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "        if matches == Some(false) && !dirty {\n            drop_clean(core, &v);\n        }\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "clean data kept when the cache is switched off",
+        story: "It is out of date as soon as somebody takes the cache devices away and writes.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "    if mode == Mode::PassThrough {\n        drop_clean(core, v);\n    }\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "an older intent page believed for a damaged one",
+        story: "The newest one rots where no other cache device has it: what the older one does not say is taken for clean.",
+        edits: &[Edit { file: "engine.rs", old: "        if !whole {\n", new: "        if newest.sequence == 0 {\n" }],
+    },
+];
