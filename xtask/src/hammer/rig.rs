@@ -29,6 +29,9 @@ pub enum Frontend {
     Loop,
 }
 
+/// When it is said where the threads of a killed daemon are that is not gone yet.
+const SOON: Duration = Duration::from_secs(10);
+
 /// All of it. Dropped, nothing runs and nothing is mounted; the folder stays if the check failed.
 pub struct Rig {
     folder: PathBuf,
@@ -154,7 +157,7 @@ impl Rig {
         }
         let begun = Instant::now();
         child.kill().context("the daemon cannot be killed")?;
-        child.wait().context("the daemon does not die")?;
+        wait_for_the_killed(&mut child)?;
         self.killed = Some((begun, Instant::now()));
         self.kills += 1;
         Ok(())
@@ -265,4 +268,25 @@ impl Drop for Rig {
             eprintln!("{} cannot be removed: {error}", self.folder.display());
         }
     }
+}
+
+/// Waits until a killed daemon is gone. The kernel lets none go whose threads wait for a device: where they are is said if
+/// it takes long, for the clients' patience may end first, and the daemon is not to blame then.
+fn wait_for_the_killed(child: &mut Child) -> Result<()> {
+    let soon = Instant::now() + SOON;
+    while Instant::now() < soon {
+        if child.try_wait().context("the daemon does not die")?.is_some() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    println!("killed {} s ago, the daemon is still there; its threads:", SOON.as_secs());
+    for task in fs::read_dir(format!("/proc/{}/task", child.id()))?.flatten() {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let status = read("status");
+        let state = status.lines().find_map(|l| l.strip_prefix("State:")).unwrap_or("gone").trim();
+        println!("  {} {state}, in {}", read("comm").trim(), read("wchan").trim());
+    }
+    child.wait().context("the daemon does not die")?;
+    Ok(())
 }
