@@ -47,6 +47,13 @@ const RARE: &[&str] = &[
     "CopiesStayLacking",
     "RemovalGivenUp",
     "RemovalDestages",
+    "ScrubRewritesSuperblocks",
+    "ScrubRewritesIntent",
+    "ScrubReplacesImage",
+    "ScrubbedImageReplaced",
+    "ScrubMoves",
+    "ScrubHasNoRoom",
+    "ScrubFindsLost",
 ];
 
 /// `cargo xtask test [--seed-base N]`.

@@ -13,6 +13,7 @@ use crate::policy::route::Route;
 use crate::policy::streams::Streams;
 use crate::policy::window::Window;
 use crate::ranges::RangeLocks;
+use crate::scrub::Scrub;
 use crate::segments::Segments;
 use crate::settings::Settings;
 use crate::stats::{PoolStats, VolumeStats};
@@ -229,6 +230,7 @@ pub(crate) struct Core<B: Buf> {
     pub reading: RefCell<Vec<u32>>,
     /// Places on members that are being repaired: member, slot, first sector.
     pub repairing: RefCell<BTreeSet<(u8, u32, u32)>>,
+    pub scrub: RefCell<Scrub>,
     pub stats: RefCell<PoolStats>,
 }
 

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
 use crate::status::{MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
-use crate::{checkpoint, destage, joining, read, recovery, space};
+use crate::{checkpoint, destage, joining, read, recovery, scrub, space};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -108,6 +108,7 @@ impl<B: Buf> Engine<B> {
             flights: RefCell::default(),
             checkpoint_begins: Cell::new(false),
             marks_held: Cell::new(0),
+            scrub: RefCell::default(),
             stopping: Cell::new(false),
             reading: RefCell::new(reading),
             repairing: RefCell::default(),
@@ -489,6 +490,7 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         }
         Command::AddMember { member, id, bytes } => joining::add(core, member, id, bytes, cancel).await,
         Command::RemoveMember { member } => joining::remove(core, member, cancel).await,
+        Command::Scrub { bytes_per_second } => scrub::run(core, bytes_per_second, cancel).await,
         Command::Checkpoint => checkpoint_now(core).await,
         Command::Stop => stop(core).await,
         Command::Cancel(_) => Ok(()),
@@ -734,6 +736,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         segments_free: segments.free_total(),
         dirty_percent: core.dirty_percent_of(&segments, &pool),
         lacking_copies: segments.lacking(pool.copies_now()),
+        scrub: core.scrub.borrow().clone(),
         members: pool
             .members
             .iter()

@@ -29,20 +29,7 @@ pub(crate) async fn fetch<B: Buf>(
     volume: &Rc<Volume<B>>,
     pieces: &[(u64, Piece)],
 ) -> Vec<Result<B, Unreadable>> {
-    let mut runs: Vec<Run> = Vec::new();
-    let mut order: Vec<usize> = (0..pieces.len()).collect();
-    order.sort_unstable_by_key(|i| (pieces[*i].1.segment, pieces[*i].1.offset));
-    for i in order {
-        let p = pieces[i].1;
-        let (at, n) = (u32::from(p.offset), u32::from(p.sectors()));
-        match runs.last_mut() {
-            Some(r) if r.segment == p.segment && r.start + r.sectors == at && r.sectors + n <= 2048 => {
-                r.sectors += n;
-                r.members.push(i);
-            }
-            _ => runs.push(Run { segment: p.segment, start: at, sectors: n, members: vec![i] }),
-        }
-    }
+    let runs = merged(pieces);
     let mut reads = Vec::with_capacity(runs.len());
     for run in &runs {
         let mut segments = core.segments.borrow_mut();
@@ -75,6 +62,50 @@ pub(crate) async fn fetch<B: Buf>(
         segments.settle();
     }
     out
+}
+
+/// Pieces as runs of those that lie one after the other.
+fn merged(pieces: &[(u64, Piece)]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_unstable_by_key(|i| (pieces[*i].1.segment, pieces[*i].1.offset));
+    for i in order {
+        let p = pieces[i].1;
+        let (at, n) = (u32::from(p.offset), u32::from(p.sectors()));
+        match runs.last_mut() {
+            Some(r) if r.segment == p.segment && r.start + r.sectors == at && r.sectors + n <= 2048 => {
+                r.sectors += n;
+                r.members.push(i);
+            }
+            _ => runs.push(Run { segment: p.segment, start: at, sectors: n, members: vec![i] }),
+        }
+    }
+    runs
+}
+
+/// Which of a segment's pieces the copy on one member does not hold as they should be. The segment is pinned by the caller.
+pub(crate) async fn damaged_on<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    member: u8,
+    pieces: &[(u64, Piece)],
+) -> Vec<usize> {
+    let mut damaged = Vec::new();
+    for run in merged(pieces) {
+        let place = core.segments.borrow().get(run.segment).and_then(|s| s.places().find(|p| p.member == member));
+        let Some(place) = place else { continue };
+        let wait = start_read(core, place, run.start, run.sectors);
+        let data = finish_read(core, place, run.start, run.sectors, wait).await;
+        for i in run.members {
+            let (block, piece) = &pieces[i];
+            let from = (u32::from(piece.offset) - run.start) as usize * 512;
+            let part = data.as_ref().map(|d| d.slice(from..from + usize::from(piece.sectors()) * 512));
+            if !part.is_some_and(|part| verify(core, volume, *block, piece, &part)) {
+                damaged.push(i);
+            }
+        }
+    }
+    damaged
 }
 
 /// As [`fetch`], for one piece: what most reads are.
@@ -154,7 +185,7 @@ async fn finish_read<B: Buf>(core: &Rc<Core<B>>, place: Place, start: u32, secto
 
 /// A piece that could not be read, or failed its checksum, on the copy first tried: from the other copy, which then
 /// repairs the first.
-async fn from_twin<B: Buf>(
+pub(crate) async fn from_twin<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
     block: u64,

@@ -247,6 +247,11 @@ pub enum Command {
         /// Its number.
         member: u8,
     },
+    /// Read every copy of everything that the cache holds, and mend what is damaged.
+    Scrub {
+        /// The most it reads; zero: as fast as the cache devices answer.
+        bytes_per_second: u64,
+    },
     /// Take a checkpoint now.
     Checkpoint,
     /// End cleanly. No request is answered any more.
@@ -298,6 +303,8 @@ pub enum CommandError {
     TooFewMembers,
     /// Another cache device is being added or removed.
     MembersBusy,
+    /// A scrub is under way.
+    ScrubBusy,
 }
 
 impl fmt::Display for CommandError {
@@ -343,6 +350,9 @@ impl fmt::Display for CommandError {
             CommandError::MembersBusy => f.write_str(
                 "Another cache device is being added or removed. Nothing was changed. Wait for its end, or cancel it.",
             ),
+            CommandError::ScrubBusy => {
+                f.write_str("A scrub of this pool is under way already. Nothing was changed. Wait for its end, or cancel it.")
+            }
             CommandError::NoMembers => f.write_str(
                 "Too few cache devices and votes are left for this. Data on the disk is as it was. Bring the missing devices back.",
             ),

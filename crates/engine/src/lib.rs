@@ -24,6 +24,7 @@ mod membership;
 mod ranges;
 mod read;
 mod recovery;
+mod scrub;
 mod space;
 mod write;
 
@@ -42,5 +43,6 @@ pub use headpond_format as format;
 pub use io::*;
 pub use marks::{Mark, MarkSet};
 pub use recovery::StartError;
+pub use scrub::Scrub;
 pub use settings::{Degraded, Settings};
 pub use status::Status;

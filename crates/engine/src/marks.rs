@@ -68,6 +68,24 @@ marks! {
     RemovalGivenUp,
     /// There is no room for what a cache device holds that is to be removed: it is destaged.
     RemovalDestages,
+    /// A scrub writes damaged superblocks anew.
+    ScrubRewritesSuperblocks,
+    /// A scrub writes damaged intent pages anew.
+    ScrubRewritesIntent,
+    /// A scrub has a damaged image replaced.
+    ScrubReplacesImage,
+    /// The image is replaced while a scrub reads it.
+    ScrubbedImageReplaced,
+    /// A scrub repairs a copy from the other one.
+    ScrubRepairs,
+    /// A scrub lets go of damaged clean data.
+    ScrubLetsGo,
+    /// A scrub moves dirty data that is damaged where a part of a unit cannot be written alone.
+    ScrubMoves,
+    /// A scrub finds no room to move what is damaged.
+    ScrubHasNoRoom,
+    /// A scrub finds dirty data of which no copy is whole.
+    ScrubFindsLost,
     /// A write waits for destage to win space.
     WriteWaitsForRoom,
     /// There is no room, and not for dirty data: destage would win none.

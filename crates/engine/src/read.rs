@@ -157,7 +157,7 @@ fn sole<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Optio
 
 /// Lets go of pieces that no copy could be read of: the disk has them. What is dirty stays, and its range fails; unless it
 /// is elsewhere by now, for it was moved while the read was under way.
-fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Piece)]) -> Result<(), RequestError> {
+pub(crate) fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Piece)]) -> Result<(), RequestError> {
     let is_there = |block: u64, bad: &Piece| {
         let mut there = false;
         volume.map.borrow().each(block, |p| {

@@ -1,5 +1,6 @@
 //! How a pool and its volumes stand, for whoever shows it.
 
+use crate::scrub::Scrub;
 use crate::stats::{PoolStats, VolumeStats};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -32,6 +33,8 @@ pub struct Status {
     pub dirty_percent: u32,
     /// Dirty pieces on fewer copies than they could have, and on one at least: they are being copied.
     pub lacking_copies: u64,
+    /// The scrub that is under way, or what the last one of this life found.
+    pub scrub: Scrub,
     /// The cache devices.
     pub members: Vec<MemberStatus>,
     /// The volumes.

@@ -467,6 +467,10 @@ impl Run {
             if self.plan.sickness.any() {
                 self.world.sicken(Device::Member(self.sick_member()));
             }
+            if self.plan.scrubs && self.rng.one_in(300) {
+                let bytes_per_second = *self.rng.pick(&[0, 1 << 20, 100 << 20]);
+                self.world.command(Command::Scrub { bytes_per_second });
+            }
             if self.plan.switch_modes && self.rng.one_in(300) {
                 let mode =
                     *self.rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough]);
@@ -618,6 +622,9 @@ impl Run {
         self.world.kill();
         self.start_whole()?;
         before.iter().for_each(|(v, dirty)| self.world.check_map(*v, dirty));
+        if self.plan.scrubs {
+            self.scrub()?;
+        }
         for volume in self.attached.clone() {
             let id = self.world.command(Command::Detach { volume, give_up_lost: false });
             self.finish(id, "detach")?;
@@ -628,6 +635,22 @@ impl Run {
         let all: Vec<u16> = self.world.oracles.keys().copied().collect();
         all.into_iter().for_each(|v| self.world.check_disk(v));
         self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Nothing dirty is lost, and what one scrub mends the next one finds whole; unless a sick device damages it again.
+    fn scrub(&mut self) -> Result<(), Violation> {
+        let mut mended = false;
+        for _ in 0..2 {
+            let id = self.world.command(Command::Scrub { bytes_per_second: 0 });
+            self.finish(id, "scrub")?;
+            let Some(found) = self.world.engine.as_ref().map(|e| e.status().scrub) else { return Ok(()) };
+            if found.lost > 0 || mended && found.damaged > 0 {
+                return Err(Violation(format!("a scrub finds {found:?}")));
+            }
+            // There may have been no room to move something.
+            mended = found.damaged == found.repaired + found.dropped && !self.plan.sickness.any();
+        }
+        Ok(())
     }
 
     /// What the two alone had fails. That is said within bounded time, nothing is given up without being told to, and

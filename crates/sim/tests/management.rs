@@ -20,6 +20,8 @@ enum Managed {
     Destage,
     Checkpoint,
     Stop,
+    /// With a copy damaged.
+    Scrub,
     /// Of a third cache device.
     Add,
     /// Of one of three.
@@ -71,6 +73,10 @@ fn strike(managed: Managed, blow: Blow, k: u64) -> bool {
     if let Managed::Start = managed {
         t.world.kill();
     }
+    if let Managed::Scrub = managed {
+        let (device, sector) = t.copies(3)[0];
+        t.rot(device, sector * 512..sector * 512 + 512);
+    }
     let before = t.world.operations;
     let fails = matches!(blow, Blow::Fails | Blow::FailsAndPowerGoes);
     if fails {
@@ -84,6 +90,7 @@ fn strike(managed: Managed, blow: Blow, k: u64) -> bool {
         Managed::Destage => t.world.command(Command::Destage { volume: 0 }),
         Managed::Checkpoint => t.world.command(Command::Checkpoint),
         Managed::Stop => t.world.command(Command::Stop),
+        Managed::Scrub => t.world.command(Command::Scrub { bytes_per_second: 0 }),
         Managed::Add => t.world.command(Command::AddMember { member: 2, id: [77; 16], bytes: t.stage.member_bytes() }),
         Managed::Remove => t.world.command(Command::RemoveMember { member: 0 }),
     };
@@ -167,6 +174,11 @@ fn a_checkpoint_survives_each_of_its_operations_failing() {
 #[test]
 fn a_clean_end_survives_each_of_its_operations_failing() {
     strike_everywhere(Managed::Stop);
+}
+
+#[test]
+fn a_scrub_survives_each_of_its_operations_failing() {
+    strike_everywhere(Managed::Scrub);
 }
 
 #[test]

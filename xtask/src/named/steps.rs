@@ -32,6 +32,8 @@ pub const TOLD: &[Told] = &[
     ("steps::one_of_three_votes_is_not_enough", "a start without the votes"),
     ("steps::a_read_follows_what_was_moved", "a read that does not follow what was moved"),
     ("steps::a_checkpoint_knows_a_volume_that_came_while_it_waited", "a checkpoint that knows the volumes of a moment before"),
+    ("steps::a_scrub_reads_every_copy_and_what_it_repairs_is_flushed", "a scrub that reads one of two copies"),
+    ("steps::a_scrub_reads_every_copy_and_what_it_repairs_is_flushed", "a repair called done before it is flushed"),
     ("steps::a_number_is_not_an_identity", "a cache device known by its number alone"),
     ("steps::another_disk_takes_what_is_clean_with_it", "clean data kept of a disk that is another one"),
     ("steps::nothing_is_cached_when_the_cache_is_off", "clean data kept when the cache is switched off"),
@@ -164,6 +166,20 @@ pub const MISTAKES: &[Mistake] = &[
             old: "flush_since(failures).await;\n    settled(core).await?;",
             new: "flush_since(failures).await;",
         }],
+    },
+    Mistake {
+        name: "a scrub that reads one of two copies",
+        story: "The other one is damaged, and nobody knows until it is the last.",
+        edits: &[Edit {
+            file: "scrub.rs",
+            old: "        for member in members {\n",
+            new: "        for member in members.into_iter().take(1) {\n",
+        }],
+    },
+    Mistake {
+        name: "a repair called done before it is flushed",
+        story: "A scrub reports what it repaired; the power goes, and it is as damaged as before.",
+        edits: &[Edit { file: "scrub.rs", old: "durable(&self.core).await.map_err(|_| CommandError::NoMembers)", new: "Ok(())" }],
     },
     Mistake {
         name: "a flush that failed under a write, forgotten",

@@ -711,3 +711,22 @@ fn a_checkpoint_knows_a_volume_that_came_while_it_waited() {
     s.read_all();
     s.end();
 }
+
+/// Of dirty data one copy is damaged, whichever: a scrub finds it, and what it calls repaired is so after a power cut.
+#[test]
+fn a_scrub_reads_every_copy_and_what_it_repairs_is_flushed() {
+    for copy in 0..2 {
+        let mut s = Scene::new("a scrub and a power cut", Stage::default());
+        s.write(0, 8);
+        s.flush();
+        s.checkpoint();
+        let (device, at) = s.copies(0)[copy];
+        s.rot(device, at * 512..at * 512 + 512);
+        for (again, damaged) in [(false, 1), (true, 0)] {
+            s.obey(Command::Scrub { bytes_per_second: 0 });
+            assert_eq!(s.status().scrub.damaged, damaged, "copy {copy}, again: {again}");
+            s.lose_power();
+        }
+        s.end();
+    }
+}

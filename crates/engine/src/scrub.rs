@@ -1,0 +1,320 @@
+//! Scrub: every copy of everything that the cache relies on is read at a given rate, beside the clients, and what is damaged
+//! is mended: from the other copy, by writing it anew, or by letting go of what the disk has.
+//!
+//! The log since the last checkpoint is not read as a log: the pieces in it are, as they are in the map.
+
+use crate::checkpoint::places;
+use crate::core::{Core, Volume};
+use crate::engine::{Cancel, checkpoint_now};
+use crate::fetch::{damaged_on, from_twin};
+use crate::io::{Buf, CommandError, Device, DeviceOp};
+use crate::map::Piece;
+use crate::marks::Mark;
+use crate::read::let_go;
+use crate::space::relocate;
+use crate::write::durable;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use headpond_format::{INTENT_PAGE_BYTES, IntentPage, PAGE_BYTES, Page, SUPERBLOCK_BYTES, Superblock};
+
+/// Blocks whose pieces are read before the pace is looked at.
+const BATCH: usize = 64;
+/// Blocks with lost data that are named; more are counted.
+const NAMED: usize = 4096;
+/// How often something is read again that may be being written, and how long after, in nanoseconds.
+const TRIES: u32 = 4;
+const AGAIN_NS: u64 = 20_000_000;
+/// The longest that it sleeps without looking whether it is to end, in nanoseconds.
+const LOOKS_NS: u64 = 50_000_000;
+
+/// What a scrub has found so far, or what the last one found.
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
+pub struct Scrub {
+    /// It is under way.
+    pub running: bool,
+    /// Segments that it has looked at, of `total`.
+    pub done: u64,
+    /// Segments that held something when it began.
+    pub total: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Copies that were damaged, or could not be read.
+    pub damaged: u64,
+    /// Of these, the ones that are whole again.
+    pub repaired: u64,
+    /// Of these, the ones of clean data, which was let go: the disk has it.
+    pub dropped: u64,
+    /// Of these, dirty pieces of which no copy is whole: reading them fails.
+    pub lost: u64,
+    /// The volumes and blocks of 4 KiB that these are in, the first 4,096 of them.
+    pub lost_blocks: Vec<(u16, u64)>,
+}
+
+/// Reads everything once, at most `bytes_per_second`; zero: as fast as the cache devices answer.
+pub(crate) async fn run<B: Buf>(core: &Rc<Core<B>>, bytes_per_second: u64, cancel: &Cancel) -> Result<(), CommandError> {
+    if core.scrub.borrow().running {
+        return Err(CommandError::ScrubBusy);
+    }
+    *core.scrub.borrow_mut() = Scrub { running: true, ..Scrub::default() };
+    let round = Round { core: core.clone(), cancel, bytes_per_second, begun: core.now() };
+    let result = round.everything().await;
+    core.scrub.borrow_mut().running = false;
+    result
+}
+
+struct Round<'a, B: Buf> {
+    core: Rc<Core<B>>,
+    cancel: &'a Cancel,
+    bytes_per_second: u64,
+    begun: u64,
+}
+
+impl<B: Buf> Round<'_, B> {
+    async fn everything(&self) -> Result<(), CommandError> {
+        let segments: Vec<u32> = self.core.segments.borrow().iter().filter(|(_, s)| s.live > 0).map(|(n, _)| n).collect();
+        self.core.scrub.borrow_mut().total = segments.len() as u64;
+        self.superblocks().await?;
+        for volume in self.core.all_volumes() {
+            self.intent_pages(&volume).await?;
+        }
+        self.image().await?;
+        for n in segments {
+            self.segment(n).await?;
+            self.core.scrub.borrow_mut().done += 1;
+        }
+        // What is called repaired is so after a power cut too.
+        durable(&self.core).await.map_err(|_| CommandError::NoMembers)
+    }
+
+    /// So many bytes were read: goes on when they were due.
+    async fn pace(&self, bytes: u64) -> Result<(), CommandError> {
+        let read = {
+            let mut scrub = self.core.scrub.borrow_mut();
+            scrub.bytes += bytes;
+            scrub.bytes
+        };
+        let due = (u128::from(read) * 1_000_000_000).checked_div(u128::from(self.bytes_per_second)).unwrap_or(0);
+        let due = self.begun.saturating_add(due as u64);
+        loop {
+            if self.cancel.wanted() {
+                return Err(CommandError::Cancelled);
+            }
+            let ahead = due.saturating_sub(self.core.now());
+            if ahead == 0 {
+                break;
+            }
+            self.core.exec.sleep(ahead.min(LOOKS_NS)).await;
+        }
+        let pool = self.core.pool.borrow();
+        if pool.stalled || pool.in_sync().next().is_none() { Err(CommandError::NoMembers) } else { Ok(()) }
+    }
+
+    async fn is_whole(&self, member: u8, offset: u64, len: usize, whole: &impl Fn(&[u8]) -> bool) -> bool {
+        let op = DeviceOp::Read { offset, len: len as u32 };
+        match self.core.exec.io(Device::Member(member), op).await {
+            Ok(Some(data)) => whole(&data.to_bytes()),
+            _ => false,
+        }
+    }
+
+    /// Whether something of our own at a place is damaged, and not only being written just now.
+    async fn is_damaged(&self, member: u8, offset: u64, len: usize, whole: impl Fn(&[u8]) -> bool) -> bool {
+        for _ in 0..TRIES {
+            if self.is_whole(member, offset, len, &whole).await {
+                return false;
+            }
+            self.core.exec.sleep(AGAIN_NS).await;
+        }
+        self.core.pool.borrow().is_in_sync(member)
+    }
+
+    fn found(&self, damaged: u64) {
+        self.core.scrub.borrow_mut().damaged += damaged;
+    }
+
+    fn repaired(&self, copies: u64) {
+        self.core.scrub.borrow_mut().repaired += copies;
+    }
+
+    fn in_sync(&self) -> Vec<u8> {
+        self.core.pool.borrow().in_sync().collect()
+    }
+
+    async fn superblocks(&self) -> Result<(), CommandError> {
+        let id = self.core.pool.borrow().id;
+        // Of one that joined not all were written yet.
+        let whole = |bytes: &[u8]| Superblock::decode(bytes).is_ok_and(|s| s.pool == id) || bytes.iter().all(|b| *b == 0);
+        let mut damaged = 0;
+        for member in self.in_sync() {
+            let layout = self.core.pool.borrow().members[usize::from(member)].layout;
+            for n in 0..4 {
+                damaged += u64::from(self.is_damaged(member, layout.superblock(n), SUPERBLOCK_BYTES as usize, whole).await);
+                self.pace(SUPERBLOCK_BYTES).await?;
+            }
+        }
+        self.found(damaged);
+        if damaged > 0 {
+            self.core.mark(Mark::ScrubRewritesSuperblocks);
+            // They take turns: two make all of them new. Who cannot take one leaves.
+            if self.core.write_superblock().await && self.core.write_superblock().await {
+                self.repaired(damaged);
+            }
+        }
+        Ok(())
+    }
+
+    async fn intent_pages(&self, volume: &Rc<Volume<B>>) -> Result<(), CommandError> {
+        let key = self.core.pool.borrow().key;
+        let (first, count) = (volume.intent.first_page(), volume.intent.page_count());
+        let mut damaged = 0;
+        for page in first..first + count {
+            for member in self.in_sync() {
+                let layout = self.core.pool.borrow().members[usize::from(member)].layout;
+                let whole = |bytes: &[u8]| {
+                    IntentPage::decode(key, bytes, page).is_ok_and(|p| p.volume == volume.number) || bytes.iter().all(|b| *b == 0)
+                };
+                for slot in [0, 1] {
+                    damaged += u64::from(self.is_damaged(member, layout.intent(page, slot), INTENT_PAGE_BYTES, whole).await);
+                }
+            }
+            self.pace(2 * INTENT_PAGE_BYTES as u64).await?;
+        }
+        // A volume that was detached meanwhile has none.
+        let attached = self.core.volume(volume.number).is_some_and(|v| Rc::ptr_eq(&v, volume));
+        if damaged > 0 && attached {
+            self.found(damaged);
+            self.core.mark(Mark::ScrubRewritesIntent);
+            volume.intent.rewrite(&self.core, volume).await;
+            self.repaired(damaged);
+        }
+        Ok(())
+    }
+
+    /// The image that the next start would read, both copies of each page.
+    async fn image(&self) -> Result<(), CommandError> {
+        let (key, image) = (self.core.pool.borrow().key, self.core.pool.borrow().checkpoint.clone());
+        let is_newest = || self.core.pool.borrow().checkpoint.sequence == image.sequence;
+        let mut damaged = 0;
+        for index in 0..image.pages {
+            for (member, at) in places(index, &image.members) {
+                if !self.core.pool.borrow().is_in_sync(member) {
+                    continue;
+                }
+                let layout = self.core.pool.borrow().members[usize::from(member)].layout;
+                let offset = layout.checkpoint(image.area) + u64::from(at) * PAGE_BYTES as u64;
+                let whole = |bytes: &[u8]| Page::decode(key, bytes, image.sequence, index).is_ok();
+                damaged += u64::from(self.is_damaged(member, offset, PAGE_BYTES, whole).await);
+                self.pace(PAGE_BYTES as u64).await?;
+            }
+            if !is_newest() {
+                // Nobody reads this one any more; all of the one that took its place was written just now.
+                self.core.mark(Mark::ScrubbedImageReplaced);
+                return Ok(());
+            }
+        }
+        self.found(damaged);
+        if damaged > 0 {
+            self.core.mark(Mark::ScrubReplacesImage);
+            checkpoint_now(&self.core).await?;
+            self.repaired(damaged);
+        }
+        Ok(())
+    }
+
+    /// All that is in a segment, on each of its copies.
+    async fn segment(&self, n: u32) -> Result<(), CommandError> {
+        let core = &self.core;
+        let Some((volume, blocks)) = core.segments.borrow().get(n).map(|s| (s.volume, s.blocks.clone())) else { return Ok(()) };
+        let Some(volume) = core.volume(volume) else { return Ok(()) };
+        for some in blocks.chunks(BATCH) {
+            let mut pieces: Vec<(u64, Piece)> = Vec::new();
+            for block in some {
+                volume.map.borrow().each(*block, |p| {
+                    let known = pieces.iter().any(|(b, k)| (*b, k.offset) == (*block, p.offset));
+                    if p.segment == n && !p.zeroes() && !known {
+                        pieces.push((*block, *p));
+                    }
+                });
+            }
+            core.segments.borrow_mut().pin(n);
+            let bytes = self.pieces(n, &volume, &pieces).await;
+            core.segments.borrow_mut().unpin(n);
+            core.segments.borrow_mut().settle();
+            self.pace(bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// The same for some of its pieces, while it is kept; the bytes read.
+    async fn pieces(&self, segment: u32, volume: &Rc<Volume<B>>, pieces: &[(u64, Piece)]) -> u64 {
+        let members: Vec<u8> =
+            self.core.segments.borrow().get(segment).map_or_else(Vec::new, |s| s.places().map(|p| p.member).collect());
+        let mut lost: Vec<(u64, u16)> = Vec::new();
+        let mut bytes = 0;
+        for member in members {
+            for at in damaged_on(&self.core, volume, member, pieces).await {
+                let (block, piece) = pieces[at];
+                if !lost.contains(&(block, piece.offset)) && self.mend(volume, block, &piece, member).await {
+                    lost.push((block, piece.offset));
+                }
+            }
+            bytes += pieces.iter().map(|(_, p)| u64::from(p.sectors()) * 512).sum::<u64>();
+        }
+        bytes
+    }
+
+    /// Mends a piece whose copy on a member is damaged. Whether it is lost: dirty, and no copy is whole.
+    async fn mend(&self, volume: &Rc<Volume<B>>, block: u64, piece: &Piece, member: u8) -> bool {
+        let core = &self.core;
+        let place = core.segments.borrow().get(piece.segment).and_then(|s| s.places().find(|p| p.member == member));
+        let (Some(place), Some(_)) = (place, current(volume, block, piece)) else { return false };
+        if !core.pool.borrow().is_in_sync(member) {
+            return false;
+        }
+        self.found(1);
+        let other = from_twin(core, volume, block, piece, Some(place)).await;
+        let is_whole = other.is_ok() && damaged_on(core, volume, member, &[(block, *piece)]).await.is_empty();
+        if is_whole {
+            core.mark(Mark::ScrubRepairs);
+            self.repaired(1);
+            return false;
+        }
+        // A part of the device's unit cannot be written alone: it is written anew elsewhere, with all that is dirty there.
+        if other.is_ok() && current(volume, block, piece).is_some_and(|p| p.dirty()) {
+            core.mark(Mark::ScrubMoves);
+            relocate(core, piece.segment).await;
+        }
+        // It may have become clean meanwhile, too.
+        match current(volume, block, piece) {
+            None => self.repaired(1),
+            Some(now) if !now.dirty() => {
+                core.mark(Mark::ScrubLetsGo);
+                let _ = let_go(core, volume, &[(block, now)]);
+                core.scrub.borrow_mut().dropped += 1;
+            }
+            // There is no room to move it; the next scrub finds it again.
+            Some(_) if other.is_ok() => core.mark(Mark::ScrubHasNoRoom),
+            Some(_) => {
+                core.mark(Mark::ScrubFindsLost);
+                let mut scrub = core.scrub.borrow_mut();
+                scrub.lost += 1;
+                if scrub.lost_blocks.len() < NAMED {
+                    scrub.lost_blocks.push((volume.number, block));
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A piece as it is in the map now, if it still is where it was.
+fn current<B: Buf>(volume: &Volume<B>, block: u64, piece: &Piece) -> Option<Piece> {
+    let mut found = None;
+    volume.map.borrow().each(block, |p| {
+        if (p.version(), p.segment, p.offset) == (piece.version(), piece.segment, piece.offset) {
+            found = Some(*p);
+        }
+    });
+    found
+}
