@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use headpond_engine::{Degraded, Settings};
+use headpond_host::daemon::Scrubs;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::commands::serve::Frontend;
@@ -35,6 +37,8 @@ pub struct Config {
     pub backing: BTreeMap<String, String>,
     /// Metrics for Prometheus.
     pub metrics: Metrics,
+    /// When everything that the cache holds is read.
+    pub scrub: Scrub,
     /// Settings of the engine.
     pub engine: Engine,
 }
@@ -45,6 +49,25 @@ pub struct Config {
 pub struct Metrics {
     /// Where they are served over HTTP.
     pub listen: Option<SocketAddr>,
+}
+
+/// Scrubs that nobody asks for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scrub {
+    every_days: Option<u16>,
+    bytes_per_second: Option<Size>,
+}
+
+impl Scrub {
+    /// The defaults, but for what the file says.
+    pub fn scrubs(&self) -> Scrubs {
+        let usual = Scrubs::default();
+        Scrubs {
+            every: self.every_days.map_or(usual.every, |days| Duration::from_secs(u64::from(days) * 86400)),
+            bytes_per_second: self.bytes_per_second.map_or(usual.bytes_per_second, |Size(bytes)| bytes),
+        }
+    }
 }
 
 /// Settings of the engine, by the names that `headpond_engine::Settings` has for them.

@@ -47,6 +47,8 @@ enum Command {
     Flush(commands::flush::Flush),
     /// Switch a volume's mode
     Mode(commands::mode::Mode),
+    /// Read every copy of everything that a pool holds, and mend what is damaged, while it is served
+    Scrub(commands::scrub::Scrub),
     /// Read all that a pool has on its devices, and tell what is wrong; writes nothing
     Check(commands::check::Check),
     /// Show what is on a pool's devices; writes nothing
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         Command::Histogram(histogram) => histogram.run(),
         Command::Flush(flush) => flush.run(),
         Command::Mode(mode) => mode.run(),
+        Command::Scrub(scrub) => scrub.run(),
         Command::Check(check) => check.run(),
         Command::Dump(dump) => dump.run(),
         Command::ListDamaged(list) => list.run(),

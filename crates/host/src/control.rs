@@ -69,6 +69,13 @@ pub enum Call {
     RemoveMember { member: String },
     /// End the change of members that is under way.
     CancelMembers,
+    /// Read every copy of everything that the cache holds, and mend what is damaged.
+    Scrub {
+        /// The most that is read in a second; zero: as fast as the cache devices answer.
+        bytes_per_second: u64,
+    },
+    /// End the scrub that is under way.
+    CancelScrub,
 }
 
 /// The parameters of `Attach`.
@@ -119,6 +126,12 @@ struct AddMember {
 #[serde(deny_unknown_fields)]
 struct RemoveMember {
     member: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scrub {
+    bytes_per_second: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -172,6 +185,8 @@ impl Call {
             Call::AddMember { path, force } => ("AddMember", json!({ "path": path, "force": force })),
             Call::RemoveMember { member } => ("RemoveMember", json!({ "member": member })),
             Call::CancelMembers => ("CancelMembers", json!({})),
+            Call::Scrub { bytes_per_second } => ("Scrub", json!({ "bytes_per_second": bytes_per_second })),
+            Call::CancelScrub => ("CancelScrub", json!({})),
         };
         (method, parameters)
     }
@@ -205,6 +220,8 @@ impl Call {
             }
             "RemoveMember" => Call::RemoveMember { member: get::<RemoveMember>(parameters)?.member },
             "CancelMembers" => none(Call::CancelMembers, parameters)?,
+            "Scrub" => Call::Scrub { bytes_per_second: get::<Scrub>(parameters)?.bytes_per_second },
+            "CancelScrub" => none(Call::CancelScrub, parameters)?,
             _ => {
                 let message = format!("There is no method {method:?}. Nothing was done.");
                 return Err(Fault { kind: FaultKind::Invalid, message });

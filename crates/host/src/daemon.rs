@@ -25,12 +25,14 @@ use crate::nbd::session::ExportInfo;
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
-use crate::state::{Places, State};
+use crate::state::{Places, Scrubbed, State};
 use crate::{fuse, metrics, nbd, ublk};
 
+use scrub::Schedule;
 use watch::Watch;
 
 mod members;
+mod scrub;
 mod service;
 mod status;
 mod watch;
@@ -71,10 +73,28 @@ pub struct Options {
     pub backings: BTreeMap<String, Spec>,
     /// Where metrics are served over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// When everything that the cache holds is read, and how fast.
+    pub scrub: Scrubs,
     /// The engine's settings.
     pub settings: Settings,
     /// How long to wait for devices that a killed predecessor may still be writing to.
     pub patience: Duration,
+}
+
+/// Scrubs that nobody asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scrubs {
+    /// From one's end to the next one; zero: never.
+    pub every: Duration,
+    /// The most that is read in a second; zero: as fast as the cache devices answer.
+    pub bytes_per_second: u64,
+}
+
+impl Default for Scrubs {
+    /// Once a week, at 32 MiB/s: a TB in nine hours, a few percent of what an SSD reads.
+    fn default() -> Self {
+        Self { every: Duration::from_secs(7 * 86400), bytes_per_second: 32 << 20 }
+    }
 }
 
 /// Why a daemon does not start.
@@ -122,6 +142,7 @@ pub struct Daemon {
     control: Option<control::Server>,
     metrics: Option<metrics::Server>,
     watch: Option<Watch>,
+    schedule: Option<Schedule>,
 }
 
 /// What the threads of the control socket see.
@@ -137,6 +158,9 @@ struct Shared {
     changing: Mutex<()>,
     /// The command that adds or removes a cache device.
     changing_members: Mutex<Option<CommandId>>,
+    /// The scrub that is under way.
+    scrubbing: Mutex<Option<CommandId>>,
+    scrubbed: Mutex<Scrubbed>,
     /// Members that are out of date: kept from everybody else.
     stale: Mutex<Vec<Claim>>,
     events: Mutex<Journal>,
@@ -307,6 +331,7 @@ impl Daemon {
             Choice::Fuse => (Frontend::Fuse { folder: beside.join(&superblock.name) }, None),
             Choice::None => (Frontend::None, None),
         };
+        let scrubbed = state.scrubbed(&superblock.pool);
         let mut events = Journal::open(state.events(&superblock.pool));
         events.add(watch::of_start(&events, &superblock.name));
         let shared = Arc::new(Shared {
@@ -319,6 +344,8 @@ impl Daemon {
             volumes: Mutex::new(volumes),
             changing: Mutex::default(),
             changing_members: Mutex::default(),
+            scrubbing: Mutex::default(),
+            scrubbed: Mutex::new(scrubbed),
             stale: Mutex::new(open.stale),
             events: Mutex::new(events),
             stopping: Stopping::default(),
@@ -327,7 +354,8 @@ impl Daemon {
         let control = Some(control::Server::start(&socket, shared.clone())?);
         let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
         let watch = Some(Watch::start(&shared));
-        Ok(Daemon { shared, runtime, nbd, control, metrics, watch })
+        let schedule = Schedule::start(&shared, options.scrub);
+        Ok(Daemon { shared, runtime, nbd, control, metrics, watch, schedule })
     }
 
     /// Where its metrics are, if they are served.
@@ -354,6 +382,7 @@ impl Daemon {
             }
         }
         drop(self.metrics.take());
+        drop(self.schedule.take());
         drop(self.watch.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());

@@ -190,6 +190,12 @@ fn of_pool(text: &mut Text, r: &Report) {
     text.gauge("pool_problems", "Things that `headpond status` says are wrong", &[], r.advice.len() as f64);
     text.counter("pool_written_bytes_total", "Bytes written to cache devices, all copies", &[], r.member_bytes);
     text.counter("pool_checkpoints_total", "Checkpoints taken", &[], r.checkpoints);
+    text.gauge("pool_scrub_running", "1 while a scrub reads what the cache holds", &[], flag(r.scrub.running));
+    text.gauge("pool_scrub_damaged", "Damaged copies that the last scrub found, or this one so far", &[], r.scrub.damaged as f64);
+    text.gauge("pool_scrub_lost", "Of these, dirty pieces damaged on all copies", &[], r.scrub.lost as f64);
+    if let Some(ended) = r.scrub.ended {
+        text.gauge("pool_scrub_ended_seconds", "When the last scrub ended, since 1970", &[], ended as f64);
+    }
     text.counter("pool_repaired_pieces_total", "Pieces repaired from the other copy", &[], r.repaired);
     for m in &r.members {
         let number = m.number.to_string();

@@ -34,6 +34,9 @@ pub struct Report {
     pub dirty_percent: u32,
     /// Dirty data on fewer cache devices than it could be: it is being copied.
     pub lacking_bytes: u64,
+    /// The scrub that is under way, or what the last one found.
+    #[serde(default)]
+    pub scrub: Scrub,
     /// The cache devices.
     pub members: Vec<Member>,
     /// The volumes.
@@ -46,6 +49,43 @@ pub struct Report {
     pub repaired: u64,
     /// What is wrong, and what to do next.
     pub advice: Vec<Advice>,
+}
+
+/// A scrub under way, or the last one of this host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Scrub {
+    /// It is under way.
+    pub running: bool,
+    /// When the last one ended, in seconds since 1970; `None`: none has on this host.
+    pub ended: Option<u64>,
+    /// Segments read, of `segments`.
+    pub segments_read: u64,
+    /// Segments that held something when it began.
+    pub segments: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Copies that were damaged, or could not be read.
+    pub damaged: u64,
+    /// Of these, the ones that are whole again.
+    pub repaired: u64,
+    /// Of these, the ones of clean data, which was let go: the disk has it.
+    pub dropped: u64,
+    /// Of these, dirty data of which no copy is whole: reading it fails.
+    pub lost: u64,
+    /// Where that is; no more than 4,096 blocks are named.
+    pub lost_ranges: Vec<LostRange>,
+}
+
+/// Data of a volume that cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRange {
+    /// The volume's name.
+    pub volume: String,
+    /// Where it begins on the volume, in bytes.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
 }
 
 /// A cache device.

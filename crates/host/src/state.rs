@@ -10,6 +10,7 @@ use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
 
 use crate::device::facts::sysfs;
+use crate::report::Scrub;
 
 /// Bytes of a witness file.
 const WITNESS_FILE_BYTES: u64 = 64 << 10;
@@ -35,6 +36,16 @@ pub struct Places {
     /// Numbers of ublk devices by volume.
     #[serde(default)]
     pub ublk: BTreeMap<String, u32>,
+}
+
+/// What is known of a pool's scrubs on this host.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Scrubbed {
+    /// The next one is due so long after this moment, in seconds since 1970: the last one's end, or the first start here.
+    pub since: u64,
+    /// What the last one found.
+    pub last: Scrub,
 }
 
 impl State {
@@ -112,10 +123,7 @@ impl State {
     /// Remembers where a pool's devices are.
     pub fn remember(&self, pool: &[u8; 16], places: &Places) -> io::Result<()> {
         let (path, new) = (self.places_path(pool), self.0.join(format!(".volumes-{}.new", hex(pool))));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec_pretty(places)?)?;
-        file.sync_all()?;
-        fs::rename(new, path)
+        replace(&new, &path, &serde_json::to_vec_pretty(places)?)
     }
 
     /// The path of a pool's events.
@@ -123,9 +131,25 @@ impl State {
         self.0.join(format!("events-{}.jsonl", hex(pool)))
     }
 
+    /// What is known of a pool's scrubs: when one ended last, and what it found.
+    pub fn scrubbed(&self, pool: &[u8; 16]) -> Scrubbed {
+        let text = fs::read_to_string(self.scrub_path(pool)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Remembers it.
+    pub fn remember_scrub(&self, pool: &[u8; 16], scrubbed: &Scrubbed) -> io::Result<()> {
+        let (path, new) = (self.scrub_path(pool), self.0.join(format!(".scrub-{}.new", hex(pool))));
+        replace(&new, &path, &serde_json::to_vec_pretty(scrubbed)?)
+    }
+
+    fn scrub_path(&self, pool: &[u8; 16]) -> PathBuf {
+        self.0.join(format!("scrub-{}.json", hex(pool)))
+    }
+
     /// Forgets a pool: its witness, where its devices are, and what happened to it.
     pub fn forget(&self, pool: &[u8; 16]) -> io::Result<()> {
-        for path in [self.witness(pool), self.places_path(pool), self.events(pool)] {
+        for path in [self.witness(pool), self.places_path(pool), self.events(pool), self.scrub_path(pool)] {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -137,4 +161,12 @@ impl State {
     fn places_path(&self, pool: &[u8; 16]) -> PathBuf {
         self.0.join(format!("volumes-{}.json", hex(pool)))
     }
+}
+
+/// Puts a file with these bytes in the place of another, whole or not at all.
+fn replace(new: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(new, path)
 }

@@ -19,6 +19,7 @@ pub mod pages;
 mod plain;
 pub mod pool;
 pub mod repair;
+pub mod scrub;
 pub mod serve;
 mod shrink;
 pub mod sim;
@@ -105,6 +106,10 @@ impl Which {
 }
 
 fn show_progress(progress: &Value) -> String {
+    if let (Some(read), Some(all)) = (progress["segments_read"].as_u64(), progress["segments"].as_u64()) {
+        let left = progress["seconds_left"].as_f64().map(|seconds| format!(", about {seconds} s left")).unwrap_or_default();
+        return format!("{read} of {all} segments read, {} copies damaged{left}", progress["damaged"]);
+    }
     let left = size::show(progress["dirty_bytes"].as_u64().unwrap_or(0));
     match progress["seconds_left"].as_f64() {
         Some(seconds) => format!("{left} left to write, about {seconds} s"),

@@ -136,6 +136,7 @@ impl Serve {
             nbd,
             queues: self.queues.or(config.queues),
             metrics: self.metrics.or(config.metrics.listen),
+            scrub: config.scrub.scrubs(),
             give_up: self.give_up,
             backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
             settings: Settings { without_missing: self.without_missing, ..config.engine.settings() },

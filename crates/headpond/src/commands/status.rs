@@ -1,6 +1,7 @@
 //! `headpond status`: one screen.
 
 use std::fmt::Write;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use headpond_host::control::Call;
@@ -57,11 +58,34 @@ fn screen(report: &Report) -> String {
         true => text.push_str("no volumes; `headpond attach NAME DEVICE` makes one\n"),
         false => text += &table(&rows),
     }
+    if let Some(scrub) = scrub(report) {
+        let _ = writeln!(text, "\nscrub: {scrub}");
+    }
     for advice in &report.advice {
         let _ = write!(text, "\n! {}\n  {}", advice.wrong, advice.next);
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// The one under way, or the last one; `None` where none was ever run here.
+fn scrub(report: &Report) -> Option<String> {
+    let scrub = &report.scrub;
+    let damaged = match scrub.damaged {
+        0 => "nothing damaged".into(),
+        some => format!("{some} copies damaged, {} repaired, {} let go, {} lost", scrub.repaired, scrub.dropped, scrub.lost),
+    };
+    if scrub.running {
+        return Some(format!("under way, {} of {} segments read; {damaged}", scrub.segments_read, scrub.segments));
+    }
+    let ended = scrub.ended.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at))?;
+    let hours = SystemTime::now().duration_since(ended).map_or(0, |since| since.as_secs() / 3600);
+    let ago = match hours {
+        0 => "less than an hour ago".into(),
+        1..48 => format!("{hours} hours ago"),
+        _ => format!("{} days ago", hours / 24),
+    };
+    Some(format!("the last one ended {ago}; {damaged}"))
 }
 
 fn volume(volume: &Volume) -> Vec<String> {

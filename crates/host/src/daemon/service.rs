@@ -48,6 +48,8 @@ impl Service for Shared {
             Call::AddMember { path, force } => self.add_member(&path, force, progress),
             Call::RemoveMember { member } => self.remove_member(&member, progress),
             Call::CancelMembers => self.cancel_members(),
+            Call::Scrub { bytes_per_second } => self.scrub(bytes_per_second, progress),
+            Call::CancelScrub => self.cancel_scrub(),
             Call::Stop => self.want_stop(),
         }
     }

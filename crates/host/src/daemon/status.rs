@@ -79,6 +79,7 @@ impl Shared {
                     ..volume_report(volume, slots.get(&volume.number))
                 })
                 .collect(),
+            scrub: self.scrub_report(status),
             member_bytes: status.stats.member_bytes,
             checkpoints: status.stats.checkpoints,
             repaired: status.stats.repaired,

@@ -108,6 +108,7 @@ impl Watcher {
             })),
             Some(before) => {
                 of_members(&before, &now, &mut news);
+                of_scrub(&before, &now, &mut news);
                 of_volumes(&before, &now, &mut news);
                 for (key, more) in going_on(&before, &now) {
                     let last = self.going_on.insert(key, now.uptime_seconds);
@@ -129,6 +130,33 @@ fn tell(level: Level, kind: &'static str, what: String, next: impl Into<String>)
 fn place(member: &Member) -> String {
     let path = member.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
     format!("Cache device {}{path}", member.number)
+}
+
+fn of_scrub(before: &Report, now: &Report, news: &mut Vec<News>) {
+    let found = &now.scrub;
+    if found.ended == before.scrub.ended {
+        return;
+    }
+    let (pool, read) = (&now.pool, found.bytes >> 20);
+    let (level, what, next) = if found.lost > 0 {
+        let what = format!(
+            "A scrub of pool {pool} found dirty data damaged on all its copies, {} pieces: reading it fails.",
+            found.lost
+        );
+        let next = "`headpond status --json` names the ranges. Restore what is in them, or write them anew; replace the cache devices that rot.";
+        (Level::Error, what, next)
+    } else if found.damaged > 0 {
+        let what = format!(
+            "A scrub of pool {pool} read {read} MiB and found {} damaged copies: {} were repaired, {} let go of since the disk has them.",
+            found.damaged, found.repaired, found.dropped
+        );
+        let next =
+            "If this comes again, a cache device rots: `headpond check`, with the daemon stopped, tells which; replace it.";
+        (Level::Warning, what, next)
+    } else {
+        (Level::Info, format!("A scrub of pool {pool} read {read} MiB and found no damage."), "Nothing.")
+    };
+    news.push(tell(level, "scrubbed", what, next));
 }
 
 fn of_members(before: &Report, now: &Report, news: &mut Vec<News>) {

@@ -1,0 +1,172 @@
+//! Scrubs: on demand, and by themselves from time to time.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use headpond_engine::Status;
+use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
+use serde_json::{Value, json};
+
+use super::service::{Progress, TELL, ended};
+use super::{Scrubs, Shared, lock};
+use crate::control::Fault;
+use crate::report::{LostRange, Scrub};
+
+/// How often it is looked whether one is due.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Reads everything once; ends when that is done. What it found stays in the report.
+    pub(super) fn scrub(&self, bytes_per_second: u64, progress: Progress<'_>) -> Result<Value, Fault> {
+        self.scrub_until(bytes_per_second, progress, || false)
+    }
+
+    /// The same, or up to when it is to end.
+    fn scrub_until(&self, bytes_per_second: u64, progress: Progress<'_>, to_end: impl Fn() -> bool) -> Result<Value, Fault> {
+        let running = {
+            let mut scrubbing = lock(&self.scrubbing);
+            if scrubbing.is_some() {
+                return Err(Fault::failed(CommandError::ScrubBusy.to_string()));
+            }
+            let running = self.handle.begin(Command::Scrub { bytes_per_second });
+            *scrubbing = Some(running.id);
+            running
+        };
+        let begun = Instant::now();
+        let result = loop {
+            if let Some(result) = running.wait(TELL) {
+                break result;
+            }
+            if to_end() {
+                self.handle.begin(Command::Cancel(running.id));
+            }
+            let Some(status) = self.handle.status() else { break Err(CommandError::Cancelled) };
+            let (done, all) = (status.scrub.done, status.scrub.total);
+            let left = all.saturating_sub(done);
+            let seconds = (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil());
+            progress(json!({
+                "segments_read": done, "segments": all, "damaged": status.scrub.damaged, "seconds_left": seconds,
+            }));
+        };
+        let status = self.handle.status();
+        *lock(&self.scrubbing) = None;
+        result.map_err(|error| Fault::failed(format!("The scrub did not end: {error}")))?;
+        let status = status.ok_or_else(ended)?;
+        let found = Scrub { ended: Some(seconds_since_1970()), ..found(&status) };
+        let mut scrubbed = lock(&self.scrubbed);
+        (scrubbed.since, scrubbed.last) = (seconds_since_1970(), found.clone());
+        self.keep(&scrubbed);
+        Ok(json!(found))
+    }
+
+    pub(super) fn cancel_scrub(&self) -> Result<Value, Fault> {
+        let id = *lock(&self.scrubbing);
+        let id = id.ok_or_else(|| Fault::failed("No scrub is under way. Nothing was changed. `headpond scrub` begins one."))?;
+        self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
+        Ok(json!({}))
+    }
+
+    /// The one under way, or the last one.
+    pub(super) fn scrub_report(&self, status: &Status) -> Scrub {
+        let last = lock(&self.scrubbed).last.clone();
+        if status.scrub.running { Scrub { ended: last.ended, ..found(status) } } else { last }
+    }
+
+    fn keep(&self, scrubbed: &crate::state::Scrubbed) {
+        if let Err(error) = self.state.remember_scrub(&self.pool, scrubbed) {
+            tracing::warn!("cannot remember when the pool was scrubbed: {error}; after a restart it is not known");
+        }
+    }
+}
+
+/// What the engine says of it, with the names of volumes.
+fn found(status: &Status) -> Scrub {
+    let scrub = &status.scrub;
+    let mut lost_ranges: Vec<LostRange> = Vec::new();
+    let mut blocks = scrub.lost_blocks.clone();
+    blocks.sort_unstable();
+    blocks.dedup();
+    for (number, block) in blocks {
+        let Some(volume) = status.volumes.iter().find(|volume| volume.number == number) else { continue };
+        // The grid of blocks may begin before the volume, and end behind it.
+        let shift = (8 - u64::from(volume.phase)) % 8 * SECTOR;
+        let from = (block * BLOCK).saturating_sub(shift);
+        let to = ((block + 1) * BLOCK - shift).min(volume.sectors * SECTOR);
+        match lost_ranges.last_mut() {
+            Some(last) if last.volume == volume.name && last.offset + last.bytes == from => last.bytes += to - from,
+            _ => lost_ranges.push(LostRange { volume: volume.name.clone(), offset: from, bytes: to - from }),
+        }
+    }
+    Scrub {
+        running: scrub.running,
+        ended: None,
+        segments_read: scrub.done,
+        segments: scrub.total,
+        bytes: scrub.bytes,
+        damaged: scrub.damaged,
+        repaired: scrub.repaired,
+        dropped: scrub.dropped,
+        lost: scrub.lost,
+        lost_ranges,
+    }
+}
+
+fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A thread that scrubs when it is due, until it is dropped.
+pub(super) struct Schedule {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Schedule {
+    /// `None` where nothing is ever due.
+    pub(super) fn start(shared: &Arc<Shared>, scrubs: Scrubs) -> Option<Schedule> {
+        if scrubs.every.is_zero() {
+            return None;
+        }
+        {
+            let mut scrubbed = lock(&shared.scrubbed);
+            if scrubbed.since == 0 {
+                scrubbed.since = seconds_since_1970();
+                shared.keep(&scrubbed);
+            }
+        }
+        let (end, is_ended) = mpsc::channel::<()>();
+        let shared: Weak<Shared> = Arc::downgrade(shared);
+        let body = move || {
+            while matches!(is_ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                let Some(shared) = shared.upgrade() else { return };
+                let due = lock(&shared.scrubbed).since.saturating_add(scrubs.every.as_secs());
+                if seconds_since_1970() < due {
+                    continue;
+                }
+                let to_end = || !matches!(is_ended.try_recv(), Err(mpsc::TryRecvError::Empty));
+                if let Err(fault) = shared.scrub_until(scrubs.bytes_per_second, &mut |_| (), to_end) {
+                    tracing::warn!("{fault}");
+                    // Whoever cancelled it, or what stands in its way, has its reasons: not again at once.
+                    let mut scrubbed = lock(&shared.scrubbed);
+                    scrubbed.since = seconds_since_1970();
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("scrubs".into()).spawn(body);
+        if let Err(error) = &thread {
+            tracing::warn!("no thread for scrubs: {error}; run `headpond scrub` from time to time");
+        }
+        Some(Schedule { end: Some(end), thread: thread.ok() })
+    }
+}
+
+impl Drop for Schedule {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
