@@ -11,7 +11,7 @@ use serde_json::Value;
 /// six come of each.
 const SEEDS: (u64, u64) = (1700, 10_000);
 /// The same in the small geometry, where over sixty come of each.
-const SMALL: (u64, u64) = (500, 30_000);
+const SMALL: (u64, u64) = (8_300, 450_000);
 
 /// Marks of the engine that fewer than one seed in a hundred reaches, or none. All others must be reached.
 const RARE: &[&str] = &[
