@@ -34,6 +34,7 @@ pub const TOLD: &[Told] = &[
     ("steps::a_checkpoint_knows_a_volume_that_came_while_it_waited", "a checkpoint that knows the volumes of a moment before"),
     ("steps::a_scrub_reads_every_copy_and_what_it_repairs_is_flushed", "a scrub that reads one of two copies"),
     ("steps::a_scrub_reads_every_copy_and_what_it_repairs_is_flushed", "a repair called done before it is flushed"),
+    ("steps::nothing_of_a_device_that_is_added_is_believed", "a cache device added with what was on it"),
     ("steps::a_number_is_not_an_identity", "a cache device known by its number alone"),
     ("steps::another_disk_takes_what_is_clean_with_it", "clean data kept of a disk that is another one"),
     ("steps::nothing_is_cached_when_the_cache_is_off", "clean data kept when the cache is switched off"),

@@ -730,3 +730,32 @@ fn a_scrub_reads_every_copy_and_what_it_repairs_is_flushed() {
         s.end();
     }
 }
+
+/// A cache device has left, and was served alone on another host, where the pool's history went on. It comes back as a new
+/// one: nothing of what it was there may be found on it, least of all what is newer than the image.
+#[test]
+fn nothing_of_a_device_that_is_added_is_believed() {
+    let mut elsewhere = Scene::new("on another host", Stage::default());
+    for _ in 0..4 {
+        elsewhere.kill();
+    }
+    // Other data than here, in the same places.
+    for n in 0..16 {
+        elsewhere.write(n % 8 * 640, 8);
+    }
+    elsewhere.flush();
+    let device = elsewhere.device(Device::Member(1)).clone();
+    let mut s = Scene::new("a device from another host", Stage::default());
+    for n in 0..8 {
+        s.write(n * 640, 8);
+    }
+    s.destage();
+    s.set_dead(Device::Member(1), true);
+    s.write(100_000, 8);
+    s.world.devices.insert(Device::Member(1), device);
+    let bytes = s.stage.member_bytes();
+    s.obey(Command::AddMember { member: 1, id: [77; 16], bytes });
+    s.kill();
+    s.read_all();
+    s.end();
+}
