@@ -59,7 +59,7 @@ impl fmt::Display for PlanError {
                 f,
                 "\"{name}\" is not a name for a pool. Use 1 to 64 letters, digits, '-', '_' and '.'."
             ),
-            PlanError::Members(n) => write!(f, "A pool has 1 to {MAX_MEMBERS} cache devices, not {n}."),
+            PlanError::Members(n) => write!(f, "A pool has 1 to {MAX_MEMBERS} cache devices, not {n}. Name as many."),
             PlanError::Copies => f.write_str(
                 "Two copies of dirty data need two cache devices. Name another device, or ask for one copy with --copies 1: then losing the device loses what is dirty on it.",
             ),
@@ -68,7 +68,7 @@ impl fmt::Display for PlanError {
                 "Device number {device} has {bytes} bytes; a cache device of this pool needs {least} or more. Use a larger device, or a smaller --segment."
             ),
             PlanError::Segment(bytes) => {
-                write!(f, "A segment has 64 KiB to 32 MiB, in multiples of 4 KiB, not {bytes} bytes.")
+                write!(f, "A segment has 64 KiB to 32 MiB, in multiples of 4 KiB, not {bytes} bytes. Give --segment such a size, or leave it out.")
             }
         }
     }

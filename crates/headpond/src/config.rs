@@ -135,10 +135,15 @@ enum WhenDegraded {
 impl Config {
     /// Reads a file. A key that is not known is named, with its line, and nothing is done.
     pub fn read(path: &Path) -> Result<Config, Usage> {
-        let unread = |error| Usage(format!("The configuration {} cannot be read: {error}. Nothing was done", path.display()));
+        let unread = |error| {
+            Usage(format!("The configuration {} cannot be read: {error}. Nothing was done. Name another file", path.display()))
+        };
         let text = fs::read_to_string(path).map_err(unread)?;
         toml::from_str(&text).map_err(|error| {
-            Usage(format!("The configuration {} was not understood, and nothing was done. {error}", path.display()))
+            Usage(format!(
+                "The configuration {} was not understood, and nothing was done. Put right what is shown. {error}",
+                path.display()
+            ))
         })
     }
 }

@@ -223,7 +223,7 @@ impl Call {
             "Scrub" => Call::Scrub { bytes_per_second: get::<Scrub>(parameters)?.bytes_per_second },
             "CancelScrub" => none(Call::CancelScrub, parameters)?,
             _ => {
-                let message = format!("There is no method {method:?}. Nothing was done.");
+                let message = format!("There is no method {method:?}. Nothing was done. Use a command of the daemon's version.");
                 return Err(Fault { kind: FaultKind::Invalid, message });
             }
         };
@@ -270,7 +270,7 @@ impl Fault {
     }
 
     fn invalid(error: &serde_json::Error) -> Fault {
-        let message = format!("The call was not understood: {error}. Nothing was done.");
+        let message = format!("The call was not understood: {error}. Nothing was done. Use a command of the daemon's version.");
         Fault { kind: FaultKind::Invalid, message }
     }
 
@@ -338,13 +338,15 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Ser
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a control client; trying again");
+                tracing::warn!(%error, "cannot accept a control client. Look at the limit of open files, if it comes again");
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
         if !is_ours(&stream) || Arc::strong_count(&clients) > CLIENTS {
-            tracing::warn!("closed a control connection: of another user, or one too many");
+            tracing::warn!(
+                "closed a control connection: of another user, or one too many. Ask as root or as the daemon's user, a few at once"
+            );
             continue;
         }
         let (service, client) = (service.clone(), clients.clone());
@@ -355,7 +357,7 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Ser
             drop(client);
         });
         if let Err(error) = spawned {
-            tracing::warn!(%error, "no thread for a control client; closed its connection");
+            tracing::warn!(%error, "no thread for a control client; closed its connection. Look at the limits of threads and memory");
         }
     }
 }
@@ -445,7 +447,8 @@ pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result
         let reply: ReplyFrame = serde_json::from_slice(&frame).map_err(|error| broken(error.into()))?;
         match reply {
             ReplyFrame { error: Some(name), parameters, .. } => {
-                let message = parameters["message"].as_str().unwrap_or("The daemon does not say why.").to_owned();
+                let message =
+                    parameters["message"].as_str().unwrap_or("The daemon does not say why. Look at its log.").to_owned();
                 return Err(Fault::named(&name, message).into());
             }
             ReplyFrame { continues: true, parameters, .. } => progress(parameters),

@@ -105,7 +105,7 @@ pub enum StartError {
     Folder { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Pool(#[from] PoolError),
-    #[error("There is no volume {name} on pool {pool}. Nothing was changed. Its volumes are: {volumes}")]
+    #[error("There is no volume {name} on pool {pool}. Nothing was changed. Its volumes are: {volumes}. Name one of them")]
     NoVolume { name: String, pool: String, volumes: String },
     #[error(transparent)]
     Devices(#[from] DevicesError),
@@ -206,7 +206,10 @@ impl Export {
     fn stop(&mut self) -> Result<(), String> {
         match self {
             Export::Ublk(device) => device.stop().map_err(|error| format!("{error}. {}", error.next())),
-            Export::Loop(export) => export.stop().map_err(|error| error.to_string()),
+            Export::Loop(export) => export.stop().map_err(|error| match error.is_in_use() {
+                true => error.to_string(),
+                false => format!("{error}. Look at the kernel's log, then try again"),
+            }),
         }
     }
 }
@@ -305,14 +308,20 @@ impl Daemon {
         started.end().map_err(StartError::Engine)?;
         tracing::info!("the engine is up");
         if let Err(error) = state.remember(&superblock.pool, &places) {
-            tracing::warn!("cannot remember where the devices are: {error}; the next start may need --backing");
+            tracing::warn!(
+                "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
+            );
         }
 
         for volume in superblock.volumes.iter().filter(|volume| options.give_up.contains(&volume.name)) {
             let removed = ublk::remove(ublk::mark(&superblock.pool, &volume.id));
             let removed = removed.map_err(|error| StartError::GiveUp { wrong: error.to_string(), next: error.next().into() })?;
             if let Some(path) = removed {
-                tracing::warn!("{} of volume {} was given up: the I/O that waited there failed", path.display(), volume.name);
+                tracing::warn!(
+                    "{} of volume {} was given up: the I/O that waited there failed. Unmount what was on it",
+                    path.display(),
+                    volume.name
+                );
             }
         }
         let handle = runtime.handle().clone();
@@ -378,7 +387,9 @@ impl Daemon {
         if let Some(nbd) = self.nbd.take() {
             let cut = nbd.shutdown(left().min(Duration::from_secs(5)));
             if cut > 0 {
-                tracing::warn!("{cut} NBD connections were cut off with requests outstanding");
+                tracing::warn!(
+                    "{cut} NBD connections were cut off with requests outstanding. Close connections before a daemon is stopped"
+                );
             }
         }
         drop(self.metrics.take());
@@ -413,7 +424,8 @@ impl Daemon {
 fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<metrics::Server, StartError> {
     if !address.ip().is_loopback() {
         tracing::warn!(
-            "metrics are served at {address}, to whoever reaches it: names of volumes and devices, and how much they are used"
+            "metrics are served at {address}, to whoever reaches it: names of volumes and devices, and how much they are used. \
+             Choose a loopback address unless that is meant"
         );
     }
     let shared = shared.clone();
@@ -646,7 +658,9 @@ impl Shared {
                     break;
                 }
                 if Instant::now() >= patience {
-                    tracing::error!("{error}; it is taken away all the same: its users get I/O errors");
+                    tracing::error!(
+                        "{error}; it is taken away all the same: its users get I/O errors. Unmount volumes before a daemon is stopped"
+                    );
                     drop(take());
                     break;
                 }
@@ -661,7 +675,9 @@ impl Shared {
         let mut places = lock(&self.places);
         change(&mut places);
         if let Err(error) = self.state.remember(&self.pool, &places) {
-            tracing::warn!("cannot remember where the devices are: {error}; the next start may need --backing");
+            tracing::warn!(
+                "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
+            );
         }
     }
 }

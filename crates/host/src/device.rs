@@ -237,7 +237,11 @@ impl Op {
                     moved -= moved % block;
                 }
                 if moved == 0 {
-                    tracing::error!(io = self.io.0, "{}: the content ends before the device should", self.name());
+                    tracing::error!(
+                        io = self.io.0,
+                        "{}: the content ends before the device should. Look at the device: somebody has made it shorter",
+                        self.name()
+                    );
                     return Some(Err(DeviceError::Failed));
                 }
                 self.done += moved;
@@ -267,7 +271,10 @@ impl Op {
                     Work::Zero { .. } => "zeroing",
                 };
                 let (name, offset, len) = (self.name(), self.offset, self.len);
-                tracing::error!(io = self.io.0, "{name}: {what} of {len} bytes at {offset} failed: {error}");
+                tracing::error!(
+                    io = self.io.0,
+                    "{name}: {what} of {len} bytes at {offset} failed: {error}. Look at the kernel's log, and at `headpond status`"
+                );
                 Some(DeviceError::Failed)
             }
         }
@@ -394,7 +401,7 @@ impl Devices {
             let (path, size) = (open.claim.path().display(), facts.size);
             tracing::error!(
                 io = io.0,
-                "{device} ({path}): refused {kind:?} of {len} bytes at {offset}: the device has {size} bytes in blocks of {block}"
+                "{device} ({path}): refused {kind:?} of {len} bytes at {offset}: the device has {size} bytes in blocks of {block}. Report it, with this line"
             );
             self.ready.push((io, Err(DeviceError::Failed)));
             return;
@@ -523,7 +530,9 @@ impl Drop for Devices {
     fn drop(&mut self) {
         while self.in_kernel > 0 {
             if let Err(error) = self.ring.wait(None) {
-                tracing::error!("io_uring refused to wait for I/O in flight: {error}; its buffers and claims are kept");
+                tracing::error!(
+                    "io_uring refused to wait for I/O in flight: {error}; its buffers and claims are kept. Restart the daemon"
+                );
                 mem::forget(mem::take(&mut self.ops));
                 return;
             }

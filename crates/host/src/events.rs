@@ -97,7 +97,7 @@ impl Journal {
             self.ring.pop_front();
         }
         if let Err(error) = self.write() {
-            tracing::warn!("cannot keep events in {}: {error}; the daemon itself has them", self.path.display());
+            tracing::warn!("cannot keep events in {}: {error}; the daemon itself has them. Make room there", self.path.display());
         }
     }
 

@@ -57,9 +57,11 @@ pub enum OfflineError {
     NoSuperblock,
     #[error("{0} What these devices hold cannot be told for the pool.")]
     Refused(Refusal),
-    #[error("Cancelled. Nothing was changed")]
+    #[error("Cancelled. Nothing was changed. Start it again to have it all")]
     Cancelled,
-    #[error("The output cannot be written: {0}")]
+    #[error(
+        "The output cannot be written: {0}. Nothing was changed on the devices. Make room where it goes, or send it elsewhere"
+    )]
     Output(#[source] io::Error),
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use headpond_sim::bench::{Load, Options, catalogue, run_all};
 
@@ -50,10 +50,11 @@ impl Bench {
             return Ok(());
         }
         // It fails now rather than in minutes.
-        let file = self
-            .report
-            .as_ref()
-            .map(|path| fs::File::create(path).with_context(|| format!("{} cannot be written", path.display())));
+        let file = self.report.as_ref().map(|path| {
+            fs::File::create(path).map_err(|error| {
+                anyhow!("{} cannot be written: {error}. Nothing was run. Name another file with --report", path.display())
+            })
+        });
         let file = file.transpose()?;
         let options = Options { seed: self.seed, quick: self.quick };
         let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -88,7 +89,7 @@ impl Bench {
         super::print(self.json, &json(&figures), terminal(&figures))?;
         match figures.failures.len() {
             0 => Ok(()),
-            n => bail!("{n} loads could not be measured"),
+            n => bail!("{n} loads could not be measured. Look at the table for why, and report it"),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use headpond_host::signals::Signals;
 use serde_json::json;
@@ -61,6 +61,15 @@ fn seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|seconds| (0.5..=600.0).contains(seconds)).ok_or_else(|| "give 0.5 to 600".into())
 }
 
+/// A demo that did not come to its end, in words: what the cause was, and what to do.
+fn ended_early(error: anyhow::Error) -> anyhow::Error {
+    let told = format!(
+        "The demo did not come to its end: {error:#}. What it had started was ended, and what it had made was removed. Run it again \
+         with --keep, and look at the daemon's log among its files"
+    );
+    error.context(told)
+}
+
 impl Demo {
     pub fn run(self) -> anyhow::Result<()> {
         let plan = self.plan()?;
@@ -76,13 +85,20 @@ impl Demo {
             process::exit(130);
         });
         // It fails now rather than in two minutes.
-        let page = fs::File::create(&self.report).with_context(|| format!("{} cannot be written", self.report.display()))?;
-        let figures = demo::play(&plan, &STOP)?;
+        let page = fs::File::create(&self.report).map_err(|error| {
+            anyhow!("{} cannot be written: {error}. Nothing was done. Name another file with --report", self.report.display())
+        })?;
+        let figures = demo::play(&plan, &STOP).map_err(ended_early)?;
         (&page).write_all(demo::page(&figures).as_bytes())?;
         self.show(&figures)?;
         match figures.failures()[..] {
             [] => Ok(()),
-            ref failures => bail!("Not as it must be: {}", failures.join("; ")),
+            ref failures => {
+                bail!(
+                    "Not as it must be: {}. Run it again while the machine does nothing else; if it stays so, report it with the page",
+                    failures.join("; ")
+                )
+            }
         }
     }
 
@@ -99,28 +115,32 @@ impl Demo {
     }
 
     fn plan(&self) -> Result<Plan, Usage> {
-        let usage = |text: &str| Usage(format!("{text}. Nothing was done"));
         let given = match (&self.disk, &self.ssds[..]) {
             (None, _) => None,
-            (Some(_), [] | [_]) => return Err(usage("Two SSDs are needed: give --ssd twice")),
+            (Some(_), [] | [_]) => {
+                return Err(Usage("Two SSDs are needed. Nothing was done. Give --ssd twice".into()));
+            }
             (Some(_), _) if !self.yes_erase => {
-                return Err(usage("What is on the devices would be erased: say --yes-erase if it may"));
+                return Err(Usage(
+                    "What is on the devices would be erased. Nothing was done. Give --yes-erase if it may be".into(),
+                ));
             }
             (Some(disk), ssds) => Some(Devices { disk: disk.clone(), modelled: false, ssds: ssds.to_vec() }),
         };
         if let Some(why) = self.file_system.and_then(FileSystem::missing) {
-            return Err(usage(&format!("No file system can be mounted here: {why}")));
+            return Err(Usage(format!("No file system can be mounted here: {why}. Nothing was done. Leave --file-system out")));
         }
         let mib = |n: u64| n << 20;
         let regions = if self.quick { [mib(256), mib(128)] } else { [mib(512), mib(256)] };
         if given.is_none() && self.size < mib(1024) {
-            return Err(usage("The disk is too small: give --size 1GiB or more"));
+            return Err(Usage("The disk is too small. Nothing was done. Give --size 1GiB or more".into()));
         }
         let seconds = self.seconds.unwrap_or(if self.quick { 0.75 } else { 2.0 });
         let var_tmp = PathBuf::from("/var/tmp");
         let default = if var_tmp.is_dir() { var_tmp } else { std::env::temp_dir() };
         let dir = std::path::absolute(self.dir.clone().unwrap_or(default));
-        let dir = dir.map_err(|error| usage(&format!("The folder cannot be used: {error}")))?;
+        let dir =
+            dir.map_err(|error| Usage(format!("The folder cannot be used: {error}. Nothing was done. Name another with --dir")))?;
         Ok(Plan {
             folder: dir.join(format!("headpond-demo-{}", process::id())),
             keep: self.keep,

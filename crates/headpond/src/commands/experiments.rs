@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use headpond_sim::experiments::{ALL, Experiment, Options, run_all};
 
@@ -47,7 +47,9 @@ impl Experiments {
         let chosen = self.chosen()?;
         // It fails now rather than in minutes.
         if let Some(dir) = &self.out {
-            fs::create_dir_all(dir).with_context(|| format!("{} cannot be made", dir.display()))?;
+            fs::create_dir_all(dir).map_err(|error| {
+                anyhow!("{} cannot be made: {error}. Nothing was run. Name another folder with --out", dir.display())
+            })?;
         }
         let old = self.markdown.as_deref().map(read).transpose()?;
         let options = Options { seed: self.seed, quick: self.quick };
@@ -64,14 +66,15 @@ impl Experiments {
             write(&dir.join("experiments.csv"), &csv(&reports))?;
         }
         if let (Some(path), Some(old)) = (&self.markdown, old) {
-            let made = markdown(&old, &reports)
-                .with_context(|| format!("{} has no marks between which the tables could be written", path.display()))?;
+            let made = markdown(&old, &reports).ok_or_else(|| {
+                anyhow!("{} has no marks between which the tables could be written. Name a file that has them", path.display())
+            })?;
             write(path, &made)?;
         }
         super::print(self.json, &json(&reports), terminal(&reports))?;
         match reports.reports.iter().filter(|r| r.outcome.is_err()).count() {
             0 => Ok(()),
-            n => bail!("{n} experiments could not be run"),
+            n => bail!("{n} experiments could not be run. Look above for why, and report it"),
         }
     }
 
@@ -82,7 +85,7 @@ impl Experiments {
         let known = |w: &&String| ALL.iter().any(|e| e.id.eq_ignore_ascii_case(w));
         if let Some(unknown) = self.which.iter().find(|w| !known(w)) {
             let all: Vec<&str> = ALL.iter().map(|e| e.id).collect();
-            return Err(Usage(format!("No experiment is called {unknown}. Nothing was run. There are: {}", all.join(", "))));
+            return Err(Usage(format!("No experiment is called {unknown}. Nothing was run. Choose from: {}", all.join(", "))));
         }
         Ok(ALL.iter().filter(|e| self.which.iter().any(|w| e.id.eq_ignore_ascii_case(w))).copied().collect())
     }
@@ -95,9 +98,10 @@ impl Experiments {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+    fs::read_to_string(path).map_err(|error| anyhow!("{} cannot be read: {error}. Name another file", path.display()))
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+    fs::write(path, text)
+        .map_err(|error| anyhow!("{} cannot be written: {error}. Name another file, or make room", path.display()))
 }

@@ -330,7 +330,7 @@ impl Replace {
             let known: Vec<String> =
                 report.members.iter().map(|m| m.path.clone().unwrap_or_else(|| m.number.to_string())).collect();
             return Err(Usage(format!(
-                "Pool {} has no cache device {}. Nothing was changed. It has: {}",
+                "Pool {} has no cache device {}. Nothing was changed. Name one that it has: {}",
                 report.pool,
                 self.old,
                 known.join(", ")

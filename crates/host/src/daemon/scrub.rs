@@ -52,7 +52,9 @@ impl Shared {
         };
         let status = self.handle.status();
         *lock(&self.scrubbing) = None;
-        result.map_err(|error| Fault::failed(format!("The scrub did not end: {error}")))?;
+        result.map_err(|error| {
+            Fault::failed(format!("The scrub did not come to its end: {error} Ask `headpond status` how the pool stands."))
+        })?;
         let status = status.ok_or_else(ended)?;
         let found = Scrub { ended: Some(seconds_since_1970()), ..found(&status) };
         let mut scrubbed = lock(&self.scrubbed);
@@ -76,7 +78,9 @@ impl Shared {
 
     fn keep(&self, scrubbed: &crate::state::Scrubbed) {
         if let Err(error) = self.state.remember_scrub(&self.pool, scrubbed) {
-            tracing::warn!("cannot remember when the pool was scrubbed: {error}; after a restart it is not known");
+            tracing::warn!(
+                "cannot remember when the pool was scrubbed: {error}; after a restart it is not known. Make room in the state folder"
+            );
         }
     }
 }
@@ -147,7 +151,7 @@ impl Schedule {
                 }
                 let to_end = || !matches!(is_ended.try_recv(), Err(mpsc::TryRecvError::Empty));
                 if let Err(fault) = shared.scrub_until(scrubs.bytes_per_second, &mut |_| (), to_end) {
-                    tracing::warn!("{fault}");
+                    tracing::warn!("a scrub that was due: {fault} Run `headpond scrub` when nothing stands in its way");
                     // Whoever cancelled it, or what stands in its way, has its reasons: not again at once.
                     let mut scrubbed = lock(&shared.scrubbed);
                     scrubbed.since = seconds_since_1970();

@@ -61,7 +61,7 @@ pub(super) fn ended() -> Fault {
 
 fn no_mode(name: &str) -> Fault {
     Fault::failed(format!(
-        "There is no mode {name:?}. Nothing was changed. The modes are write-back, write-through, write-around and pass-through."
+        "There is no mode {name:?}. Nothing was changed. Choose one of write-back, write-through, write-around and pass-through."
     ))
 }
 
@@ -72,7 +72,7 @@ impl Shared {
             let names: Vec<&str> = status.volumes.iter().map(|volume| volume.name.as_str()).collect();
             let names = if names.is_empty() { "none".into() } else { names.join(", ") };
             Fault::failed(format!(
-                "There is no volume {name} on pool {}. Nothing was changed. Its volumes are: {names}.",
+                "There is no volume {name} on pool {}. Nothing was changed. Its volumes are: {names}. Name one of them.",
                 status.pool
             ))
         })
@@ -169,7 +169,10 @@ impl Shared {
             // It had been switched to pass-through on the way; what it was is what its owner wants.
             let back = Command::SetMode { volume: number, mode: volume.mode };
             if let Err(error) = self.handle.begin(back).end() {
-                tracing::warn!("volume {name} stays in mode {}: {error}", Mode::PassThrough.name());
+                tracing::warn!(
+                    "volume {name} stays in mode {}: {error} Switch it back with `headpond mode`",
+                    Mode::PassThrough.name()
+                );
             }
             self.offer(&volume);
             return Err(fault);
@@ -187,7 +190,10 @@ impl Shared {
     fn cancel(&self, name: &str) -> Result<Value, Fault> {
         let running = lock(&self.volumes).values().find(|slot| slot.name == name).and_then(|slot| slot.running);
         let id = running.ok_or_else(|| {
-            Fault::failed(format!("Nothing that could be cancelled is under way on volume {name}. Nothing was changed."))
+            Fault::failed(format!(
+                "Nothing that could be cancelled is under way on volume {name}. Nothing was changed. \
+                 Ask `headpond status` how it stands."
+            ))
         })?;
         self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
         Ok(json!({}))

@@ -31,7 +31,7 @@ pub(super) fn of_start(events: &Journal, pool: &str) -> News {
             let what = format!(
                 "Pool {pool} is served again; its daemon had ended without a clean stop. What was acknowledged is there."
             );
-            let next = "Nothing, for the data. Why it ended is in the system's log: a power cut, a kill, or a crash that should be reported.";
+            let next = "Nothing: the data is whole. Look into the system's log for why it ended: a power cut, a kill, or a crash that should be reported.";
             tell(Level::Warning, RESTARTED, what, next)
         }
         false => tell(Level::Info, STARTED, format!("Pool {pool} is served."), "Nothing: `headpond status` shows how it stands."),
@@ -154,7 +154,11 @@ fn of_scrub(before: &Report, now: &Report, news: &mut Vec<News>) {
             "If this comes again, a cache device rots: `headpond check`, with the daemon stopped, tells which; replace it.";
         (Level::Warning, what, next)
     } else {
-        (Level::Info, format!("A scrub of pool {pool} read {read} MiB and found no damage."), "Nothing.")
+        (
+            Level::Info,
+            format!("A scrub of pool {pool} read {read} MiB and found no damage."),
+            "Nothing: all that it holds is whole.",
+        )
     };
     news.push(tell(level, "scrubbed", what, next));
 }

@@ -110,7 +110,7 @@ impl Drop for Export {
         // Once the connection is gone all I/O fails at once, so that nothing here waits for the backend.
         self.mount.abort();
         for result in [self.device.release(), self.mount.unmount()] {
-            result.unwrap_or_else(|e| tracing::warn!("{e}"));
+            result.unwrap_or_else(|e| tracing::warn!("{e}. Look at `lsblk` and `findmnt` for what was left, and unmount it"));
         }
         self.server.join();
     }

@@ -134,7 +134,7 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         if let Err(e) = self.release() {
-            tracing::warn!("{e}");
+            tracing::warn!("{e}. Look at `lsblk` and `findmnt` for what was left, and unmount it");
         }
     }
 }

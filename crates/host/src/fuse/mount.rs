@@ -105,7 +105,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(e) = self.unmount() {
-            tracing::warn!("{e}");
+            tracing::warn!("{e}. Look at `lsblk` and `findmnt` for what was left, and unmount it");
         }
     }
 }

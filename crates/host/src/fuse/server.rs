@@ -56,7 +56,10 @@ impl Completion {
         match (reply, self.expects) {
             (Ok(bufs), Expects::Data(expected)) if len(&bufs) == expected as usize => self.send_data(&bufs),
             (Ok(bufs), Expects::Data(expected)) => {
-                tracing::error!("read of {expected} bytes was answered with {}; the client gets EIO", len(&bufs));
+                tracing::error!(
+                    "read of {expected} bytes was answered with {}; the client gets EIO. Report it, with this line",
+                    len(&bufs)
+                );
                 self.send_error(Errno::IO);
             }
             (Ok(_), Expects::Written(len)) => self.send(&protocol::written(self.unique, len)),
@@ -82,7 +85,9 @@ impl Completion {
         if let Err(e) = sent
             && is_worth_a_word(e)
         {
-            tracing::error!("the kernel did not take the answer to a read of {len} bytes: {e}; the client gets EIO");
+            tracing::error!(
+                "the kernel did not take the answer to a read of {len} bytes: {e}; the client gets EIO. Look at the kernel's log"
+            );
             self.send_error(Errno::IO);
         }
     }
@@ -100,7 +105,7 @@ impl Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         if !self.answered {
-            tracing::error!("a request was dropped without an answer; the client gets EIO");
+            tracing::error!("a request was dropped without an answer; the client gets EIO. Report it, with this line");
             self.send_error(Errno::IO);
         }
     }
@@ -110,7 +115,7 @@ fn send(device: &OwnedFd, reply: &[u8]) {
     if let Err(e) = rustix::io::write(device, reply)
         && is_worth_a_word(e)
     {
-        tracing::error!("the kernel did not take an answer: {e}; its client may wait for ever");
+        tracing::error!("the kernel did not take an answer: {e}; its client may wait for ever. Restart the daemon");
     }
 }
 
@@ -146,7 +151,7 @@ impl Server {
     pub fn join(&mut self) {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread that served FUSE panicked");
+                tracing::error!("a thread that served FUSE panicked. Restart the daemon, and report it with the lines above");
             }
         }
     }
@@ -188,7 +193,9 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &SingleFile, backend: &B) {
             // Unmounted.
             Err(Errno::NODEV) => return,
             Err(e) => {
-                tracing::error!("cannot read requests from /dev/fuse: {e}; a thread that serves the volume ends");
+                tracing::error!(
+                    "cannot read requests from /dev/fuse: {e}; a thread that serves the volume ends. Restart the daemon"
+                );
                 return;
             }
         };

@@ -83,7 +83,12 @@ impl<D: AsRef<[u8]>> Completion<D> {
                 if len == length as usize {
                     (replies.data(cookie, offset, length), data)
                 } else {
-                    tracing::error!(offset, length, got = len, "a read brought the wrong length");
+                    tracing::error!(
+                        offset,
+                        length,
+                        got = len,
+                        "a read brought the wrong length; its client gets EIO. Report it, with this line"
+                    );
                     (replies.error(cookie, Errno::Io), Vec::new())
                 }
             }
@@ -96,7 +101,10 @@ impl<D: AsRef<[u8]>> Completion<D> {
 impl<D> Drop for Completion<D> {
     fn drop(&mut self) {
         if let Some(Pending { to, replies, request, permit }) = self.0.take() {
-            tracing::error!(offset = request.offset, "a request was dropped without an answer");
+            tracing::error!(
+                offset = request.offset,
+                "a request was dropped without an answer; its client gets EIO. Report it, with this line"
+            );
             let header = replies.error(request.cookie, Errno::Io);
             let _ = to.send(Reply { header, data: Vec::new(), _permit: permit });
         }
@@ -281,14 +289,14 @@ fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend
             Ok((stream, _)) => Arc::new(stream),
             Err(error) => {
                 drop(open);
-                tracing::warn!(%error, "cannot accept an NBD client; trying again");
+                tracing::warn!(%error, "cannot accept an NBD client. Look at the limit of open files, if it comes again");
                 // Out of descriptors or memory: to try at once would only burn time.
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
         if open.streams.len() >= limits.connections {
-            tracing::warn!(limits.connections, "too many NBD connections; closed the newest");
+            tracing::warn!(limits.connections, "too many NBD connections; closed the newest. Close some that are not needed");
             continue;
         }
         let id = open.next;
@@ -305,7 +313,7 @@ fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend
             }
         });
         if let Err(error) = spawned {
-            tracing::warn!(%error, "no thread for an NBD client; closed its connection");
+            tracing::warn!(%error, "no thread for an NBD client; closed its connection. Look at the limits of threads and memory");
         }
     }
 }

@@ -48,7 +48,9 @@ pub enum RepairError {
     Cancelled { done: u64, save: PathBuf },
     #[error("{path} cannot be read: {source}. Nothing was changed. Name the file that the repair was given with --save")]
     NoSave { path: PathBuf, source: io::Error },
-    #[error("{path} is no file of a repair, or it is damaged (line {line}: {why}). Nothing was changed")]
+    #[error(
+        "{path} is no file of a repair, or it is damaged (line {line}: {why}). Nothing was changed. Name the file that the repair was given with --save"
+    )]
     BadSave { path: PathBuf, line: usize, why: String },
     #[error(
         "Member {member} of pool {pool}, which the repair had changed, was not named. Nothing was changed. Name all devices that it changed"
@@ -56,7 +58,7 @@ pub enum RepairError {
     NotNamed { member: String, pool: String },
     #[error(
         "{path} was written to at byte {offset} since it was repaired: to put back what was there before would damage it. \
-         Nothing was changed. A repaired pool that has been served cannot be put back"
+         Nothing was changed. Keep it as it is: a repaired pool that has been served cannot be put back"
     )]
     Changed { path: PathBuf, offset: u64 },
 }

@@ -78,8 +78,8 @@ pub enum WritebackError {
     )]
     Changed { path: PathBuf, volume: String },
     #[error(
-        "{why} Nothing was written. If what is missing is gone for good, --without-missing writes what these devices hold, and does not \
-         change them. What may be lost by it: {lost}"
+        "{why} Nothing was written. If what is missing is gone for good: give --without-missing, which writes what these devices hold, and does \
+         not change them. What may be lost by it: {lost}"
     )]
     NotProven { why: String, lost: String },
     #[error("{0} Nothing was written to a disk.")]

@@ -320,7 +320,7 @@ impl Device {
             }
             if let Err(error) = fs::write(self.attribute(name), value.to_string()) {
                 let wrong = format!("cannot set {name} of {} to {value}: {error}", block_device(self.id));
-                self.warnings.push(Error::new(wrong, "It works, only slower"));
+                self.warnings.push(Error::new(wrong, "It works, only slower. Set it by hand if that matters"));
             }
         }
     }
@@ -368,7 +368,10 @@ impl Device {
         self.char_device = None;
         drop(ours);
         if let Err(error) = self.control.delete(id) {
-            tracing::warn!("{} was stopped, and its number is not free again: {error}", block_device(id));
+            tracing::warn!(
+                "{} was stopped, and its number is not free again: {error}. Close what still has it open",
+                block_device(id)
+            );
         }
         Ok(())
     }

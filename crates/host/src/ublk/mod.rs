@@ -140,7 +140,7 @@ pub fn prepare_process() {
     if let Err(error) = namespace::leave() {
         tracing::warn!(
             "no mount namespace of our own: {error}; if the daemon is the last process in its namespace and is killed, it may \
-             hang unmounting its own volume"
+             hang unmounting its own volume. Give it CAP_SYS_ADMIN"
         );
     }
     // Under a limit, what is allocated later would fail, and not only stay unlocked.

@@ -55,7 +55,10 @@ fn remove_those_on_ublk() {
         if let Err(error) = unmount(&mount.point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
             && !matches!(error, Errno::INVAL | Errno::NOENT)
         {
-            tracing::warn!("{} stays in the daemon's own namespace: {error}", mount.point.display());
+            tracing::warn!(
+                "{} stays mounted in the daemon's own namespace: {error}. Restart the daemon before you unmount it",
+                mount.point.display()
+            );
         }
     }
 }

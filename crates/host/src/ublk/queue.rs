@@ -245,7 +245,10 @@ impl<B: Backend> Attending<B> {
     fn request(&mut self, held: Held) {
         let descriptor = self.descriptors.of(&held);
         let Ok(io) = Io::decode(&descriptor) else {
-            tracing::error!(?descriptor, "the kernel sent a request that is not understood; its client gets EIO");
+            tracing::error!(
+                ?descriptor,
+                "the kernel sent a request that is not understood; its client gets EIO. Report it, with this line"
+            );
             self.commit(held, -libc::EIO);
             return;
         };
@@ -255,7 +258,9 @@ impl<B: Backend> Attending<B> {
             Io::Write { sector, fua, .. } => match self.take_payload(&held, io.payload()) {
                 Ok(data) => Request::Write { sector, data, fua },
                 Err(error) => {
-                    tracing::error!("the payload of a write at sector {sector} could not be taken: {error}; its client gets EIO");
+                    tracing::error!(
+                        "the payload of a write at sector {sector} could not be taken: {error}; its client gets EIO. Look at the kernel's log"
+                    );
                     self.commit(held, -libc::EIO);
                     return;
                 }
@@ -278,7 +283,9 @@ impl<B: Backend> Attending<B> {
             (Ok(bufs), Io::Read { sector, .. }) => match self.give_payload(&held, io.payload(), &bufs) {
                 Ok(()) => io.success(),
                 Err(error) => {
-                    tracing::error!("the payload of a read at sector {sector} was not taken: {error}; its client gets EIO");
+                    tracing::error!(
+                        "the payload of a read at sector {sector} was not taken: {error}; its client gets EIO. Look at the kernel's log"
+                    );
                     -libc::EIO
                 }
             },

@@ -41,7 +41,7 @@ fn one(pool: &Pool<'_>, volume: &VolumeEntry, page: u32, say: Tell<'_>) -> Resul
         )
         .of(&volume.name)
         .means("All its regions count as dirty and as written past the cache: clean data of them is dropped at a start. No data is lost")
-        .next("The next start writes the page anew"));
+        .next("Nothing: the next start writes the page anew"));
     };
     for c in &copies {
         let Some(device) = pool.device(c.member) else { continue };

@@ -228,7 +228,7 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
         "record-unfinished" => (
             "a record at the end of the log is not whole on this copy",
             "It was being written when the daemon ended, or was damaged since. The other copy is whole. No data is lost",
-            "The next start completes it",
+            "Nothing: the next start completes it",
         ),
         "record-data-torn" => (
             "data of a record at the end of the log does not match its checksum",
@@ -239,7 +239,7 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
         "record-header-damaged" => (
             "the header of a record is not whole on this copy",
             "The other copy has it. No data is lost",
-            "The next start of the pool reads the other copy",
+            "Nothing: the next start of the pool reads the other copy",
         ),
         "record-torn" => (
             "a record's header is not whole",
@@ -260,7 +260,7 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
         "data-damaged" => (
             "data does not match its checksum on this copy",
             "The other copy is whole, and is read. No data is lost",
-            "The next read from this copy puts it right",
+            "Nothing: the next read from this copy puts it right",
         ),
         "dirty-data-damaged" => (
             "dirty data does not match its checksum",

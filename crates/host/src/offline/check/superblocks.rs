@@ -102,7 +102,7 @@ fn copies(pool: &Pool<'_>, n: usize, device: &Device, own: &Superblock, say: Tel
         say(Finding::new(level, "superblock-behind", what)
             .at(path, Some(own.member), device.slot_at[(newest.sequence % 2) as usize], SECTOR)
             .means("The newest one, on another device, counts. No data is lost")
-            .next("The next start writes all of them anew"))?;
+            .next("Nothing: the next start writes all of them anew"))?;
     }
     Ok(())
 }
