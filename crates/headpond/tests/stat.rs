@@ -22,7 +22,9 @@ fn without_an_interval_there_is_one_line_of_averages_since_the_start() {
     let happened = |rate: &Value| (rate.as_f64().unwrap() * value["seconds"].as_f64().unwrap()).round();
     assert_eq!((happened(&value["reads"]["per_second"]), happened(&value["writes"]["per_second"])), (9.0, 8.0), "{value}");
     assert_eq!(happened(&value["writes"]["bytes_per_second"]), 8.0 * 4096.0);
-    assert_eq!((happened(&value["flushes_per_second"]), value["dirty_bytes"].as_u64()), (1.0, Some(8 * 4096)));
+    assert_eq!(happened(&value["flushes_per_second"]), 1.0);
+    // On a slow machine the disk has been idle for long enough that it may be clean by now.
+    assert!(value["dirty_bytes"].as_u64().is_some_and(|dirty| dirty <= 8 * 4096), "{value}");
     let fate = |name: &str| value["fates"].as_array().unwrap().iter().find(|fate| fate["fate"] == name).unwrap().clone();
     assert_eq!((happened(&fate("hit")["per_second"]), happened(&fate("absorbed")["per_second"])), (8.0, 8.0));
     assert!(value["read_ms"].as_f64().unwrap() > 0.0 && value["members"].as_array().unwrap().len() == 2, "{value}");
