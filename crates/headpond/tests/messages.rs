@@ -518,7 +518,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 19] = [
+const PASSED_ON: [(&str, &str, &str); 17] = [
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
         "headpond/src/commands/serve.rs",
@@ -528,8 +528,6 @@ const PASSED_ON: [(&str, &str, &str); 19] = [
     ("host/src/control.rs", "(cannot be seen)", "where faults are made from what callers say, each of which is looked at"),
     ("host/src/daemon/members.rs", "was not added: {error}", "ends in the engine's own message"),
     ("host/src/daemon/members.rs", "was not removed: {error}", "ends in the engine's own message"),
-    ("host/src/daemon/members.rs", "has no cache device {name} in sync", "the names to choose from are the next step"),
-    ("host/src/daemon/members.rs", "is being added or removed", "what was to be ended is not there: there is nothing to do"),
     ("host/src/daemon/service.rs", "{error}.", "a backing device's own message"),
     ("host/src/daemon/service.rs", "was not attached: {error}", "has the engine's own message"),
     (

@@ -77,7 +77,7 @@ impl Shared {
                 format!("{}{place}", member.number)
             });
             Fault::failed(format!(
-                "Pool {} has no cache device {name} in sync. Nothing was changed. It has: {}.",
+                "Pool {} has no cache device {name} in sync. Nothing was changed. Name one that it has: {}.",
                 status.pool,
                 all.collect::<Vec<_>>().join(", ")
             ))
@@ -110,7 +110,7 @@ impl Shared {
     /// Ends the change of members that is under way; whoever began it is told.
     pub(super) fn cancel_members(&self) -> Result<Value, Fault> {
         let id: Option<CommandId> = *self.changing_members.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = id.ok_or_else(|| Fault::failed("No cache device is being added or removed. Nothing was changed."))?;
+        let id = id.ok_or_else(|| Fault::failed("No cache device is being added or removed. Nothing was changed. `headpond pool add` and `headpond pool remove` begin it."))?;
         self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
         Ok(json!({}))
     }
