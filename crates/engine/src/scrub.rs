@@ -58,8 +58,10 @@ pub(crate) async fn run<B: Buf>(core: &Rc<Core<B>>, bytes_per_second: u64, cance
     *core.scrub.borrow_mut() = Scrub { running: true, ..Scrub::default() };
     let round = Round { core: core.clone(), cancel, bytes_per_second, begun: core.now() };
     let result = round.everything().await;
+    // What is called repaired is so after a power cut too, however the round ended.
+    let flushed = durable(core).await.map_err(|_| CommandError::NoMembers);
     core.scrub.borrow_mut().running = false;
-    result
+    result.and(flushed)
 }
 
 struct Round<'a, B: Buf> {
@@ -82,8 +84,7 @@ impl<B: Buf> Round<'_, B> {
             self.segment(n).await?;
             self.core.scrub.borrow_mut().done += 1;
         }
-        // What is called repaired is so after a power cut too.
-        durable(&self.core).await.map_err(|_| CommandError::NoMembers)
+        Ok(())
     }
 
     /// So many bytes were read: goes on when they were due.
@@ -96,7 +97,7 @@ impl<B: Buf> Round<'_, B> {
         let due = (u128::from(read) * 1_000_000_000).checked_div(u128::from(self.bytes_per_second)).unwrap_or(0);
         let due = self.begun.saturating_add(due as u64);
         loop {
-            if self.cancel.wanted() {
+            if self.cancel.wanted() || self.core.stopping.get() {
                 return Err(CommandError::Cancelled);
             }
             let ahead = due.saturating_sub(self.core.now());
@@ -179,12 +180,14 @@ impl<B: Buf> Round<'_, B> {
             }
             self.pace(2 * INTENT_PAGE_BYTES as u64).await?;
         }
-        // A volume that was detached meanwhile has none.
-        let attached = self.core.volume(volume.number).is_some_and(|v| Rc::ptr_eq(&v, volume));
-        if damaged > 0 && attached {
-            self.found(damaged);
+        self.found(damaged);
+        // One that is being detached is left alone: its pages may soon be another volume's. One that is written waits to be.
+        if damaged > 0 && volume.serving.get() {
             self.core.mark(Mark::ScrubRewritesIntent);
+            volume.requests.set(volume.requests.get() + 1);
             volume.intent.rewrite(&self.core, volume).await;
+            volume.requests.set(volume.requests.get() - 1);
+            volume.requests_changed.notify();
             self.repaired(damaged);
         }
         Ok(())

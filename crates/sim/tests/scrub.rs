@@ -1,7 +1,7 @@
 //! Scrub finds every damage that was planted, mends what can be mended, and names what cannot.
 
 use headpond_engine::format::{INTENT_PAGE_BYTES, PAGE_BYTES};
-use headpond_engine::{Command, CommandError, CommandId, Device, Scrub};
+use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp, Scrub};
 use headpond_sim::scene::{Scene, Stage};
 
 const MEMBER: Device = Device::Member(0);
@@ -201,4 +201,52 @@ fn writes_beside_it_are_not_taken_for_damage() {
         s.answered();
         s.end();
     }
+}
+
+/// What a scrub repaired before it was cancelled stays repaired when the power goes.
+#[test]
+fn what_was_repaired_before_it_was_cancelled_is_flushed() {
+    let mut s = pool("a scrub cancelled after a repair", Stage::default());
+    spoil(&mut s, dirty(0), 0);
+    let id = s.world.command(Command::Scrub { bytes_per_second: 64 << 10 });
+    s.until("it has repaired something", |w| w.engine.as_ref().is_some_and(|e| e.status().scrub.repaired > 0));
+    s.obey(Command::Cancel(CommandId(id)));
+    assert_eq!(s.end_of(id), Err(CommandError::Cancelled));
+    s.lose_power();
+    assert_eq!(scrub(&mut s).damaged, 0);
+    s.end();
+}
+
+/// The pages may be another volume's as soon as this one is gone.
+#[test]
+fn a_volume_is_not_detached_while_its_intent_pages_are_written_anew() {
+    let mut s = pool("detached under a scrub", Stage::default());
+    s.write(200_000, 1024);
+    s.rest();
+    s.destage();
+    let intent = s.stage.layout().intent(0, 0);
+    s.rot(MEMBER, intent..intent + 2 * INTENT_PAGE_BYTES as u64);
+    s.hold_back(move |device, op| {
+        matches!((device, op), (Device::Member(_), DeviceOp::Write { offset, .. }) if *offset / INTENT_PAGE_BYTES as u64 == intent / INTENT_PAGE_BYTES as u64)
+    });
+    let scrubs = s.world.command(Command::Scrub { bytes_per_second: 0 });
+    s.until_held();
+    let detaches = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+    s.pass(1_000_000_000);
+    assert_eq!(s.world.command_result(detaches), None);
+    s.let_go();
+    s.ends_well(detaches);
+    s.ends_well(scrubs);
+    s.world.check_disk(0);
+    s.check();
+}
+
+/// A daemon that is told to end does not wait for a scrub of hours.
+#[test]
+fn a_clean_end_ends_it() {
+    let mut s = pool("a clean end under a scrub", Stage::default());
+    let id = s.world.command(Command::Scrub { bytes_per_second: 1 << 10 });
+    s.pass(100_000_000);
+    s.obey(Command::Stop);
+    assert_eq!(s.end_of(id), Err(CommandError::Cancelled));
 }

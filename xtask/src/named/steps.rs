@@ -180,7 +180,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a repair called done before it is flushed",
         story: "A scrub reports what it repaired; the power goes, and it is as damaged as before.",
-        edits: &[Edit { file: "scrub.rs", old: "durable(&self.core).await.map_err(|_| CommandError::NoMembers)", new: "Ok(())" }],
+        edits: &[Edit { file: "scrub.rs", old: "durable(core).await.map_err(|_| CommandError::NoMembers)", new: "Ok(())" }],
     },
     Mistake {
         name: "a flush that failed under a write, forgotten",

@@ -16,6 +16,8 @@ use crate::report::{LostRange, Scrub};
 
 /// How often it is looked whether one is due.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long after one that did not come to its end it is tried again.
+const AGAIN: Duration = Duration::from_secs(86400);
 
 impl Shared {
     /// Reads everything once; ends when that is done. What it found stays in the report.
@@ -143,18 +145,20 @@ impl Schedule {
         let (end, is_ended) = mpsc::channel::<()>();
         let shared: Weak<Shared> = Arc::downgrade(shared);
         let body = move || {
+            let mut not_before: Option<Instant> = None;
             while matches!(is_ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
                 let Some(shared) = shared.upgrade() else { return };
-                let due = lock(&shared.scrubbed).since.saturating_add(scrubs.every.as_secs());
-                if seconds_since_1970() < due {
+                // A clock that was set back does not put it off for ever.
+                let now = seconds_since_1970();
+                let due = lock(&shared.scrubbed).since.min(now).saturating_add(scrubs.every.as_secs());
+                if now < due || not_before.is_some_and(|at| Instant::now() < at) {
                     continue;
                 }
                 let to_end = || !matches!(is_ended.try_recv(), Err(mpsc::TryRecvError::Empty));
                 if let Err(fault) = shared.scrub_until(scrubs.bytes_per_second, &mut |_| (), to_end) {
                     tracing::warn!("a scrub that was due: {fault} Run `headpond scrub` when nothing stands in its way");
                     // Whoever cancelled it, or what stands in its way, has its reasons: not again at once.
-                    let mut scrubbed = lock(&shared.scrubbed);
-                    scrubbed.since = seconds_since_1970();
+                    not_before = Some(Instant::now() + AGAIN);
                 }
             }
         };

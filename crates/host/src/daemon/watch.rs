@@ -157,7 +157,7 @@ fn of_scrub(before: &Report, now: &Report, news: &mut Vec<News>) {
         (
             Level::Info,
             format!("A scrub of pool {pool} read {read} MiB and found no damage."),
-            "Nothing: all that it holds is whole.",
+            "Nothing: all that was read is whole.",
         )
     };
     news.push(tell(level, "scrubbed", what, next));
