@@ -256,4 +256,27 @@ pub const MISTAKES: &[Mistake] = &[
             new: "!is_there || generation == u64::MAX",
         }],
     },
+    Mistake {
+        name: "a preload that writes do not spoil",
+        story: "A write meets what is being read from the disk for the cache, and is hidden by what the disk had before.",
+        edits: &[Edit { file: "preload.rs", old: "    volume.fills.borrow_mut().push(fill.clone());\n", new: "" }],
+    },
+    Mistake {
+        name: "a preload of what is being written",
+        story: "A write past the cache was under way already when the preload read the disk: what it read is older, and stays.",
+        edits: &[Edit {
+            file: "preload.rs",
+            old: "    if volume.is_being_written(&blocks) {\n        return None;\n    }\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "a preload that knew what is missing before it waited",
+        story: "What was written in the wait is in the cache, and the disk's older data comes over it.",
+        edits: &[Edit {
+            file: "preload.rs",
+            old: "    let missing = missing(volume, batch);\n",
+            new: "    let missing = missing(volume, batch);\n    core.exec.sleep(1_000_000).await;\n",
+        }],
+    },
 ];

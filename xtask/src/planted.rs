@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const FROM: u64 = 1;
 /// Mistakes that need what few seeds draw: the hunt takes only those that have drawn it, or is in the small geometry, and begins at the
 /// seed named here where even that is rare.
-const DRAWN: [(&str, &[&str], u64); 36] = [
+const DRAWN: [(&str, &[&str], u64); 39] = [
     ("a read that does not follow what was moved", &["small", "joins"], FROM),
     ("a superblock that is not flushed", &["small"], FROM),
     ("two superblocks at once", &["small"], FROM),
@@ -58,6 +58,9 @@ const DRAWN: [(&str, &[&str], u64); 36] = [
     ("a checkpoint that flushes those alone that hold it", &["small", "joins"], 141_556_600),
     ("a witness's word that nobody else has heard left standing", &["small", "joins"], FROM),
     ("a full cache device that keeps the others from being used", &["small", "joins"], FROM),
+    ("a preload that writes do not spoil", &["small", "preloads"], FROM),
+    ("a preload of what is being written", &["small", "preloads"], FROM),
+    ("a preload that knew what is missing before it waited", &["small", "preloads"], FROM),
 ];
 /// Seeds that a mistake is given.
 const SEEDS: u64 = 12_000;

@@ -9,9 +9,11 @@ use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
+use crate::policy::pins::Pins;
 use crate::policy::route::Route;
 use crate::policy::streams::Streams;
 use crate::policy::window::Window;
+use crate::preload::Preload;
 use crate::ranges::RangeLocks;
 use crate::scrub::Scrub;
 use crate::segments::Segments;
@@ -156,6 +158,11 @@ pub(crate) struct Volume<B: Buf> {
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,
     pub work: Signal<B>,
+    /// What is pinned, how often that has changed, and up to where it was looked whether all of it is there.
+    pub pins: RefCell<Pins>,
+    pub pins_changed: Cell<u64>,
+    pub pins_at: Cell<u64>,
+    pub preload: Cell<Preload>,
     pub stats: RefCell<VolumeStats>,
 }
 
@@ -190,6 +197,11 @@ impl<B: Buf> Volume<B> {
     /// Whether a request is changing anything in `blocks`.
     pub fn is_being_written(&self, blocks: &Range<u64>) -> bool {
         self.writing.borrow().iter().any(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end)
+    }
+    /// Whether all blocks that a range of grid sectors touches are pinned.
+    pub fn is_pinned(&self, range: &Range<u64>) -> bool {
+        let pins = self.pins.borrow();
+        !pins.is_empty() && pins.contains(&Self::blocks(range))
     }
     /// Clients have left the disk alone for `idle` nanoseconds.
     pub fn disk_idle(&self, now: u64, idle: u64) -> bool {
@@ -231,6 +243,9 @@ pub(crate) struct Core<B: Buf> {
     /// Places on members that are being repaired: member, slot, first sector.
     pub repairing: RefCell<BTreeSet<(u8, u32, u32)>>,
     pub scrub: RefCell<Scrub>,
+    /// Blocks pinned on all volumes.
+    pub pinned: Cell<u64>,
+    pub pins_signal: Signal<B>,
     pub stats: RefCell<PoolStats>,
 }
 
@@ -316,7 +331,7 @@ impl<B: Buf> Core<B> {
         self.dirty_percent_of(&self.segments.borrow(), &self.pool.borrow())
     }
     pub fn dirty_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
-        let total = u64::from(segments.total_sets(pool.copies_now())) * u64::from(self.settings.dirty_percent) / 100;
+        let total = self.sets_for_dirty(segments, pool);
         let of_segments = segments.dirty_segments() * 100 / total.max(1);
         // Fragments can fill the map before their data fills the segments.
         let of_pieces = segments.dirty * 100 / (self.most_pieces_of(pool) * 9 / 10).max(1);
@@ -325,8 +340,19 @@ impl<B: Buf> Core<B> {
     /// The same of the dirty data alone, without the space beside it that is free only when its segment is.
     pub fn live_percent(&self) -> u32 {
         let (segments, pool) = (self.segments.borrow(), self.pool.borrow());
-        let sectors = u64::from(segments.total_sets(pool.copies_now())) * u64::from(pool.segment_sectors());
-        (segments.dirty_sectors * 100 / (sectors * u64::from(self.settings.dirty_percent) / 100).max(1)).min(200) as u32
+        let sectors = self.sets_for_dirty(&segments, &pool) * u64::from(pool.segment_sectors());
+        (segments.dirty_sectors * 100 / sectors.max(1)).min(200) as u32
+    }
+    /// Segments, each with its copies, that may hold dirty data: a share of those that what is pinned leaves.
+    fn sets_for_dirty(&self, segments: &Segments, pool: &Pool) -> u64 {
+        let copies = pool.copies_now();
+        let pinned = (self.pinned.get() * BLOCK_SECTORS).div_ceil(u64::from(pool.segment_sectors()).max(1));
+        let left = u64::from(segments.total_sets(copies)).saturating_sub(pinned.div_ceil(copies.max(1) as u64));
+        left * u64::from(self.settings.dirty_percent) / 100
+    }
+    /// Blocks that are pinned, on all volumes.
+    pub fn pinned_blocks(&self) -> u64 {
+        self.pinned.get()
     }
     /// How near the space for dirty data is to its end.
     pub fn room(&self) -> Room {

@@ -19,12 +19,13 @@ use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
 use crate::status::{MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
-use crate::{checkpoint, destage, joining, read, recovery, scrub, space};
+use crate::{checkpoint, destage, joining, preload, read, recovery, scrub, space};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::ops::Range;
 use headpond_format::{Class, INTENT_PAGE_BYTES, IntentPage, MAX_VOLUMES, MemberState, Mode, VolumeEntry};
 
 /// Blocks of each volume compared with its disk at a start.
@@ -109,6 +110,8 @@ impl<B: Buf> Engine<B> {
             checkpoint_begins: Cell::new(false),
             marks_held: Cell::new(0),
             scrub: RefCell::default(),
+            pinned: Cell::new(0),
+            pins_signal: Signal::new(&exec),
             stopping: Cell::new(false),
             reading: RefCell::new(reading),
             repairing: RefCell::default(),
@@ -239,6 +242,17 @@ impl<B: Buf> Engine<B> {
         self.core.exec.marks.get()
     }
 
+    /// What is pinned on a volume, in its sectors, in order.
+    #[must_use]
+    pub fn pinned(&self, volume: u16) -> Vec<Range<u64>> {
+        let Some(v) = self.core.volume(volume) else { return Vec::new() };
+        let sectors = |b: Range<u64>| {
+            let start = (b.start * BLOCK_SECTORS).saturating_sub(v.shift);
+            start..(b.end * BLOCK_SECTORS - v.shift).min(v.sectors)
+        };
+        v.pins.borrow().iter().map(sectors).collect()
+    }
+
     /// The segment table: for checkers.
     pub fn each_segment(&self, mut f: impl FnMut(u32, &crate::segments::Segment)) {
         self.core.segments.borrow().iter().for_each(|(n, s)| f(n, s));
@@ -340,6 +354,10 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         losses: Cell::new(0),
         losses_told: Cell::new(0),
         work: Signal::new(exec),
+        pins: RefCell::default(),
+        pins_changed: Cell::new(0),
+        pins_at: Cell::new(0),
+        preload: Cell::default(),
         stats: RefCell::default(),
     })
 }
@@ -402,6 +420,7 @@ async fn start<B: Buf>(
     }
     core.exec.spawn(space::run(core.clone()));
     core.exec.spawn(checkpoint::run(core.clone()));
+    core.exec.spawn(preload::keep(core.clone()));
     core.exec.spawn(watch(core.clone()));
     core.want_checkpoint();
     Ok(())
@@ -491,6 +510,9 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         Command::AddMember { member, id, bytes } => joining::add(core, member, id, bytes, cancel).await,
         Command::RemoveMember { member } => joining::remove(core, member, cancel).await,
         Command::Scrub { bytes_per_second } => scrub::run(core, bytes_per_second, cancel).await,
+        Command::Preload { volume, ranges } => preload::preload(core, &find(volume)?, &ranges, cancel).await,
+        Command::Pin { volume, ranges } => preload::pin(core, &find(volume)?, &ranges),
+        Command::Unpin { volume, ranges } => preload::unpin(core, &find(volume)?, &ranges),
         Command::Checkpoint => checkpoint_now(core).await,
         Command::Stop => stop(core).await,
         Command::Cancel(_) => Ok(()),
@@ -678,7 +700,9 @@ async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: boo
     v.clean_log.seal(core);
     core.segments.borrow_mut().settle();
     core.volumes.borrow_mut().remove(&v.number);
+    core.pinned.set(core.pinned.get() - v.pins.borrow().blocks());
     if !core.write_superblock().await {
+        core.pinned.set(core.pinned.get() + v.pins.borrow().blocks());
         core.volumes.borrow_mut().insert(v.number, v.clone());
         v.serving.set(true);
         return Err(CommandError::NoMembers);
@@ -774,6 +798,8 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                     destaging: v.destaging.get(),
                     destage_failures: v.destage_failures.get(),
                     requests: v.requests.get(),
+                    pinned_blocks: v.pins.borrow().blocks(),
+                    preload: v.preload.get(),
                     stats: v.stats.borrow().clone(),
                 }
             })

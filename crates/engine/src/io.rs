@@ -252,6 +252,28 @@ pub enum Command {
         /// The most it reads; zero: as fast as the cache devices answer.
         bytes_per_second: u64,
     },
+    /// Read what is missing of these ranges of a volume's sectors into the cache.
+    Preload {
+        /// The volume.
+        volume: u16,
+        /// What to read.
+        ranges: Vec<Range<u64>>,
+    },
+    /// Keep the blocks of these ranges of sectors in the cache, from now on until the engine ends. What of them is missing
+    /// is brought while the disk is idle.
+    Pin {
+        /// The volume.
+        volume: u16,
+        /// What to keep.
+        ranges: Vec<Range<u64>>,
+    },
+    /// Keep them no longer.
+    Unpin {
+        /// The volume.
+        volume: u16,
+        /// What to let go when its time comes.
+        ranges: Vec<Range<u64>>,
+    },
     /// Take a checkpoint now.
     Checkpoint,
     /// End cleanly. No request is answered any more.
@@ -305,6 +327,20 @@ pub enum CommandError {
     MembersBusy,
     /// A scrub is under way.
     ScrubBusy,
+    /// Something is being preloaded on the volume.
+    PreloadBusy,
+    /// The volume is in pass-through: nothing of it is cached.
+    PassThrough,
+    /// More than may be preloaded at once, or pinned in all.
+    TooMuch {
+        /// The most that may be, in bytes.
+        most_bytes: u64,
+    },
+    /// A range is empty, or goes beyond the volume's end.
+    OutsideVolume {
+        /// The volume's size in sectors.
+        sectors: u64,
+    },
 }
 
 impl fmt::Display for CommandError {
@@ -353,6 +389,21 @@ impl fmt::Display for CommandError {
             CommandError::ScrubBusy => {
                 f.write_str("A scrub of this pool is under way already. Nothing was changed. Wait for its end, or cancel it.")
             }
+            CommandError::PreloadBusy => f.write_str(
+                "Something is being preloaded on this volume already. Nothing was changed. Wait for its end, or cancel it.",
+            ),
+            CommandError::PassThrough => f.write_str(
+                "The volume is in pass-through, in which nothing is cached. Nothing was changed. Switch its mode with `headpond mode` first.",
+            ),
+            CommandError::TooMuch { most_bytes } => write!(
+                f,
+                "That is more than {most_bytes} bytes, half of what the cache devices hold, or in too many pieces. Nothing was changed. Name less; or unpin what need not be kept, or add a cache device."
+            ),
+            CommandError::OutsideVolume { sectors } => write!(
+                f,
+                "A range is empty or goes beyond the volume's {} bytes. Nothing was changed. Name ranges inside it.",
+                sectors * SECTOR
+            ),
             CommandError::NoMembers => f.write_str(
                 "Too few cache devices and votes are left for this. Data on the disk is as it was. Bring the missing devices back.",
             ),

@@ -86,6 +86,14 @@ marks! {
     ScrubHasNoRoom,
     /// A scrub finds dirty data of which no copy is whole.
     ScrubFindsLost,
+    /// What was to be preloaded was being written, or there was no room for it: it is tried again.
+    PreloadWaits,
+    /// Pinned data in a segment that is evicted was written to another first.
+    PinnedCarriedOver,
+    /// There was no room to carry pinned data over: it is brought from the disk again, later.
+    PinnedLetGo,
+    /// Pinned data that was missing was brought from the disk.
+    PinnedBroughtBack,
     /// A write waits for destage to win space.
     WriteWaitsForRoom,
     /// There is no room, and not for dirty data: destage would win none.

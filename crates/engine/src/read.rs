@@ -84,7 +84,7 @@ pub(crate) async fn read<B: Buf>(
             core.mark(Mark::LostRangeFails);
             return Err(RequestError::Io);
         }
-        let fills = if admits(core, volume, sectors, stream) { register(volume, &plan.missing) } else { Vec::new() };
+        let fills = if admits(core, volume, &range, stream) { register(volume, &plan.missing) } else { Vec::new() };
         core.mark_if(fills.iter().any(Option::is_none), Mark::FillKeptOut);
         let version = if fills.is_empty() { 0 } else { core.next_version() };
         let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume));
@@ -341,12 +341,11 @@ fn count<B: Buf>(volume: &Volume<B>, plan: &Plan, bytes: u64, stream: bool) {
     count.add(bytes);
 }
 
-/// Whether a miss of this size is to be admitted.
-fn admits<B: Buf>(core: &Core<B>, volume: &Volume<B>, sectors: u64, stream: bool) -> bool {
-    let mode = volume.mode.get();
-    mode != Mode::PassThrough
-        && !stream
-        && sectors * 512 <= core.settings.admit_bytes
+/// Whether what a read of this range misses is to be admitted: of what is pinned always.
+fn admits<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, stream: bool) -> bool {
+    let wanted = !stream && (range.end - range.start) * 512 <= core.settings.admit_bytes;
+    volume.mode.get() != Mode::PassThrough
+        && (wanted || volume.is_pinned(range))
         && !core.stopping.get()
         && core.room_for_clean(volume)
 }

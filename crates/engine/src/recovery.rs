@@ -8,7 +8,7 @@ use crate::intent::Bit;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
-use crate::segments::{Segment, SegmentState};
+use crate::segments::{Looked, Segment, SegmentState};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -127,6 +127,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
                     dirty: 0,
                     pins: 0,
                     referenced: false,
+                    looked: Looked::default(),
                     needed_by: 0,
                     marks: false,
                     blocks: Vec::new(),

@@ -17,6 +17,17 @@ pub enum SegmentState {
     Limbo,
 }
 
+/// What was found when it was last looked how much of a segment is pinned.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Looked {
+    /// How often the volume's pins had changed by then.
+    pub changed: u64,
+    /// Pieces that were live.
+    pub live: u32,
+    /// Whether most of them were pinned.
+    pub mostly: bool,
+}
+
 /// A segment.
 #[derive(Clone, Debug)]
 pub struct Segment {
@@ -40,6 +51,8 @@ pub struct Segment {
     pub pins: u32,
     /// Has been read since the clock hand last passed.
     pub referenced: bool,
+    /// How much of it is pinned.
+    pub looked: Looked,
     /// The number of checkpoints begun when it last got a mark or became limbo: only a later one frees it.
     pub needed_by: u64,
     /// Whether it holds marks, which the map does not count.
@@ -206,6 +219,7 @@ impl Segments {
             dirty: 0,
             pins: 0,
             referenced: false,
+            looked: Looked::default(),
             needed_by: 0,
             marks: false,
             blocks: Vec::new(),
@@ -247,6 +261,7 @@ impl Segments {
                 dirty: 0,
                 pins: 0,
                 referenced: false,
+                looked: Looked::default(),
                 needed_by: 0,
                 marks: false,
                 blocks: Vec::new(),

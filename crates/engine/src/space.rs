@@ -7,6 +7,7 @@ use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
+use crate::preload::{carry_over, is_evictable, is_mostly_pinned};
 use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
 use alloc::rc::Rc;
@@ -108,8 +109,9 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
 
 /// One step towards more room; `false` if there is nothing to be won now.
 async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
-    if evict_one(core) {
-        return true;
+    if let Some(victim) = victim(core) {
+        carry_over(core, victim).await;
+        return evict(core, victim);
     }
     let waiting = waits_for_checkpoint(core);
     if waiting > 0 {
@@ -144,28 +146,36 @@ async fn checkpoint<B: Buf>(core: &Rc<Core<B>>) -> bool {
     core.checkpoints_done.get() > done
 }
 
-/// Evicts the oldest clean segment that was not read since the hand last came by.
-fn evict_one<B: Buf>(core: &Core<B>) -> bool {
+/// The oldest clean segment that was not read since the hand last came by, and of which not most is pinned: all that is
+/// pinned in it is written anew.
+fn victim<B: Buf>(core: &Core<B>) -> Option<u32> {
     let mut order: Vec<(u64, u32)> = Vec::new();
     for (n, s) in core.segments.borrow().iter() {
-        if s.class == Class::Single && s.state == SegmentState::Sealed && s.pins == 0 && s.dirty == 0 {
+        if is_evictable(s) {
             order.push((s.generation, n));
         }
     }
     order.sort_unstable();
-    let victim = {
-        let mut segments = core.segments.borrow_mut();
-        let unread = order.iter().find(|(_, n)| {
+    let mut segments = core.segments.borrow_mut();
+    if core.pinned_blocks() > 0 {
+        order.retain(|(_, n)| {
             let Some(s) = segments.get_mut(*n) else { return false };
-            !core::mem::take(&mut s.referenced)
+            !core.volume(s.volume).is_some_and(|v| is_mostly_pinned(&v, *n, s))
         });
-        core.mark_if(unread.is_none() && !order.is_empty(), Mark::AllWereRead);
-        unread.or(order.first()).copied()
-    };
-    let Some((_, victim)) = victim else { return false };
+    }
+    let unread = order.iter().find(|(_, n)| {
+        let Some(s) = segments.get_mut(*n) else { return false };
+        !core::mem::take(&mut s.referenced)
+    });
+    core.mark_if(unread.is_none() && !order.is_empty(), Mark::AllWereRead);
+    unread.or(order.first()).map(|(_, n)| *n)
+}
+
+/// Evicts a segment; `false` if it has come to be in use.
+fn evict<B: Buf>(core: &Core<B>, victim: u32) -> bool {
     let (volume, blocks) = {
         let mut segments = core.segments.borrow_mut();
-        let Some(s) = segments.get_mut(victim) else { return false };
+        let Some(s) = segments.get_mut(victim).filter(|s| is_evictable(s)) else { return false };
         (s.volume, core::mem::take(&mut s.blocks))
     };
     if let Some(volume) = core.volume(volume) {

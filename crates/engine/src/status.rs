@@ -1,5 +1,6 @@
 //! How a pool and its volumes stand, for whoever shows it.
 
+use crate::preload::Preload;
 use crate::scrub::Scrub;
 use crate::stats::{PoolStats, VolumeStats};
 use alloc::string::String;
@@ -99,6 +100,10 @@ pub struct VolumeStatus {
     pub destage_failures: u32,
     /// Requests being served.
     pub requests: u32,
+    /// Blocks that are pinned.
+    pub pinned_blocks: u64,
+    /// The preload that is under way, or the last one of this life.
+    pub preload: Preload,
     /// What became of its requests.
     pub stats: VolumeStats,
 }

@@ -215,6 +215,8 @@ fn decide<B: Buf>(
         }
     }
     match content {
+        // What is pinned is kept in the cache, however it is written.
+        Content::Data(_) if volume.is_pinned(range) => {}
         Content::Data(_) => {
             if sectors * 512 >= core.settings.large_bytes {
                 return Fate::Bypass(Bypass::Large);

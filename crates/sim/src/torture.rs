@@ -471,6 +471,9 @@ impl Run {
                 let bytes_per_second = *self.rng.pick(&[0, 1 << 20, 100 << 20]);
                 self.world.command(Command::Scrub { bytes_per_second });
             }
+            if self.plan.preloads && self.rng.one_in(if self.plan.small { 20 } else { 100 }) {
+                self.preload();
+            }
             if self.plan.switch_modes && self.rng.one_in(300) {
                 let mode =
                     *self.rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough]);
@@ -556,6 +559,20 @@ impl Run {
             18 => self.world.discard(volume, sector, sectors, u64::from(self.plan.phase)),
             _ => self.world.write_zeroes(volume, sector, sectors, fua),
         }
+    }
+
+    /// Data where clients are, and a little beyond, is preloaded, pinned or unpinned. How that ends is not waited for.
+    fn preload(&mut self) {
+        let volume = *self.rng.pick(&self.attached);
+        let sectors = self.rng.within(1, 2 * self.plan.hot_sectors);
+        let sector = self.rng.below(self.plan.hot_sectors);
+        let ranges = vec![sector..(sector + sectors).min(self.plan.sectors)];
+        let command = match self.rng.below(4) {
+            0 | 1 => Command::Preload { volume, ranges },
+            2 => Command::Pin { volume, ranges },
+            _ => Command::Unpin { volume, ranges },
+        };
+        self.world.command(command);
     }
 
     /// The member that rots or is sick: always the same one of a run, its twins stay good.

@@ -2,6 +2,7 @@
 
 pub mod destage;
 pub mod pace;
+pub mod pins;
 pub mod reclaim;
 pub mod route;
 pub mod streams;

@@ -1,0 +1,375 @@
+//! Preload and pin: what clients will ask for is brought into the cache before they do, and kept there.
+//!
+//! What is brought comes in as the data of a missed read does: as a fill, which any write that overlaps spoils (R5).
+//! What is pinned is never evicted, but carried over; what of it is missing, after a crash say, is brought back while the
+//! disk is idle. While the cache is short of room for writes, pinned data is not let in: pins are a wish, no promise.
+
+use crate::core::{Core, Fill, Volume};
+use crate::engine::Cancel;
+use crate::exec::Slot;
+use crate::fetch::fetch;
+use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
+use crate::log::{AppendError, Appended, Item};
+use crate::map::Piece;
+use crate::marks::Mark;
+use crate::read::{runs, unregister};
+use crate::segments::{Segment, SegmentState};
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::ops::Range;
+use headpond_format::{Class, Mode};
+
+/// Blocks that are brought at once, and the most pieces of the disk that they may be in.
+const BATCH: u64 = 256;
+const READS: usize = 32;
+/// The longest single read of the disk, in blocks: a client that comes meanwhile waits for no more.
+const LONGEST: u64 = 64;
+/// How often what could not be let in is tried again, and how long after, in nanoseconds.
+const TRIES: u32 = 25;
+const AGAIN_NS: u64 = 20_000_000;
+/// How often it is looked whether something pinned is missing, in nanoseconds, and how many blocks are looked at.
+const KEEP_NS: u64 = 50_000_000;
+const LOOKS_AT: u64 = 4096;
+/// The most runs that the pins of a volume may make.
+const MOST_RUNS: usize = 1 << 16;
+
+/// How far a preload is, or how the last one ended.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Preload {
+    /// It is under way.
+    pub running: bool,
+    /// Blocks of 4 KiB looked at, of `total`.
+    pub done: u64,
+    /// Blocks that were asked for.
+    pub total: u64,
+    /// Of those looked at, the ones that were not in the cache before.
+    pub brought: u64,
+    /// Of those looked at, the ones for which there was no room, or which were being written all the time.
+    pub left_out: u64,
+}
+
+/// The most blocks that may be pinned on all volumes, or preloaded at once: half of what the cache devices hold.
+pub(crate) fn most<B: Buf>(core: &Core<B>) -> u64 {
+    let bytes = core.segments.borrow().total() * core.pool.borrow().segment_bytes;
+    bytes / 2 / BLOCK
+}
+
+/// The blocks that ranges of a volume's sectors are in.
+fn blocks_of<B: Buf>(volume: &Volume<B>, ranges: &[Range<u64>]) -> Result<Vec<Range<u64>>, CommandError> {
+    let inside = |r: &Range<u64>| r.start < r.end && r.end <= volume.sectors;
+    match ranges.iter().all(inside) {
+        true => Ok(ranges.iter().map(|r| Volume::<B>::blocks(&(r.start + volume.shift..r.end + volume.shift))).collect()),
+        false => Err(CommandError::OutsideVolume { sectors: volume.sectors }),
+    }
+}
+
+/// Brings what is missing of these sectors into the cache.
+pub(crate) async fn preload<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    ranges: &[Range<u64>],
+    cancel: &Cancel,
+) -> Result<(), CommandError> {
+    let ranges = blocks_of(volume, ranges)?;
+    let total = ranges.iter().map(|r| r.end - r.start).sum();
+    if !volume.serving.get() {
+        return Err(CommandError::NotServed);
+    }
+    if volume.mode.get() == Mode::PassThrough {
+        return Err(CommandError::PassThrough);
+    }
+    if total > most(core) {
+        return Err(CommandError::TooMuch { most_bytes: most(core) * BLOCK });
+    }
+    if volume.preload.get().running {
+        return Err(CommandError::PreloadBusy);
+    }
+    volume.preload.set(Preload { running: true, total, ..Preload::default() });
+    let result = bring_all(core, volume, ranges, cancel).await;
+    volume.preload.set(Preload { running: false, ..volume.preload.get() });
+    result
+}
+
+async fn bring_all<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    ranges: Vec<Range<u64>>,
+    cancel: &Cancel,
+) -> Result<(), CommandError> {
+    let mut left: VecDeque<Range<u64>> = ranges.into();
+    while let Some(batch) = next_batch(&mut left) {
+        let begun = core.now();
+        let (brought, left_out) = bring(core, volume, &batch, TRIES, || cancel.wanted() || !volume.serving.get()).await?;
+        let mut preload = volume.preload.get();
+        preload.done += batch.iter().map(|r| r.end - r.start).sum::<u64>();
+        preload.brought += brought;
+        preload.left_out += left_out;
+        volume.preload.set(preload);
+        if volume.disk_in_use.get() > 0 {
+            // Clients have the disk for as long as it had been ours.
+            core.exec.sleep(core.now() - begun).await;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the next blocks to bring off the list.
+fn next_batch(left: &mut VecDeque<Range<u64>>) -> Option<Vec<Range<u64>>> {
+    let (mut batch, mut blocks) = (Vec::new(), 0);
+    while blocks < BATCH && batch.len() < READS {
+        let Some(r) = left.pop_front() else { break };
+        let end = r.end.min(r.start + BATCH - blocks);
+        if end < r.end {
+            left.push_front(end..r.end);
+        }
+        blocks += end - r.start;
+        batch.push(r.start..end);
+    }
+    (!batch.is_empty()).then_some(batch)
+}
+
+/// Brings what is missing of some blocks; how many of them that was, and how many are missing still.
+async fn bring<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    batch: &[Range<u64>],
+    tries: u32,
+    to_end: impl Fn() -> bool,
+) -> Result<(u64, u64), CommandError> {
+    let blocks = |of: &[Range<u64>]| of.iter().map(|r| Volume::<B>::blocks(r)).map(|b| b.end - b.start).sum::<u64>();
+    let at_first = blocks(&missing(volume, batch));
+    let mut left = at_first;
+    for n in 0..tries {
+        if to_end() {
+            return Err(CommandError::Cancelled);
+        }
+        if left == 0 {
+            break;
+        }
+        if n > 0 {
+            core.mark(Mark::PreloadWaits);
+            core.space_is_short();
+            core.exec.sleep(AGAIN_NS).await;
+        }
+        fill(core, volume, batch).await?;
+        left = blocks(&missing(volume, batch));
+    }
+    Ok((at_first, left))
+}
+
+/// The runs of grid sectors of some blocks that are not cached, none longer than one read of the disk.
+fn missing<B: Buf>(volume: &Volume<B>, batch: &[Range<u64>]) -> Vec<Range<u64>> {
+    let map = volume.map.borrow();
+    let extent = volume.extent();
+    let mut missing: Vec<Range<u64>> = Vec::new();
+    for block in batch.iter().cloned().flatten() {
+        let mut cached = 0;
+        map.each(block, |p| cached |= p.live);
+        for run in runs(!cached) {
+            let at = block * BLOCK_SECTORS;
+            let run = (at + run.start).max(extent.start)..(at + run.end).min(extent.end);
+            match missing.last_mut() {
+                _ if run.is_empty() => {}
+                Some(last) if last.end == run.start && run.end - last.start <= LONGEST * BLOCK_SECTORS => last.end = run.end,
+                _ => missing.push(run),
+            }
+        }
+    }
+    missing
+}
+
+/// Reads what is missing of some blocks from the disk, and lets it into the cache as far as no write is there and there is
+/// room.
+async fn fill<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, batch: &[Range<u64>]) -> Result<(), CommandError> {
+    if !core.room_for_clean(volume) || core.stopping.get() {
+        return Ok(());
+    }
+    // Found and registered in one step: what is written between the two would be hidden by what the disk had before.
+    let missing = missing(volume, batch);
+    let fills: Vec<_> = missing.iter().map(|m| begin_fill(volume, Volume::<B>::blocks(m))).collect();
+    let version = core.next_version();
+    let reads: Vec<_> = missing
+        .iter()
+        .zip(&fills)
+        .map(|(m, fill)| {
+            let op = DeviceOp::Read { offset: volume.disk_offset(m.start), len: (m.end - m.start) as u32 * 512 };
+            fill.as_ref().map(|_| core.exec.io(volume.device(), op))
+        })
+        .collect();
+    let (mut items, mut failed) = (Vec::new(), false);
+    for ((m, fill), read) in missing.iter().zip(&fills).zip(reads) {
+        let (Some(fill), Some(read)) = (fill, read) else { continue };
+        match read.await {
+            Ok(Some(data)) if data.len() as u64 == (m.end - m.start) * 512 => {
+                items.push(Item::Fill { start: m.start, data, version, fill: fill.clone() });
+            }
+            _ => failed = true,
+        }
+    }
+    let appended = append(core, volume, items).await;
+    unregister(volume, &fills);
+    match appended {
+        _ if failed => Err(CommandError::Disk),
+        Err(AppendError::NoMembers) => Err(CommandError::NoMembers),
+        Ok(()) | Err(AppendError::Full) => Ok(()),
+    }
+}
+
+/// Registers data on its way into the cache: a write that begins from now on spoils it, and one that is under way already
+/// keeps it out (R5).
+fn begin_fill<B: Buf>(volume: &Volume<B>, blocks: Range<u64>) -> Option<Rc<Fill>> {
+    if volume.is_being_written(&blocks) {
+        return None;
+    }
+    let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });
+    volume.fills.borrow_mut().push(fill.clone());
+    Some(fill)
+}
+
+async fn append<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, items: Vec<Item<B>>) -> Appended {
+    let bytes: u64 = items.iter().map(|i| if let Item::Fill { data, .. } = i { data.len() as u64 } else { 0 }).sum();
+    let done: Rc<Slot<Appended, B>> = volume.clean_log.append(core, volume, items);
+    let appended = done.get().await;
+    if appended.is_ok() {
+        volume.stats.borrow_mut().admitted.bytes += bytes;
+    }
+    appended
+}
+
+/// Pins the blocks of these sectors.
+pub(crate) fn pin<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ranges: &[Range<u64>]) -> Result<(), CommandError> {
+    let mut pins = volume.pins.borrow().clone();
+    let before = pins.blocks();
+    blocks_of(volume, ranges)?.into_iter().for_each(|r| pins.add(r));
+    let elsewhere = core.pinned_blocks() - before;
+    if pins.blocks() + elsewhere > most(core) || pins.runs() > MOST_RUNS {
+        return Err(CommandError::TooMuch { most_bytes: most(core) * BLOCK });
+    }
+    set_pins(core, volume, pins);
+    Ok(())
+}
+
+/// Lets the blocks of these sectors go when they are not read any more, as others.
+pub(crate) fn unpin<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, ranges: &[Range<u64>]) -> Result<(), CommandError> {
+    let mut pins = volume.pins.borrow().clone();
+    blocks_of(volume, ranges)?.iter().for_each(|r| pins.remove(r));
+    if pins.runs() > MOST_RUNS {
+        return Err(CommandError::TooMuch { most_bytes: most(core) * BLOCK });
+    }
+    set_pins(core, volume, pins);
+    Ok(())
+}
+
+fn set_pins<B: Buf>(core: &Core<B>, volume: &Volume<B>, pins: crate::policy::pins::Pins) {
+    let count = core.pinned.get() + pins.blocks() - volume.pins.borrow().blocks();
+    core.pinned.set(count);
+    *volume.pins.borrow_mut() = pins;
+    volume.pins_changed.set(volume.pins_changed.get() + 1);
+    core.pins_signal.notify();
+}
+
+/// What of a segment is pinned: whether that is most of what is live in it. Found by looking once, until the pins change or
+/// half of what was there is gone.
+pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment: &mut Segment) -> bool {
+    if volume.pins.borrow().is_empty() {
+        return false;
+    }
+    let changed = volume.pins_changed.get();
+    if segment.looked.changed != changed || segment.live < segment.looked.live / 2 {
+        let pieces = pinned_pieces(volume, number, segment).len();
+        let mostly = pieces * 2 > segment.live as usize;
+        segment.looked = crate::segments::Looked { changed, live: segment.live, mostly };
+    }
+    segment.looked.mostly
+}
+
+/// The pieces of a segment that are pinned.
+fn pinned_pieces<B: Buf>(volume: &Volume<B>, number: u32, segment: &Segment) -> Vec<(u64, Piece)> {
+    let (pins, map) = (volume.pins.borrow(), volume.map.borrow());
+    let mut pieces: Vec<(u64, Piece)> = Vec::new();
+    for block in segment.blocks.iter().filter(|b| pins.contains(&(**b..**b + 1))) {
+        map.each(*block, |p| {
+            let known = pieces.last().is_some_and(|(b, k)| (*b, k.offset) == (*block, p.offset));
+            if p.segment == number && !p.dirty() && !known {
+                pieces.push((*block, *p));
+            }
+        });
+    }
+    pieces
+}
+
+/// Writes what is pinned in a clean segment to the open one, before the segment is evicted. What cannot be kept so is
+/// brought from the disk again, later.
+pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, number: u32) {
+    let found = core.segments.borrow().get(number).and_then(|s| {
+        let volume = core.volume(s.volume).filter(|v| !v.pins.borrow().is_empty())?;
+        let pieces = pinned_pieces(&volume, number, s);
+        Some((volume, pieces))
+    });
+    let Some((volume, pieces)) = found else { return };
+    for some in pieces.chunks(64) {
+        core.mark(Mark::PinnedCarriedOver);
+        let fills: Vec<_> = some.iter().map(|(block, _)| begin_fill(&volume, *block..*block + 1)).collect();
+        let version = core.next_version();
+        let read = fetch(core, &volume, some).await;
+        let mut items = Vec::new();
+        for (((block, piece), fill), data) in some.iter().zip(&fills).zip(read) {
+            let (Some(fill), Ok(data)) = (fill, data) else { continue };
+            for run in runs(piece.live) {
+                let from = (run.start - u64::from(piece.first())) as usize * 512;
+                let data = data.slice(from..from + (run.end - run.start) as usize * 512);
+                items.push(Item::Fill { start: block * BLOCK_SECTORS + run.start, data, version, fill: fill.clone() });
+            }
+        }
+        let kept = append(core, &volume, items).await;
+        unregister(&volume, &fills);
+        core.mark_if(kept.is_err(), Mark::PinnedLetGo);
+    }
+}
+
+/// Whether a segment may still be evicted that was chosen to be.
+pub(crate) fn is_evictable(s: &Segment) -> bool {
+    s.class == Class::Single && s.state == SegmentState::Sealed && s.pins == 0 && s.dirty == 0
+}
+
+/// Brings back what is pinned and missing, while the disk has nothing else to do, for as long as the engine lives.
+pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>) {
+    loop {
+        if core.pinned.get() == 0 {
+            core.pins_signal.wait().await;
+            continue;
+        }
+        core.exec.sleep(KEEP_NS).await;
+        for volume in core.all_volumes() {
+            let idle = volume.disk_idle(core.now(), core.settings.idle_ns);
+            if !volume.serving.get() || volume.mode.get() == Mode::PassThrough || !idle || core.stopping.get() {
+                continue;
+            }
+            let Some(blocks) = next_missing(&volume) else { continue };
+            // It comes round again to what fails, or for which there is no room.
+            if let Ok((brought, left)) = bring(&core, &volume, &[blocks], 1, || !volume.serving.get()).await {
+                core.mark_if(brought > left, Mark::PinnedBroughtBack);
+            }
+        }
+    }
+}
+
+/// The next pinned blocks of which something is missing, among the next few there are.
+fn next_missing<B: Buf>(volume: &Volume<B>) -> Option<Range<u64>> {
+    let pins = volume.pins.borrow();
+    let mut looked = 0;
+    while looked < LOOKS_AT {
+        let Some(blocks) = pins.next(volume.pins_at.get(), BATCH) else {
+            volume.pins_at.set(0);
+            return None;
+        };
+        volume.pins_at.set(blocks.end);
+        looked += blocks.end - blocks.start;
+        if !missing(volume, core::slice::from_ref(&blocks)).is_empty() {
+            return Some(blocks);
+        }
+    }
+    None
+}
