@@ -411,6 +411,10 @@ async fn start<B: Buf>(
         if matches == Some(false) && !dirty {
             drop_clean(core, &v);
         }
+        if v.mode.get() == Mode::PassThrough {
+            // It was let go when the mode was switched; the log does not tell.
+            drop_clean(core, &v);
+        }
         // What some members lack of the intent map they get now.
         intent::write_pages(core, &v);
         if backings.contains(&v.number) && !v.refused.get() {

@@ -47,6 +47,12 @@ enum Command {
     Flush(commands::flush::Flush),
     /// Switch a volume's mode
     Mode(commands::mode::Mode),
+    /// Read files or ranges of a volume into the cache before they are asked for
+    Preload(commands::preload::Preload),
+    /// Keep files, ranges, or a file system's journal in the cache
+    Pin(commands::pin::Pin),
+    /// Let go of what was pinned when its time comes
+    Unpin(commands::pin::Unpin),
     /// Read every copy of everything that a pool holds, and mend what is damaged, while it is served
     Scrub(commands::scrub::Scrub),
     /// Read all that a pool has on its devices, and tell what is wrong; writes nothing
@@ -90,6 +96,9 @@ fn main() -> ExitCode {
         Command::Histogram(histogram) => histogram.run(),
         Command::Flush(flush) => flush.run(),
         Command::Mode(mode) => mode.run(),
+        Command::Preload(preload) => preload.run(),
+        Command::Pin(pin) => pin.run(),
+        Command::Unpin(unpin) => unpin.run(),
         Command::Scrub(scrub) => scrub.run(),
         Command::Check(check) => check.run(),
         Command::Dump(dump) => dump.run(),

@@ -16,6 +16,8 @@ use headpond_host::claim::ClaimError;
 use headpond_host::control::{CallError, Fault};
 use headpond_host::daemon::StartError as DaemonStart;
 use headpond_host::device::DevicesError;
+use headpond_host::extents::ExtentsError;
+use headpond_host::journal::JournalError;
 use headpond_host::nbd::server::ListenError;
 use headpond_host::offline::{OfflineError, RepairError, WritebackError};
 use headpond_host::pool::PoolError;
@@ -112,7 +114,11 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("engine/src/io.rs", "CommandError", CommandError:
             Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NotServed, Cancelled,
             Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
-            MembersBusy, ScrubBusy),
+            MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }),
+        one_of_each!("host/src/extents.rs", "ExtentsError", ExtentsError:
+            Read { path: path(), source: io() }, Untold { path: path(), source: io() }),
+        one_of_each!("host/src/journal.rs", "JournalError", JournalError:
+            Read(io()), NoFileSystem, NotHere("XFS"), Senseless { of: "XFS", what: "the log's place" }),
         one_of_each!("host/src/claim.rs", "ClaimError", ClaimError:
             Held { path: path(), holder: text(), waited: Duration::ZERO }, Open { path: path(), source: io() },
             Unfit { path: path(), source: io() }),
@@ -518,7 +524,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 17] = [
+const PASSED_ON: [(&str, &str, &str); 18] = [
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
         "headpond/src/commands/serve.rs",
@@ -537,6 +543,7 @@ const PASSED_ON: [(&str, &str, &str); 17] = [
     ),
     ("host/src/daemon/service.rs", "(cannot be seen)", "how the engine ended, in its own words"),
     ("host/src/daemon/service.rs", "Volume {}: {error}", "ends in the engine's own message"),
+    ("headpond/src/commands/targets.rs", "On {on}: {error}", "ends in what the search for a journal says"),
     ("host/src/daemon/watch.rs", "(cannot be seen)", "`tell` itself: all that call it are looked at"),
     ("host/src/daemon.rs", "{}.", "the next step of a `ublk::Error`"),
     ("host/src/daemon.rs", "{warning}", "a warning of a front end, with its own next step"),

@@ -76,6 +76,31 @@ pub enum Call {
     },
     /// End the scrub that is under way.
     CancelScrub,
+    /// Read what is missing of these runs of a volume's bytes into the cache.
+    Preload(Runs),
+    /// End the preload that is under way on a volume.
+    CancelPreload { name: String },
+    /// Keep these runs of a volume's bytes in the cache.
+    Pin(Runs),
+    /// Keep them no longer.
+    Unpin(Runs),
+    /// What is pinned on a volume.
+    Pinned { name: String },
+}
+
+/// Runs of a volume's bytes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Runs {
+    /// The volume's name.
+    pub name: String,
+    /// Where each begins, and its length; at most [`Runs::MOST`] of them.
+    pub runs: Vec<[u64; 2]>,
+}
+
+impl Runs {
+    /// As many as a frame takes.
+    pub const MOST: usize = 1400;
 }
 
 /// The parameters of `Attach`.
@@ -187,6 +212,11 @@ impl Call {
             Call::CancelMembers => ("CancelMembers", json!({})),
             Call::Scrub { bytes_per_second } => ("Scrub", json!({ "bytes_per_second": bytes_per_second })),
             Call::CancelScrub => ("CancelScrub", json!({})),
+            Call::Preload(runs) => ("Preload", json!(runs)),
+            Call::CancelPreload { name } => ("CancelPreload", json!({ "name": name })),
+            Call::Pin(runs) => ("Pin", json!(runs)),
+            Call::Unpin(runs) => ("Unpin", json!(runs)),
+            Call::Pinned { name } => ("Pinned", json!({ "name": name })),
         };
         (method, parameters)
     }
@@ -222,6 +252,11 @@ impl Call {
             "CancelMembers" => none(Call::CancelMembers, parameters)?,
             "Scrub" => Call::Scrub { bytes_per_second: get::<Scrub>(parameters)?.bytes_per_second },
             "CancelScrub" => none(Call::CancelScrub, parameters)?,
+            "Preload" => Call::Preload(get(parameters)?),
+            "CancelPreload" => Call::CancelPreload { name: get::<Name>(parameters)?.name },
+            "Pin" => Call::Pin(get(parameters)?),
+            "Unpin" => Call::Unpin(get(parameters)?),
+            "Pinned" => Call::Pinned { name: get::<Name>(parameters)?.name },
             _ => {
                 let message = format!("There is no method {method:?}. Nothing was done. Use a command of the daemon's version.");
                 return Err(Fault { kind: FaultKind::Invalid, message });

@@ -25,13 +25,14 @@ use crate::nbd::session::ExportInfo;
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
-use crate::state::{Places, Scrubbed, State};
+use crate::state::{Pins, Places, Scrubbed, State};
 use crate::{fuse, metrics, nbd, ublk};
 
 use scrub::Schedule;
 use watch::Watch;
 
 mod members;
+mod preload;
 mod scrub;
 mod service;
 mod status;
@@ -161,6 +162,10 @@ struct Shared {
     /// The scrub that is under way.
     scrubbing: Mutex<Option<CommandId>>,
     scrubbed: Mutex<Scrubbed>,
+    /// The preload that is under way on each volume.
+    preloading: Mutex<BTreeMap<u16, CommandId>>,
+    /// What is pinned, as it is remembered.
+    pins: Mutex<Pins>,
     /// Members that are out of date: kept from everybody else.
     stale: Mutex<Vec<Claim>>,
     events: Mutex<Journal>,
@@ -341,6 +346,7 @@ impl Daemon {
             Choice::None => (Frontend::None, None),
         };
         let scrubbed = state.scrubbed(&superblock.pool);
+        let pins = state.pins(&superblock.pool);
         let mut events = Journal::open(state.events(&superblock.pool));
         events.add(watch::of_start(&events, &superblock.name));
         let shared = Arc::new(Shared {
@@ -355,10 +361,13 @@ impl Daemon {
             changing_members: Mutex::default(),
             scrubbing: Mutex::default(),
             scrubbed: Mutex::new(scrubbed),
+            preloading: Mutex::default(),
+            pins: Mutex::new(pins),
             stale: Mutex::new(open.stale),
             events: Mutex::new(events),
             stopping: Stopping::default(),
         });
+        shared.pin_again();
         shared.offer_all();
         let control = Some(control::Server::start(&socket, shared.clone())?);
         let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;

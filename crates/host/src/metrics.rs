@@ -229,6 +229,7 @@ fn of_volume(text: &mut Text, v: &Volume) {
     text.gauge("volume_size_bytes", "Size of the volume", &own, v.bytes as f64);
     text.gauge("volume_cached_bytes", "Bytes cached, dirty ones included", &own, v.cached_bytes as f64);
     text.gauge("volume_dirty_bytes", "Bytes that the disk does not have yet", &own, v.dirty_bytes as f64);
+    text.gauge("volume_pinned_bytes", "Bytes that are pinned", &own, v.pinned_bytes as f64);
     text.gauge("volume_map_bytes", "Memory of the volume's map", &own, v.map_bytes as f64);
     text.gauge("volume_destaging", "1 while dirty data is written to the disk", &own, flag(v.destaging));
     of_device(text, "disk", &own, &v.disk);

@@ -155,6 +155,9 @@ pub struct Volume {
     pub cached_bytes: u64,
     /// Bytes that the disk does not have yet.
     pub dirty_bytes: u64,
+    /// Bytes that are pinned: kept in the cache, or brought back to it while the disk is idle.
+    #[serde(default)]
+    pub pinned_bytes: u64,
     /// Memory of its map.
     pub map_bytes: u64,
     /// A sweep is under way.

@@ -8,6 +8,7 @@
 //! devices is made for being found after a death at any moment.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::Arc;
@@ -64,6 +65,7 @@ enum Message {
     Remove(Device),
     Status(Sender<Status>),
     Snapshot(Sender<Snapshot>),
+    Pinned(u16, Sender<Vec<Range<u64>>>),
     End,
 }
 
@@ -124,6 +126,13 @@ impl Handle {
         let (to, snapshot) = mpsc::channel();
         self.send(Message::Snapshot(to));
         snapshot.recv().ok()
+    }
+
+    /// What is pinned on a volume, in sectors; nothing if the runtime has ended.
+    pub fn pinned(&self, volume: u16) -> Vec<Range<u64>> {
+        let (to, pinned) = mpsc::channel();
+        self.send(Message::Pinned(volume, to));
+        pinned.recv().unwrap_or_default()
     }
 
     fn send(&self, message: Message) {
@@ -308,6 +317,7 @@ impl Thread {
                 };
                 drop(to.send(snapshot));
             }
+            Message::Pinned(volume, to) => drop(to.send(self.engine.pinned(volume))),
             Message::End => unreachable!("taken by the loop"),
         }
     }

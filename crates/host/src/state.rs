@@ -38,6 +38,9 @@ pub struct Places {
     pub ublk: BTreeMap<String, u32>,
 }
 
+/// What is pinned, by volume.
+pub type Pins = BTreeMap<String, Vec<[u64; 2]>>;
+
 /// What is known of a pool's scrubs on this host.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
@@ -143,13 +146,29 @@ impl State {
         replace(&new, &path, &serde_json::to_vec_pretty(scrubbed)?)
     }
 
+    /// What is pinned, by volume: runs of bytes, each by its beginning and its length.
+    pub fn pins(&self, pool: &[u8; 16]) -> Pins {
+        let text = fs::read_to_string(self.pins_path(pool)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Remembers it.
+    pub fn remember_pins(&self, pool: &[u8; 16], pins: &Pins) -> io::Result<()> {
+        let (path, new) = (self.pins_path(pool), self.0.join(format!(".pins-{}.new", hex(pool))));
+        replace(&new, &path, &serde_json::to_vec(pins)?)
+    }
+
+    fn pins_path(&self, pool: &[u8; 16]) -> PathBuf {
+        self.0.join(format!("pins-{}.json", hex(pool)))
+    }
+
     fn scrub_path(&self, pool: &[u8; 16]) -> PathBuf {
         self.0.join(format!("scrub-{}.json", hex(pool)))
     }
 
     /// Forgets a pool: its witness, where its devices are, and what happened to it.
     pub fn forget(&self, pool: &[u8; 16]) -> io::Result<()> {
-        for path in [self.witness(pool), self.places_path(pool), self.events(pool), self.scrub_path(pool)] {
+        for path in [self.witness(pool), self.places_path(pool), self.events(pool), self.scrub_path(pool), self.pins_path(pool)] {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -566,7 +566,7 @@ impl Run {
         let volume = *self.rng.pick(&self.attached);
         let sectors = self.rng.within(1, 2 * self.plan.hot_sectors);
         let sector = self.rng.below(self.plan.hot_sectors);
-        let ranges = vec![sector..(sector + sectors).min(self.plan.sectors)];
+        let ranges = std::iter::once(sector..(sector + sectors).min(self.plan.sectors)).collect();
         let command = match self.rng.below(4) {
             0 | 1 => Command::Preload { volume, ranges },
             2 => Command::Pin { volume, ranges },

@@ -4,20 +4,26 @@ use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp, Preload, Settings};
 use headpond_sim::models::MILLISECOND;
 use headpond_sim::scene::{Scene, Stage};
+use std::ops::Range;
 
 const DISK: Device = Device::Backing(0);
 /// What these stories are about: 1 MiB from here on.
 const FROM: u64 = 8_192;
 const SECTORS: u64 = 2_048;
 
+/// A list of one range of sectors.
+fn one(from: u64, to: u64) -> Vec<Range<u64>> {
+    std::iter::once(from..to).collect()
+}
+
 fn preload(s: &mut Scene) -> Preload {
-    s.obey(Command::Preload { volume: 0, ranges: vec![FROM..FROM + SECTORS] });
+    s.obey(Command::Preload { volume: 0, ranges: one(FROM, FROM + SECTORS) });
     s.check();
     s.status().volumes[0].preload
 }
 
 fn pin(s: &mut Scene) {
-    s.obey(Command::Pin { volume: 0, ranges: vec![FROM..FROM + SECTORS] });
+    s.obey(Command::Pin { volume: 0, ranges: one(FROM, FROM + SECTORS) });
 }
 
 /// How many blocks of what these stories are about the cache has whole.
@@ -80,7 +86,7 @@ fn what_is_written_while_a_preload_waits_is_not_hidden_by_it() {
         s.hold_answers(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Write { .. })));
         let write = s.world.write(0, FROM + 16, 8, false);
         s.until_held();
-        let id = s.world.command(Command::Preload { volume: 0, ranges: vec![FROM..FROM + 64] });
+        let id = s.world.command(Command::Preload { volume: 0, ranges: one(FROM, FROM + 64) });
         s.pass(5 * MILLISECOND);
         s.let_go();
         assert!(s.answer_to(write));
@@ -115,7 +121,7 @@ fn what_is_pinned_outlives_whatever_else_is_read() {
     s.pass(10_000 * MILLISECOND);
     assert_eq!(cached(&s), SECTORS / 8);
     assert_eq!(s.status().volumes[0].pinned_blocks, SECTORS / 8);
-    s.obey(Command::Unpin { volume: 0, ranges: vec![FROM..FROM + SECTORS] });
+    s.obey(Command::Unpin { volume: 0, ranges: one(FROM, FROM + SECTORS) });
     read_much_else(&mut s);
     read_much_else(&mut s);
     assert!(cached(&s) < SECTORS / 8);
@@ -166,34 +172,33 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         Command::Preload { volume: 0, ranges: beyond.clone() },
         Command::Pin { volume: 0, ranges: beyond.clone() },
         Command::Unpin { volume: 0, ranges: beyond },
-        Command::Pin { volume: 0, ranges: vec![8..8] },
+        Command::Pin { volume: 0, ranges: one(8, 8) },
     ] {
         let id = s.world.command(command);
         assert_eq!(s.end_of(id), Err(CommandError::OutsideVolume { sectors }));
     }
-    for command in
-        [Command::Preload { volume: 0, ranges: vec![0..sectors] }, Command::Pin { volume: 0, ranges: vec![0..sectors] }]
+    for command in [Command::Preload { volume: 0, ranges: one(0, sectors) }, Command::Pin { volume: 0, ranges: one(0, sectors) }]
     {
         let id = s.world.command(command);
         assert!(matches!(s.end_of(id), Err(CommandError::TooMuch { .. })));
     }
     assert_eq!(s.status().volumes[0].pinned_blocks, 0);
     s.mode(Mode::PassThrough);
-    let id = s.world.command(Command::Preload { volume: 0, ranges: vec![0..8] });
+    let id = s.world.command(Command::Preload { volume: 0, ranges: one(0, 8) });
     assert_eq!(s.end_of(id), Err(CommandError::PassThrough));
     s.mode(Mode::WriteBack);
     // One at a time; it can be cancelled, and a failing disk ends it.
     s.hold_answers(|device, op| matches!((device, op), (DISK, DeviceOp::Read { .. })));
-    let first = s.world.command(Command::Preload { volume: 0, ranges: vec![FROM..FROM + SECTORS] });
+    let first = s.world.command(Command::Preload { volume: 0, ranges: one(FROM, FROM + SECTORS) });
     s.until_held();
-    let second = s.world.command(Command::Preload { volume: 0, ranges: vec![FROM..FROM + SECTORS] });
+    let second = s.world.command(Command::Preload { volume: 0, ranges: one(FROM, FROM + SECTORS) });
     assert_eq!(s.end_of(second), Err(CommandError::PreloadBusy));
     s.obey(Command::Cancel(CommandId(first)));
     s.let_go();
     assert_eq!(s.end_of(first), Err(CommandError::Cancelled));
     let elsewhere = 2 * FROM;
     s.device(DISK).dead_sectors.insert(elsewhere + 1500, ());
-    let id = s.world.command(Command::Preload { volume: 0, ranges: vec![elsewhere..elsewhere + SECTORS] });
+    let id = s.world.command(Command::Preload { volume: 0, ranges: one(elsewhere, elsewhere + SECTORS) });
     assert_eq!(s.end_of(id), Err(CommandError::Disk));
     s.device(DISK).dead_sectors.clear();
     s.read_all();

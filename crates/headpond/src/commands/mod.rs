@@ -16,8 +16,10 @@ pub mod list_damaged;
 pub mod mode;
 mod offline;
 pub mod pages;
+pub mod pin;
 mod plain;
 pub mod pool;
+pub mod preload;
 pub mod repair;
 pub mod scrub;
 pub mod serve;
@@ -25,6 +27,7 @@ mod shrink;
 pub mod sim;
 pub mod stat;
 pub mod status;
+mod targets;
 pub mod top;
 pub mod writeback;
 
@@ -109,6 +112,10 @@ fn show_progress(progress: &Value) -> String {
     if let (Some(read), Some(all)) = (progress["segments_read"].as_u64(), progress["segments"].as_u64()) {
         let left = progress["seconds_left"].as_f64().map(|seconds| format!(", about {seconds} s left")).unwrap_or_default();
         return format!("{read} of {all} segments read, {} copies damaged{left}", progress["damaged"]);
+    }
+    if let (Some(done), Some(all)) = (progress["preloaded_bytes"].as_u64(), progress["bytes"].as_u64()) {
+        let left = progress["seconds_left"].as_f64().map(|seconds| format!(", about {seconds} s left")).unwrap_or_default();
+        return format!("{} of {} looked at{left}", size::show(done), size::show(all));
     }
     let left = size::show(progress["dirty_bytes"].as_u64().unwrap_or(0));
     match progress["seconds_left"].as_f64() {

@@ -58,6 +58,9 @@ fn screen(report: &Report) -> String {
         true => text.push_str("no volumes; `headpond attach NAME DEVICE` makes one\n"),
         false => text += &table(&rows),
     }
+    for volume in report.volumes.iter().filter(|volume| volume.pinned_bytes > 0) {
+        let _ = writeln!(text, "\npinned: {} of volume {}", size::show(volume.pinned_bytes), volume.name);
+    }
     if let Some(scrub) = scrub(report) {
         let _ = writeln!(text, "\nscrub: {scrub}");
     }

@@ -38,7 +38,11 @@ impl Yard {
             ["events", "--offline", ..] => {}
             ["pool", "create" | "destroy", ..] => drop(command.args(["--state", "state"])),
             ["pool", "add" | "remove" | "replace", ..]
-            | ["attach" | "detach" | "flush" | "mode" | "scrub" | "status" | "stat" | "histogram" | "events", ..] => {
+            | [
+                "attach" | "detach" | "flush" | "mode" | "scrub" | "status" | "stat" | "histogram" | "events" | "preload" | "pin"
+                | "unpin",
+                ..,
+            ] => {
                 command.args(["--socket", "control"]);
             }
             _ => {}

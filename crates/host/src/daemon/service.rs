@@ -50,6 +50,11 @@ impl Service for Shared {
             Call::CancelMembers => self.cancel_members(),
             Call::Scrub { bytes_per_second } => self.scrub(bytes_per_second, progress),
             Call::CancelScrub => self.cancel_scrub(),
+            Call::Preload(runs) => self.preload(&runs, progress),
+            Call::CancelPreload { name } => self.cancel_preload(&name),
+            Call::Pin(runs) => self.pin(&runs, true),
+            Call::Unpin(runs) => self.pin(&runs, false),
+            Call::Pinned { name } => self.pinned(&name),
             Call::Stop => self.want_stop(),
         }
     }
@@ -59,6 +64,11 @@ pub(super) fn ended() -> Fault {
     Fault::failed("The daemon is ending. What was acknowledged is safe. Start it again with `headpond serve`.")
 }
 
+/// What the engine says of a command on a volume.
+pub(super) fn failed(volume: &VolumeStatus, error: &CommandError) -> Fault {
+    Fault::failed(format!("Volume {}: {error}", volume.name))
+}
+
 fn no_mode(name: &str) -> Fault {
     Fault::failed(format!(
         "There is no mode {name:?}. Nothing was changed. Choose one of write-back, write-through, write-around and pass-through."
@@ -66,7 +76,7 @@ fn no_mode(name: &str) -> Fault {
 }
 
 impl Shared {
-    fn volume(&self, name: &str) -> Result<VolumeStatus, Fault> {
+    pub(super) fn volume(&self, name: &str) -> Result<VolumeStatus, Fault> {
         let status = self.handle.status().ok_or_else(ended)?;
         status.volume(name).cloned().ok_or_else(|| {
             let names: Vec<&str> = status.volumes.iter().map(|volume| volume.name.as_str()).collect();
@@ -183,6 +193,7 @@ impl Shared {
             places.volumes.remove(name);
             places.ublk.remove(name);
         });
+        self.remember_pins(|pins| drop(pins.remove(name)));
         Ok(json!({ "bytes": volume.sectors * 512 }))
     }
 
@@ -230,7 +241,7 @@ impl Shared {
             progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds.map(f64::ceil) }));
         };
         let _ = self.set_running(volume.number, None);
-        result.map_err(|error| Fault::failed(format!("Volume {}: {error}", volume.name)))
+        result.map_err(|error| failed(volume, &error))
     }
 
     /// Notes what runs on a volume, so that it can be cancelled; one thing at a time.

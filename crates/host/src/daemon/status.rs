@@ -106,6 +106,7 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
         place: slot.and_then(|slot| slot.place.clone()),
         cached_bytes: volume.cached_blocks * BLOCK,
         dirty_bytes: volume.dirty_blocks * BLOCK,
+        pinned_bytes: volume.pinned_blocks * BLOCK,
         map_bytes: volume.map_bytes,
         destaging: volume.destaging,
         requests: Requests::of(volume),
