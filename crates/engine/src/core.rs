@@ -238,6 +238,8 @@ pub(crate) struct Core<B: Buf> {
     /// What is being appended and not yet in the map: a checkpoint waits for all that began before it.
     pub flights: RefCell<BTreeSet<u64>>,
     pub stopping: Cell<bool>,
+    /// Nothing is destaged any more.
+    pub quiet: Cell<bool>,
     /// Reads in flight on each member.
     pub reading: RefCell<Vec<u32>>,
     /// Places on members that are being repaired: member, slot, first sector.

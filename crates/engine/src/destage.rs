@@ -152,6 +152,9 @@ fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64
 
 /// Writes to keep in flight now.
 fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
+    if core.quiet.get() {
+        return 0;
+    }
     let load = Load {
         dirty_percent: core.room().pressure(),
         disk_idle: volume.disk_idle(core.now(), core.settings.idle_ns),

@@ -113,6 +113,7 @@ impl<B: Buf> Engine<B> {
             pinned: Cell::new(0),
             pins_signal: Signal::new(&exec),
             stopping: Cell::new(false),
+            quiet: Cell::new(false),
             reading: RefCell::new(reading),
             repairing: RefCell::default(),
             stats: RefCell::new(PoolStats::default()),
@@ -517,6 +518,10 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         Command::Preload { volume, ranges } => preload::preload(core, &find(volume)?, &ranges, cancel).await,
         Command::Pin { volume, ranges } => preload::pin(core, &find(volume)?, &ranges),
         Command::Unpin { volume, ranges } => preload::unpin(core, &find(volume)?, &ranges),
+        Command::Quiesce => {
+            quiesce(core).await;
+            Ok(())
+        }
         Command::Checkpoint => checkpoint_now(core).await,
         Command::Stop => stop(core).await,
         Command::Cancel(_) => Ok(()),
@@ -712,6 +717,14 @@ async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: boo
         return Err(CommandError::NoMembers);
     }
     checkpoint_now(core).await
+}
+
+/// Lets the sweeps end with the runs that are being written.
+async fn quiesce<B: Buf>(core: &Rc<Core<B>>) {
+    core.quiet.set(true);
+    while core.all_volumes().iter().any(|v| v.sweeping.get() > 0) {
+        core.exec.sleep(1_000_000).await;
+    }
 }
 
 /// Ends cleanly: everything acknowledged is durable, and the whole cache is in the last checkpoint.

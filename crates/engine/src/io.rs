@@ -274,6 +274,9 @@ pub enum Command {
         /// What to let go when its time comes.
         ranges: Vec<Range<u64>>,
     },
+    /// Destage nothing any more, until the engine ends: for a successor that is about to start. Ends when no write to a disk is
+    /// under way but clients'.
+    Quiesce,
     /// Take a checkpoint now.
     Checkpoint,
     /// End cleanly. No request is answered any more.

@@ -344,7 +344,8 @@ pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>) {
         core.exec.sleep(KEEP_NS).await;
         for volume in core.all_volumes() {
             let idle = volume.disk_idle(core.now(), core.settings.idle_ns);
-            if !volume.serving.get() || volume.mode.get() == Mode::PassThrough || !idle || core.stopping.get() {
+            if !volume.serving.get() || volume.mode.get() == Mode::PassThrough || !idle || core.stopping.get() || core.quiet.get()
+            {
                 continue;
             }
             let Some(blocks) = next_missing(&volume) else { continue };

@@ -569,11 +569,17 @@ pub(crate) async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<
             candidates[at] = (b, *p);
         }
     });
+    // All at once: one after the other, each would wait for the disk to come round.
+    let reads: Vec<_> = candidates
+        .iter()
+        .map(|(b, p)| {
+            let offset = volume.disk_offset(b * BLOCK_SECTORS + u64::from(p.first()));
+            core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(p.sectors()) * 512 })
+        })
+        .collect();
     let mut verdict = None;
-    for (b, p) in candidates {
-        let from = b * BLOCK_SECTORS + u64::from(p.first());
-        let op = DeviceOp::Read { offset: volume.disk_offset(from), len: u32::from(p.sectors()) * 512 };
-        let Ok(Some(data)) = core.exec.io(volume.device(), op).await else { continue };
+    for ((b, p), read) in candidates.into_iter().zip(reads) {
+        let Ok(Some(data)) = read.await else { continue };
         let same = data.checksum(core.seed(volume.number, b, p.first(), p.version())) == p.sum;
         verdict = Some(verdict.unwrap_or(true) && same);
     }

@@ -29,6 +29,8 @@ enum Command {
     Pool(commands::pool::Pool),
     /// Serve a pool, in the foreground
     Serve(commands::serve::Serve),
+    /// Let another version go on in the place of a daemon, while its volumes are in use
+    Upgrade(commands::upgrade::Upgrade),
     /// Make a device a volume of a pool; what is on it stays
     Attach(commands::attach::Attach),
     /// Write all that is dirty to a volume's disk and let go of it
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
     let result = match Headpond::parse().command {
         Command::Pool(pool) => pool.run(),
         Command::Serve(serve) => serve.run(),
+        Command::Upgrade(upgrade) => upgrade.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),
         Command::Status(status) => status.run(),

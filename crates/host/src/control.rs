@@ -56,6 +56,13 @@ pub enum Call {
     Checkpoint,
     /// End the daemon cleanly.
     Stop,
+    /// Let another program go on in the daemon's place.
+    Upgrade {
+        /// Its path.
+        program: String,
+        /// Also where connections of NBD clients are cut by it.
+        cut: bool,
+    },
     /// End the long command that runs on a volume.
     Cancel { name: String },
     /// Take a device into the pool.
@@ -155,6 +162,14 @@ struct RemoveMember {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Upgrade {
+    program: String,
+    #[serde(default)]
+    cut: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Scrub {
     bytes_per_second: u64,
 }
@@ -206,6 +221,7 @@ impl Call {
             Call::Destage { name } => ("Destage", json!({ "name": name })),
             Call::Checkpoint => ("Checkpoint", json!({})),
             Call::Stop => ("Stop", json!({})),
+            Call::Upgrade { program, cut } => ("Upgrade", json!({ "program": program, "cut": cut })),
             Call::Cancel { name } => ("Cancel", json!({ "name": name })),
             Call::AddMember { path, force } => ("AddMember", json!({ "path": path, "force": force })),
             Call::RemoveMember { member } => ("RemoveMember", json!({ "member": member })),
@@ -243,6 +259,10 @@ impl Call {
             "Destage" => Call::Destage { name: get::<Name>(parameters)?.name },
             "Checkpoint" => none(Call::Checkpoint, parameters)?,
             "Stop" => none(Call::Stop, parameters)?,
+            "Upgrade" => {
+                let Upgrade { program, cut } = get(parameters)?;
+                Call::Upgrade { program, cut }
+            }
             "Cancel" => Call::Cancel { name: get::<Name>(parameters)?.name },
             "AddMember" => {
                 let AddMember { path, force } = get(parameters)?;

@@ -26,6 +26,7 @@ use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Pins, Places, Scrubbed, State};
+use crate::succession::Estate;
 use crate::{fuse, metrics, nbd, ublk};
 
 use scrub::Schedule;
@@ -170,6 +171,10 @@ struct Shared {
     stale: Mutex<Vec<Claim>>,
     events: Mutex<Journal>,
     stopping: Stopping,
+    /// Volumes that an earlier life of this process has left, until they are offered again.
+    left: Mutex<BTreeMap<u16, fuse::Left>>,
+    /// How long nobody answered while it took over from that one.
+    pause: Mutex<Option<Duration>>,
 }
 
 /// How the volumes of this daemon are reached.
@@ -253,16 +258,24 @@ enum StopState {
     #[default]
     Running,
     Wanted,
+    /// Another program is to go on.
+    Succeeded(PathBuf),
     Stopped(Result<(), String>),
 }
+
+/// How long a daemon that hands over waits for its sweeps to end, and for NBD clients.
+const QUIESCE: Duration = Duration::from_secs(5);
+/// How long it waits for requests to be answered: longer than a cache device that hangs is waited for.
+const ANSWERED: Duration = Duration::from_secs(30);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Daemon {
-    /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones.
-    pub fn start(options: Options) -> Result<Daemon, StartError> {
+    /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones. `estate` is
+    /// what an earlier life of this process has left.
+    pub fn start(options: Options, mut estate: Estate) -> Result<Daemon, StartError> {
         let folder = |path: &Path| {
             let path = path.to_owned();
             |source| StartError::Folder { path, source }
@@ -366,9 +379,15 @@ impl Daemon {
             stale: Mutex::new(open.stale),
             events: Mutex::new(events),
             stopping: Stopping::default(),
+            left: Mutex::new(std::mem::take(&mut estate.fuse)),
+            pause: Mutex::default(),
         });
         shared.pin_again();
         shared.offer_all();
+        if let Some(pause) = estate.pause() {
+            *lock(&shared.pause) = Some(pause);
+            lock(&shared.events).add(watch::of_succession(&shared.name, pause));
+        }
         let control = Some(control::Server::start(&socket, shared.clone())?);
         let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
         let watch = Some(Watch::start(&shared));
@@ -381,9 +400,64 @@ impl Daemon {
         self.metrics.as_ref().and_then(metrics::Server::address)
     }
 
-    /// Waits until somebody asks the daemon to end, looking at `signal` from time to time.
-    pub fn wait(&self, mut signal: impl FnMut() -> bool) {
-        while !signal() && matches!(*lock(&self.shared.stopping.state), StopState::Running) {}
+    /// Waits until somebody asks the daemon to end, looking at `signal` from time to time; the program that is to go on in its
+    /// place, if that was asked for.
+    pub fn wait(&self, mut signal: impl FnMut() -> bool) -> Option<PathBuf> {
+        while !signal() {
+            match &*lock(&self.shared.stopping.state) {
+                StopState::Running => {}
+                StopState::Succeeded(program) => return Some(program.clone()),
+                StopState::Wanted | StopState::Stopped(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Takes no more requests, answers those that were taken, and ends without a last checkpoint: who starts next, at once,
+    /// finds all that was acknowledged. Block devices stay; what is asked of them waits.
+    pub fn hand_over(mut self, to: &Path) -> Estate {
+        lock(&self.shared.events).add(watch::of_hand_over(&self.shared.name, to));
+        let handle = self.runtime.handle().clone();
+        drop(self.schedule.take());
+        drop(self.watch.take());
+        // While clients are served yet: the disk need not be waited for later.
+        let _ = handle.begin(Command::Quiesce).wait(QUIESCE);
+        let mut estate = Estate::new();
+        if let Some(nbd) = self.nbd.take() {
+            nbd.shutdown(QUIESCE);
+        }
+        let exports: Vec<(u16, Export)> =
+            lock(&self.shared.volumes).iter_mut().filter_map(|(number, slot)| Some((*number, slot.export.take()?))).collect();
+        for (number, export) in exports {
+            match export {
+                Export::Ublk(mut device) => device.leave(),
+                Export::Loop(export) => match export.leave() {
+                    Ok(left) => drop(estate.fuse.insert(number, left)),
+                    Err(error) => {
+                        tracing::error!(
+                            "volume {number} could not be passed on: {error}. Detach and attach it, and mount it again"
+                        )
+                    }
+                },
+            }
+        }
+        // Whoever asked is answered before the engine goes.
+        let until = Instant::now() + ANSWERED;
+        while handle.status().is_some_and(|status| status.volumes.iter().any(|volume| volume.requests > 0)) {
+            if Instant::now() > until {
+                tracing::error!(
+                    "requests are not answered within {} s; whoever asked is asked again through ublk, and gets errors through a loop                      device. Look at the kernel's log for the devices",
+                    ANSWERED.as_secs()
+                );
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(self.metrics.take());
+        drop(self.control.take());
+        // A client's thread may be there yet, and keep the rest.
+        lock(&self.shared.stale).clear();
+        estate
     }
 
     /// Ends cleanly within `limit`: front ends first, then the engine, whose last checkpoint makes the next start warm.
@@ -576,7 +650,11 @@ impl Shared {
             read_ahead_kb: Some(shape.read_ahead_kb),
             ..fuse::Options::new(folder.join(name), name)
         };
-        let export = fuse::Export::start(&options, volume)?;
+        let left = lock(&self.left).remove(&number);
+        let export = match left {
+            Some(left) => fuse::Export::adopt(&options, left, volume)?,
+            None => fuse::Export::start(&options, volume)?,
+        };
         export.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         Ok(export)
     }

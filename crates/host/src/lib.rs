@@ -22,4 +22,5 @@ pub mod ring;
 pub mod runtime;
 pub mod signals;
 pub mod state;
+pub mod succession;
 pub mod ublk;

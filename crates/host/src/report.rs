@@ -12,6 +12,15 @@ use crate::requests::{Op, Table};
 pub struct Report {
     /// Seconds since the daemon's start, at which all its counters were zero.
     pub uptime_seconds: f64,
+    /// The daemon's version, and its process.
+    #[serde(default)]
+    pub version: String,
+    /// Its process.
+    #[serde(default)]
+    pub process: u32,
+    /// Where it took over from another program: for how many seconds nobody answered.
+    #[serde(default)]
+    pub pause_seconds: Option<f64>,
     /// The pool's name.
     pub pool: String,
     /// Its identity, in hexadecimal.

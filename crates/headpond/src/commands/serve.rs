@@ -1,8 +1,11 @@
 //! `headpond serve`: the daemon.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -10,8 +13,11 @@ use clap::{Args, ValueEnum};
 use headpond_engine::Settings;
 use headpond_host::backing::Spec;
 use headpond_host::daemon::{Choice, Daemon, Options};
+use headpond_host::pool::list::list;
+use headpond_host::pool::probe::Found;
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
+use headpond_host::succession::{Estate, VARIABLE};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -63,6 +69,9 @@ pub struct Serve {
     /// Seconds that a clean end may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     stop_within: u64,
+    /// Only say whether all of this is understood, and the devices are of a pool that this version can serve
+    #[arg(long = "try", hide = true)]
+    only_try: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -92,21 +101,43 @@ fn named(text: &str) -> Result<(String, String), String> {
 impl Serve {
     pub fn run(self) -> anyhow::Result<()> {
         let stop_within = Duration::from_secs(self.stop_within);
-        let json = self.json;
-        let options = self.options()?;
+        let (json, only_try) = (self.json, self.only_try);
+        let mut options = self.options()?;
+        if only_try {
+            return tried(&options);
+        }
+        // Before anything else is opened.
+        let mut estate = Estate::inherit();
+        // What it is by now: a newer one may be put in its place while it runs.
+        let own = std::env::current_exe().unwrap_or_default();
         let log = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
         let color = std::io::stderr().is_terminal();
         tracing_subscriber::fmt().with_env_filter(log).with_ansi(color).with_writer(std::io::stderr).init();
         let signals = Signals::hold()?;
-        let daemon = Daemon::start(options)?;
-        if let Some(report) = daemon.report() {
-            for advice in &report.advice {
-                eprintln!("headpond: {} {}", advice.wrong, advice.next);
+        loop {
+            let daemon = Daemon::start(options.clone(), estate)?;
+            if let Some(report) = daemon.report() {
+                for advice in &report.advice {
+                    eprintln!("headpond: {} {}", advice.wrong, advice.next);
+                }
+                print(json, &json!(report), ready(&report, daemon.metrics()))?;
             }
-            print(json, &json!(report), ready(&report, daemon.metrics()))?;
+            let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
+                return daemon.stop(stop_within).map_err(|error| anyhow!(error));
+            };
+            // The device that an earlier life left and that was given up then is not to be given up again.
+            options.give_up.clear();
+            estate = daemon.hand_over(&program);
+            let error = match estate.bequeath() {
+                Ok(text) => exec(&program, &text),
+                Err(error) => error,
+            };
+            tracing::error!(
+                "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
+                program.display(),
+                own.display()
+            );
         }
-        daemon.wait(|| signals.wait(LOOK));
-        daemon.stop(stop_within).map_err(|error| anyhow!(error))
     }
 
     /// What is said on the command line, and what the file says otherwise.
@@ -143,6 +174,40 @@ impl Serve {
             patience: Duration::from_secs(self.wait),
         })
     }
+}
+
+/// Becomes another program, with the same command line; returns only if that fails.
+fn exec(program: &Path, estate: &str) -> std::io::Error {
+    // The new one does without what it need not do twice.
+    let given_up = |arg: &OsString| arg != "--give-up" && !arg.as_encoded_bytes().starts_with(b"--give-up=");
+    let mut args = Vec::new();
+    let mut all = std::env::args_os().skip(1);
+    while let Some(arg) = all.next() {
+        if given_up(&arg) {
+            args.push(arg);
+        } else if arg == "--give-up" {
+            all.next();
+        }
+    }
+    process::Command::new(program).args(args).env(VARIABLE, estate).exec()
+}
+
+/// Whether this version can serve these devices, from looking at them alone.
+fn tried(options: &Options) -> anyhow::Result<()> {
+    for listed in list(&options.devices) {
+        let path = listed.path.display();
+        match listed.found {
+            Ok((_, Found::Member(_))) => {}
+            Ok((_, Found::Newer(version))) => {
+                return Err(anyhow!(
+                    "{path} is of a pool in format {version}, which this version does not know. Use a newer one"
+                ));
+            }
+            Ok(_) => return Err(anyhow!("{path} holds no pool. Name the pool's own devices")),
+            Err(error) => return Err(anyhow!("{path} cannot be read: {error}. Look at the kernel's log")),
+        }
+    }
+    print(false, &json!({}), env!("CARGO_PKG_VERSION"))
 }
 
 /// The line that says that the daemon is up, and where each volume is.

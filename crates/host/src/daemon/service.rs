@@ -1,5 +1,7 @@
 //! What the control socket can ask of a daemon.
 
+use std::path::PathBuf;
+use std::process;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -8,7 +10,7 @@ use headpond_engine::status::VolumeStatus;
 use headpond_format::{MAX_VOLUMES, Mode};
 use serde_json::{Value, json};
 
-use super::{Shape, Shared, Slot, StopState, lock, mode_named};
+use super::{Frontend, Shape, Shared, Slot, StopState, lock, mode_named};
 use crate::backing::{Backing, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
@@ -56,6 +58,7 @@ impl Service for Shared {
             Call::Unpin(runs) => self.pin(&runs, false),
             Call::Pinned { name } => self.pinned(&name),
             Call::Stop => self.want_stop(),
+            Call::Upgrade { program, cut } => self.upgrade(&program, cut),
         }
     }
 }
@@ -208,6 +211,48 @@ impl Shared {
         })?;
         self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
         Ok(json!({}))
+    }
+
+    /// Lets another program go on in this process. It is tried first whether that understands the daemon's command line, and the
+    /// pool; the answer comes before the daemon's main thread hands over.
+    fn upgrade(&self, program: &str, cut: bool) -> Result<Value, Fault> {
+        let _changing = lock(&self.changing);
+        if let Frontend::Nbd { .. } = &self.frontend
+            && !cut
+        {
+            return Err(Fault::refused(format!(
+                "Volumes are served over NBD, whose connections would be cut. Nothing was changed. Use --cut if all clients connect again by                  themselves."
+            )));
+        }
+        let program = PathBuf::from(program);
+        let tried = process::Command::new(&program)
+            .args(std::env::args_os().skip(1))
+            .arg("--try")
+            .stdin(process::Stdio::null())
+            .output()
+            .map_err(|error| {
+                Fault::failed(format!(
+                    "{} cannot be run: {error}. The daemon goes on as it was. Name a program that can.",
+                    program.display()
+                ))
+            })?;
+        if !tried.status.success() {
+            let said = String::from_utf8_lossy(&tried.stderr);
+            return Err(Fault::failed(format!(
+                "{} would not serve this pool: {}. The daemon goes on as it was. Use another version, or mend what it says.",
+                program.display(),
+                said.trim().trim_end_matches('.')
+            )));
+        }
+        // What has to be replayed is little then.
+        self.handle.begin(Command::Checkpoint).end().map_err(|error| Fault::failed(error.to_string()))?;
+        let mut state = lock(&self.stopping.state);
+        if !matches!(*state, StopState::Running) {
+            return Err(ended());
+        }
+        let version = String::from_utf8_lossy(&tried.stdout).trim().to_owned();
+        *state = StopState::Succeeded(program.clone());
+        Ok(json!({ "program": program, "version": version }))
     }
 
     /// Asks the daemon's main thread to end, and waits until the engine has.

@@ -44,6 +44,9 @@ impl Shared {
         }
         Report {
             uptime_seconds: snapshot.at_ns as f64 / 1e9,
+            version: env!("CARGO_PKG_VERSION").into(),
+            process: std::process::id(),
+            pause_seconds: lock(&self.pause).map(|pause| pause.as_secs_f64()),
             pool: status.pool.clone(),
             id: hex(&status.id),
             epoch: status.epoch,

@@ -1,6 +1,7 @@
 //! Events, from how the daemon stood a moment ago and how it stands now.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -21,11 +22,13 @@ const STARTED: &str = "started";
 const RESTARTED: &str = "restarted-after-crash";
 /// A clean end.
 const STOPPED: &str = "stopped";
+const HANDED_OVER: &str = "handed-over";
 
 /// That the daemon begins; whether its last life ended cleanly is known by the events that it left.
 pub(super) fn of_start(events: &Journal, pool: &str) -> News {
-    let crashed =
-        events.last(|event| [STARTED, RESTARTED, STOPPED].contains(&event.kind.as_str())).is_some_and(|e| e.kind != STOPPED);
+    let ends = [STOPPED, HANDED_OVER];
+    let known = |kind: &str| [STARTED, RESTARTED].contains(&kind) || ends.contains(&kind);
+    let crashed = events.last(|event| known(&event.kind)).is_some_and(|e| !ends.contains(&e.kind.as_str()));
     match crashed {
         true => {
             let what = format!(
@@ -42,6 +45,19 @@ pub(super) fn of_start(events: &Journal, pool: &str) -> News {
 pub(super) fn of_stop(pool: &str) -> News {
     let next = "Nothing: what is dirty is safe on the cache devices. `headpond serve` starts it again.";
     tell(Level::Info, STOPPED, format!("Pool {pool} was stopped cleanly."), next)
+}
+
+/// That another program goes on.
+pub(super) fn of_hand_over(pool: &str, program: &Path) -> News {
+    let what = format!("Pool {pool} is handed over to {}; I/O waits for it.", program.display());
+    tell(Level::Info, HANDED_OVER, what, "Nothing: if it does not come up, `headpond serve` with the program before does.")
+}
+
+/// That it has.
+pub(super) fn of_succession(pool: &str, pause: Duration) -> News {
+    let version = env!("CARGO_PKG_VERSION");
+    let what = format!("Pool {pool} is served by Headpond {version} now; I/O waited for {:.2} s.", pause.as_secs_f64());
+    tell(Level::Info, "upgraded", what, "Nothing: all that was acknowledged is there.")
 }
 
 /// A thread that looks, until it is dropped.

@@ -1,6 +1,7 @@
 //! A volume as a loop device: mount, threads and loop device, started and stopped in the right order.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,10 +46,18 @@ impl Options {
 /// Dropped without [`Export::stop`], it goes away even if it is in use; its users get I/O errors.
 #[derive(Debug)]
 pub struct Export {
-    mount: Mount,
-    server: Server,
-    device: LoopDevice,
+    /// All three, or none if it was left.
+    served: Option<(Mount, Server, LoopDevice)>,
     warnings: Vec<Error>,
+}
+
+/// A volume that is mounted and bound to a loop device, and served by nobody: its requests wait in the kernel.
+#[derive(Debug)]
+pub struct Left {
+    /// The descriptor of the mount.
+    pub mount: OwnedFd,
+    /// The number of the loop device.
+    pub device: u32,
 }
 
 impl Export {
@@ -80,12 +89,34 @@ impl Export {
         for (limit, value) in limits.into_iter().chain([("read_ahead_kb", options.read_ahead_kb)]) {
             warnings.extend(value.and_then(|value| device.set_limit(limit, value).err()));
         }
-        Ok(Export { mount, server, device, warnings })
+        Ok(Export { served: Some((mount, server, device)), warnings })
+    }
+
+    /// Goes on with a volume that an earlier life of this process has left.
+    pub fn adopt<B: Backend>(options: &Options, left: Left, backend: Arc<B>) -> Result<Export, Error> {
+        // Nobody answers there: what is above it is looked at, and it is not.
+        let point = real(&options.mount_point)?;
+        let mount = Mount::adopt(&point, left.mount);
+        let device = LoopDevice::adopt(left.device, &point.join(&options.name))?;
+        let server = Server::start(mount.device(), &options.name, backend, options.threads)?;
+        Ok(Export { served: Some((mount, server, device)), warnings: Vec::new() })
+    }
+
+    /// Takes no more requests, and leaves the mount and the loop device as they are. What was taken is answered as before;
+    /// what was not waits for [`Export::adopt`].
+    ///
+    /// # Errors
+    /// There is no descriptor to be had: it is served no more, and its users get errors.
+    pub fn leave(mut self) -> std::io::Result<Left> {
+        let (mount, mut server, device) = self.served.take().ok_or(std::io::ErrorKind::NotFound)?;
+        server.leave();
+        let mount = mount.leave()?;
+        Ok(Left { mount, device: device.leave() })
     }
 
     /// The block device, `/dev/loopN`.
     pub fn device(&self) -> PathBuf {
-        self.device.path()
+        self.served.as_ref().map(|(_, _, device)| device.path()).unwrap_or_default()
     }
 
     /// What did not go as wished at the start, without keeping the volume from being served.
@@ -98,35 +129,31 @@ impl Export {
     /// While the device is in use this fails and changes nothing; the volume is still served.
     /// All requests that the kernel sent before are answered first, so the backend must still be at work.
     pub fn stop(&mut self) -> Result<(), Error> {
-        self.device.detach()?;
-        self.mount.unmount()?;
-        self.server.join();
+        let Some((mount, server, device)) = &mut self.served else { return Ok(()) };
+        device.detach()?;
+        mount.unmount()?;
+        server.join();
         Ok(())
     }
 }
 
 impl Drop for Export {
     fn drop(&mut self) {
+        let Some((mount, server, device)) = &mut self.served else { return };
         // Once the connection is gone all I/O fails at once, so that nothing here waits for the backend.
-        self.mount.abort();
-        for result in [self.device.release(), self.mount.unmount()] {
+        mount.abort();
+        for result in [device.release(), mount.unmount()] {
             result.unwrap_or_else(|e| tracing::warn!("{e}. Look at `lsblk` and `findmnt` for what was left, and unmount it"));
         }
-        self.server.join();
+        server.join();
     }
 }
 
 /// Removes what a dead daemon left at the mount point, and makes the directory. Returns its full path, as
 /// the kernel shows it as the backing file of a loop device.
 fn prepare(point: &Path, name: &str, warnings: &mut Vec<Error>) -> Result<PathBuf, Error> {
+    let point = real(point)?;
     let failed = |e| Error::new(format!("cannot use {} as a mount point", point.display()), e);
-    // The mount point itself may be dead and not be looked at; what is above it is.
-    let (Some(parent), Some(last)) = (point.parent(), point.file_name()) else {
-        return Err(Error::invalid(format!("{} cannot be a mount point; name a directory", point.display())));
-    };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    fs::create_dir_all(parent).map_err(failed)?;
-    let point = fs::canonicalize(parent).map_err(failed)?.join(last);
     match mount::look(&point)? {
         Found::Live => {
             let what =
@@ -143,4 +170,16 @@ fn prepare(point: &Path, name: &str, warnings: &mut Vec<Error>) -> Result<PathBu
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(failed(e)),
         _ => Ok(point),
     }
+}
+
+/// The full path of a mount point, whose parent is made if it is missing. The mount point itself may be dead, and is not
+/// looked at.
+fn real(point: &Path) -> Result<PathBuf, Error> {
+    let failed = |e| Error::new(format!("cannot use {} as a mount point", point.display()), e);
+    let (Some(parent), Some(last)) = (point.parent(), point.file_name()) else {
+        return Err(Error::invalid(format!("{} cannot be a mount point; name a directory", point.display())));
+    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    fs::create_dir_all(parent).map_err(failed)?;
+    Ok(fs::canonicalize(parent).map_err(failed)?.join(last))
 }

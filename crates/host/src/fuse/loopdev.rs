@@ -98,6 +98,23 @@ impl LoopDevice {
         }
     }
 
+    /// One that is bound to `file` already, by another life of this process.
+    pub fn adopt(number: u32, file: &Path) -> Result<LoopDevice, Error> {
+        match is_bound_to(number, file) {
+            true => Ok(LoopDevice { number, file: file.to_owned(), bound: true }),
+            false => {
+                let what = format!("/dev/loop{number} is not bound to {} any more; detach and attach the volume", file.display());
+                Err(Error::invalid(what))
+            }
+        }
+    }
+
+    /// Leaves it bound.
+    pub fn leave(mut self) -> u32 {
+        self.bound = false;
+        self.number
+    }
+
     /// The device node, `/dev/loopN`.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/loop{}", self.number))

@@ -32,7 +32,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-pub use export::{Export, Options};
+pub use export::{Export, Left, Options};
 pub use server::{Backend, Completion, mark_io_flusher};
 
 /// What went wrong with a mount or a loop device.

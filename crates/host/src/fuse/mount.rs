@@ -74,6 +74,18 @@ impl Mount {
         Ok(Mount { point: point.to_owned(), device, mounted: true })
     }
 
+    /// One that another life of this process had mounted, and left.
+    pub fn adopt(point: &Path, device: OwnedFd) -> Mount {
+        Mount { point: point.to_owned(), device, mounted: true }
+    }
+
+    /// Leaves it mounted, for whoever has the descriptor.
+    pub fn leave(mut self) -> io::Result<OwnedFd> {
+        let device = self.device.try_clone()?;
+        self.mounted = false;
+        Ok(device)
+    }
+
     /// The descriptor from which the kernel's requests are read.
     pub fn device(&self) -> BorrowedFd<'_> {
         self.device.as_fd()

@@ -3,9 +3,11 @@
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl;
@@ -124,27 +126,46 @@ fn is_worth_a_word(e: Errno) -> bool {
     !matches!(e, Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED | Errno::NOTCONN)
 }
 
-/// The threads that serve a mount; they end when it is unmounted.
+/// The threads that serve a mount; they end when it is unmounted, or are told to.
 #[derive(Debug)]
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
+    end: Arc<End>,
+}
+
+/// Tells the threads to end.
+#[derive(Debug)]
+struct End {
+    wanted: AtomicBool,
+    /// Readable when it is wanted: wakes who waits for a request.
+    bell: OwnedFd,
 }
 
 impl Server {
     /// Starts to serve the requests read from `device`, which is mounted, with at least one thread.
     pub fn start<B: Backend>(device: BorrowedFd<'_>, name: &str, backend: Arc<B>, threads: usize) -> Result<Server, Error> {
         let file = SingleFile { name: name.to_owned(), size: backend.size() };
-        let mut server = Server { threads: Vec::new() };
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::new("cannot make an event for FUSE", e))?;
+        let mut server = Server { threads: Vec::new(), end: Arc::new(End { wanted: AtomicBool::new(false), bell }) };
         for number in 0..threads.max(1) {
             let device = Arc::new(clone(device)?);
-            let (file, backend) = (file.clone(), backend.clone());
+            let (file, backend, end) = (file.clone(), backend.clone(), server.end.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("fuse-{number}"))
-                .spawn(move || serve(&device, &file, &*backend))
+                .spawn(move || serve(&device, &file, &*backend, &end))
                 .map_err(|e| Error::new("cannot start a thread for FUSE", e))?;
             server.threads.push(thread);
         }
         Ok(server)
+    }
+
+    /// Takes no more requests. Those that were taken are answered as before; those that were not wait in the kernel for
+    /// whoever reads from the mount's descriptor next.
+    pub fn leave(&mut self) {
+        self.end.wanted.store(true, Ordering::Release);
+        // The counter of an event takes far more than one.
+        let _ = rustix::io::write(&self.end.bell, &1u64.to_ne_bytes());
+        self.join();
     }
 
     /// Waits for the threads to end, after the unmount.
@@ -159,7 +180,7 @@ impl Server {
 
 /// Another descriptor for the same mount, with a queue of its own for requests being served.
 fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-    let cloned = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    let cloned = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
         .map_err(|e| Error::new("cannot open /dev/fuse once more", e))?;
     let original = device.as_raw_fd() as u32;
     // SAFETY: FUSE_DEV_IOC_CLONE reads a 32-bit descriptor, which the setter owns meanwhile.
@@ -179,17 +200,23 @@ pub fn mark_io_flusher() {
     }
 }
 
-fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &SingleFile, backend: &B) {
+fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &SingleFile, backend: &B, end: &End) {
     mark_io_flusher();
     // Page-aligned, which lets the kernel copy whole pages.
     let mut memory = vec![0; REQUEST_MAX + 4096];
     let start = memory.as_ptr().align_offset(4096);
     let memory = &mut memory[start..start + REQUEST_MAX];
-    loop {
+    while !end.wanted.load(Ordering::Acquire) {
         let len = match rustix::io::read(&**device, &mut *memory) {
             Ok(len) => len,
             // NOENT: the request was given up while it was being read.
-            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => continue,
+            Err(Errno::INTR | Errno::NOENT) => continue,
+            Err(Errno::AGAIN) => {
+                let mut ready = [PollFd::new(&**device, PollFlags::IN), PollFd::new(&end.bell, PollFlags::IN)];
+                // What went wrong, reading tells.
+                let _ = poll(&mut ready, None);
+                continue;
+            }
             // Unmounted.
             Err(Errno::NODEV) => return,
             Err(e) => {

@@ -1,0 +1,73 @@
+//! `headpond upgrade`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use clap::Args;
+use headpond_host::control::Call;
+use headpond_host::report::Report;
+use serde_json::json;
+
+use super::{Which, print};
+
+/// How long the new program may take to answer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[derive(Args)]
+pub struct Upgrade {
+    /// The program that is to go on [default: the one of this command]
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// Also where NBD clients are connected: their connections are cut, and they have to connect again
+    #[arg(long)]
+    cut: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Upgrade {
+    pub fn run(self) -> anyhow::Result<()> {
+        let program = match self.program {
+            Some(program) => std::path::absolute(program)?,
+            None => std::env::current_exe()?,
+        };
+        let before = self.which.report(None)?;
+        let program = program.display().to_string();
+        self.which.call(&Call::Upgrade { program: program.clone(), cut: self.cut })?;
+        let until = Instant::now() + PATIENCE;
+        let after = loop {
+            // Its counters begin anew.
+            let after = self.which.report(None).ok().filter(|after| {
+                after.process != before.process || after.uptime_seconds < before.uptime_seconds && after.pause_seconds.is_some()
+            });
+            match after {
+                Some(after) => break after,
+                None if Instant::now() > until => return Err(silent(&before, &program)),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let pause = after.pause_seconds.unwrap_or(0.0);
+        let words = format!(
+            "pool {} is served by Headpond {} now (before: {}); I/O waited for {pause:.2} s",
+            after.pool, after.version, before.version
+        );
+        print(
+            self.json,
+            &json!({ "program": program, "version": after.version, "before": before.version, "pause_seconds": pause }),
+            words,
+        )
+    }
+}
+
+fn silent(before: &Report, program: &str) -> anyhow::Error {
+    anyhow!(
+        "{program} does not answer for {} s after it took over pool {}. What was acknowledged is on the cache devices. Look at its log, and \
+         start the version before with `headpond serve`",
+        PATIENCE.as_secs(),
+        before.pool
+    )
+}

@@ -1,0 +1,96 @@
+//! Another program goes on in a daemon's place, in the same process; what cannot is found out before anything is changed.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use common::{MIB, Yard};
+use headpond_host::report::Report;
+
+fn report(yard: &Yard) -> Report {
+    serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap()
+}
+
+/// A copy of the program: a newer one would be a file of its own too.
+fn copy(yard: &Yard) -> String {
+    let copy = yard.path("newer");
+    fs::copy(env!("CARGO_BIN_EXE_headpond"), &copy).unwrap();
+    copy.display().to_string()
+}
+
+fn program_of(process: u32) -> String {
+    fs::read_link(format!("/proc/{process}/exe")).unwrap().display().to_string()
+}
+
+#[test]
+fn another_program_goes_on_in_the_same_process_with_all_that_was_written() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 64 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.run(&["pin", "v:0+1MiB"]).good();
+    let mut nbd = yard.nbd("v");
+    for n in 0..64 {
+        // No flush: what was acknowledged is enough.
+        nbd.write(n * 7 % 64 * 65536, &[n as u8 + 1; 4096], false).unwrap();
+    }
+    drop(nbd);
+    let before = report(&yard);
+    let newer = copy(&yard);
+    yard.run(&["upgrade", "--program", &newer]).said(3, &["would be cut", "--cut"]);
+    yard.run(&["upgrade", "--program", &newer, "--cut"]).told(&["pool pool is served by Headpond", "I/O waited for"]);
+    let after = report(&yard);
+    assert_eq!((after.process, program_of(after.process)), (before.process, newer));
+    assert!(after.pause_seconds.is_some_and(|pause| pause < 10.0), "{after:?}");
+    assert_eq!(after.volumes[0].pinned_bytes, MIB);
+    let mut nbd = yard.nbd("v");
+    for n in 0..64 {
+        assert!(nbd.read(n * 7 % 64 * 65536, 4096).unwrap() == [n as u8 + 1; 4096], "block {n}");
+    }
+    drop(nbd);
+    yard.run(&["events"]).told(&["is handed over to", "is served by Headpond"]);
+    yard.run(&["detach", "v"]).good();
+    // It ends as the first one would have.
+    daemon.stop();
+}
+
+#[test]
+fn a_program_that_would_not_serve_the_pool_changes_nothing() {
+    let yard = Yard::new();
+    yard.pool();
+    let daemon = yard.serve(&["a", "b"]);
+    let before = report(&yard);
+    let refuses = yard.path("refuses");
+    fs::write(&refuses, "#!/bin/sh\necho I am too old >&2\nexit 1\n").unwrap();
+    fs::set_permissions(&refuses, fs::Permissions::from_mode(0o755)).unwrap();
+    let upgrade = |program: &Path| yard.run(&["upgrade", "--cut", "--program", &program.display().to_string()]);
+    upgrade(&refuses).said(1, &["would not serve this pool: I am too old", "goes on", "Use another version"]);
+    upgrade(&yard.path("none")).said(1, &["cannot be run", "goes on"]);
+    let after = report(&yard);
+    assert_eq!((after.process, after.pause_seconds), (before.process, None));
+    daemon.stop();
+}
+
+/// It understands the command line, and cannot be run when its time comes: the daemon goes on itself.
+#[test]
+fn a_program_that_is_gone_when_its_time_comes_leaves_the_pool_served() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 4 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let vanishes = yard.path("vanishes");
+    fs::write(&vanishes, "#!/bin/sh\nrm \"$0\"\necho 9.9\n").unwrap();
+    fs::set_permissions(&vanishes, fs::Permissions::from_mode(0o755)).unwrap();
+    yard.nbd("v").write(0, &[7; 4096], false).unwrap();
+    let before = report(&yard);
+    yard.run(&["upgrade", "--cut", "--program", &vanishes.display().to_string()]).good();
+    let after = report(&yard);
+    assert_eq!((after.process, program_of(after.process)), (before.process, env!("CARGO_BIN_EXE_headpond").to_owned()));
+    assert!(daemon.complaints().contains("could not be started"), "{}", daemon.complaints());
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+}
