@@ -291,7 +291,8 @@ impl Daemon {
             false => pool::open_with_remembered(&options.devices, &state, options.patience)?,
         };
         let superblock = open.election.superblock.clone();
-        let mut places = state.places(&superblock.pool);
+        let known_places = state.places(&superblock.pool);
+        let mut places = known_places.clone();
         for given in &open.devices {
             if let headpond_engine::Device::Member(number) = given.device {
                 let path = std::path::absolute(given.claim.path()).unwrap_or_else(|_| given.claim.path().to_owned());
@@ -323,9 +324,26 @@ impl Daemon {
         let setup = Setup { settings: options.settings, election: open.election, devices };
         tracing::info!("all devices are claimed");
         let (runtime, started) = Runtime::start(setup)?;
+        let handle = runtime.handle().clone();
+        // Clients of a daemon that was killed wait: what can be done beside the engine's start, is.
+        let queues = options.queues.unwrap_or_else(ublk::Options::default_queues);
+        let mut ready = BTreeMap::new();
+        for volume in superblock.volumes.iter().filter(|it| choice == Choice::Ublk && !options.give_up.contains(&it.name)) {
+            let Some(Slot { shape: Some(shape), .. }) = volumes.get(&volume.number) else { continue };
+            let wish = places.ublk.get(&volume.name).copied();
+            let mark = ublk::mark(&superblock.pool, &volume.id);
+            let of_device = ublk_options(mark, shape, volume.phase, queues, wish, options.patience);
+            // What goes wrong here goes wrong again when the volume is offered, and is told then.
+            if let Ok(device) = ublk::Device::prepare(&of_device, UblkVolume::new(handle.clone(), volume.number)) {
+                ready.insert(volume.number, device);
+            }
+        }
+        let events = Journal::open(state.events(&superblock.pool));
         started.end().map_err(StartError::Engine)?;
         tracing::info!("the engine is up");
-        if let Err(error) = state.remember(&superblock.pool, &places) {
+        if places != known_places
+            && let Err(error) = state.remember(&superblock.pool, &places)
+        {
             tracing::warn!(
                 "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
             );
@@ -342,12 +360,8 @@ impl Daemon {
                 );
             }
         }
-        let handle = runtime.handle().clone();
         let (frontend, nbd) = match choice {
-            Choice::Ublk => {
-                let queues = options.queues.unwrap_or_else(ublk::Options::default_queues);
-                (Frontend::Ublk { queues, patience: options.patience }, None)
-            }
+            Choice::Ublk => (Frontend::Ublk { queues, patience: options.patience }, None),
             Choice::Nbd | Choice::Auto => {
                 let socket = options.nbd.unwrap_or_else(|| beside.join(format!("{}.nbd", superblock.name)));
                 let socket = std::path::absolute(&socket).unwrap_or(socket);
@@ -360,8 +374,6 @@ impl Daemon {
         };
         let scrubbed = state.scrubbed(&superblock.pool);
         let pins = state.pins(&superblock.pool);
-        let mut events = Journal::open(state.events(&superblock.pool));
-        events.add(watch::of_start(&events, &superblock.name));
         let shared = Arc::new(Shared {
             handle,
             pool: superblock.pool,
@@ -382,11 +394,18 @@ impl Daemon {
             left: Mutex::new(std::mem::take(&mut estate.fuse)),
             pause: Mutex::default(),
         });
+        shared.offer_all(ready);
+        // From here on clients are answered.
+        let pause = estate.pause();
         shared.pin_again();
-        shared.offer_all();
-        if let Some(pause) = estate.pause() {
-            *lock(&shared.pause) = Some(pause);
-            lock(&shared.events).add(watch::of_succession(&shared.name, pause));
+        {
+            let mut events = lock(&shared.events);
+            let start = watch::of_start(&events, &shared.name);
+            events.add(start);
+            if let Some(pause) = pause {
+                events.add(watch::of_succession(&shared.name, pause));
+            }
+            *lock(&shared.pause) = pause;
         }
         let control = Some(control::Server::start(&socket, shared.clone())?);
         let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
@@ -591,19 +610,19 @@ fn same_disk(volume: &VolumeEntry, backing: Backing) -> Result<Backing, Mismatch
 }
 
 impl Shared {
-    /// Offers every volume that the engine serves.
-    fn offer_all(&self) {
+    /// Offers every volume that the engine serves; for some of them a device is ready.
+    fn offer_all(&self, mut ready: BTreeMap<u16, ublk::Device>) {
         let Some(status) = self.handle.status() else { return };
         for volume in &status.volumes {
             if volume.serving {
-                self.offer(volume);
+                self.offer(volume, ready.remove(&volume.number));
             }
             self.look_for_left_over(volume);
         }
     }
 
     /// Makes a volume reachable. What does not go as wished is kept as the volume's problem.
-    fn offer(&self, volume: &VolumeStatus) {
+    fn offer(&self, volume: &VolumeStatus, ready: Option<ublk::Device>) {
         let number = volume.number;
         let (name, shape) = match lock(&self.volumes).get(&number) {
             Some(Slot { name, shape: Some(shape), .. }) => (name.clone(), shape.clone()),
@@ -630,7 +649,7 @@ impl Shared {
                     (None, None, Some(Advice { wrong, next }))
                 }
             },
-            Frontend::Ublk { queues, patience } => match self.ublk_device(volume, &shape, *queues, *patience) {
+            Frontend::Ublk { queues, patience } => match self.ublk_device(volume, &shape, *queues, *patience, ready) {
                 Ok(device) => offered(Export::Ublk(Box::new(device))),
                 Err(error) => {
                     let wrong = format!("Volume {name} is at work but has no block device: {error}.");
@@ -665,22 +684,15 @@ impl Shared {
         shape: &Shape,
         queues: u16,
         patience: Duration,
+        ready: Option<ublk::Device>,
     ) -> Result<ublk::Device, ublk::Error> {
-        let options = ublk::Options {
-            mark: ublk::mark(&self.pool, &volume.id),
-            shape: ublk::Shape {
-                size: shape.size,
-                logical_block: shape.block,
-                optimal_io: shape.optimal_io,
-                rotational: shape.rotational,
-                read_ahead_kb: shape.read_ahead_kb,
-                phase: volume.phase,
-            },
-            queues,
-            wish: lock(&self.places).ublk.get(&volume.name).copied(),
-            patience,
+        let (mark, wish) = (ublk::mark(&self.pool, &volume.id), lock(&self.places).ublk.get(&volume.name).copied());
+        let options = ublk_options(mark, shape, volume.phase, queues, wish, patience);
+        let backend = UblkVolume::new(self.handle.clone(), volume.number);
+        let device = match ready {
+            Some(ready) => ready.serve(&options, backend)?,
+            None => ublk::Device::start(&options, backend)?,
         };
-        let device = ublk::Device::start(&options, UblkVolume::new(self.handle.clone(), volume.number))?;
         device.warnings().iter().for_each(|warning| tracing::warn!("{warning}. {}", warning.next()));
         self.remember(|places| {
             places.ublk.insert(volume.name.clone(), device.id());
@@ -760,13 +772,30 @@ impl Shared {
     /// Changes what is remembered of the pool's places.
     fn remember(&self, change: impl FnOnce(&mut Places)) {
         let mut places = lock(&self.places);
+        let before = places.clone();
         change(&mut places);
+        if *places == before {
+            return;
+        }
         if let Err(error) = self.state.remember(&self.pool, &places) {
             tracing::warn!(
                 "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
             );
         }
     }
+}
+
+/// How a volume's ublk device is to be.
+fn ublk_options(mark: u64, shape: &Shape, phase: u8, queues: u16, wish: Option<u32>, patience: Duration) -> ublk::Options {
+    let shape = ublk::Shape {
+        size: shape.size,
+        logical_block: shape.block,
+        optimal_io: shape.optimal_io,
+        rotational: shape.rotational,
+        read_ahead_kb: shape.read_ahead_kb,
+        phase,
+    };
+    ublk::Options { mark, shape, queues, wish, patience }
 }
 
 /// A block device that clients can use.

@@ -25,7 +25,7 @@ pub fn hex(id: &[u8; 16]) -> String {
 pub struct State(PathBuf);
 
 /// Where the devices of a pool were last seen: hints, never proof.
-#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Places {
     /// Cache devices by number.
     #[serde(default)]

@@ -159,7 +159,7 @@ impl Shared {
         lock(&self.volumes).insert(number, slot);
         self.remember(|places| drop(places.volumes.insert(name, spec.to_string())));
         if let Some(volume) = self.handle.status().and_then(|status| status.volume(&new.name).cloned()) {
-            self.offer(&volume);
+            self.offer(&volume, None);
         }
         let volumes = lock(&self.volumes);
         let slot = volumes.get(&number);
@@ -187,7 +187,7 @@ impl Shared {
                     Mode::PassThrough.name()
                 );
             }
-            self.offer(&volume);
+            self.offer(&volume, None);
             return Err(fault);
         }
         self.handle.remove(Device::Backing(number));

@@ -30,32 +30,29 @@ pub enum Found {
 
 /// Looks at a device of `size` bytes, opened for direct I/O.
 pub fn probe(file: BorrowedFd<'_>, size: u64) -> io::Result<Found> {
+    // A device of ours is not read any further: at a start clients may be waiting.
+    let found = superblocks(file, size)?;
+    if !matches!(found, Found::Nothing) {
+        return Ok(found);
+    }
     let page = size / 4096 * 4096;
-    let head = read(file, 0, ENDS.min(page))?;
     let tail_at = page.saturating_sub(ENDS);
+    let head = read(file, 0, ENDS.min(page))?;
     let tail = read(file, tail_at, page - tail_at)?;
-    let slot = |bytes: &[u8], at: u64| -> Vec<u8> {
-        let at = at as usize;
-        bytes.get(at..bytes.len().min(at + SUPERBLOCK_BYTES as usize)).unwrap_or_default().to_vec()
-    };
-    let copies = Layout::tail_of(size).saturating_sub(tail_at);
-    let slots = [
-        slot(head.as_slice(), 0),
-        slot(head.as_slice(), SUPERBLOCK_BYTES),
-        slot(tail.as_slice(), copies),
-        slot(tail.as_slice(), copies + SUPERBLOCK_BYTES),
-    ];
-    let slots: Vec<&[u8]> = slots.iter().map(Vec::as_slice).collect();
+    Ok(signatures::find(head.as_slice(), tail.as_slice(), tail_at, size).map_or(Found::Nothing, Found::Signature))
+}
+
+/// As [`probe`], but looks for superblocks alone: whatever else there is counts as [`Found::Nothing`].
+pub fn superblocks(file: BorrowedFd<'_>, size: u64) -> io::Result<Found> {
+    let page = size / 4096 * 4096;
+    let two_at = |at: u64| read(file, at, (2 * SUPERBLOCK_BYTES).min(page - at));
+    let (head, tail) = (two_at(0)?, two_at(Layout::tail_of(size))?);
+    let slots: Vec<&[u8]> = [&head, &tail].iter().flat_map(|two| two.as_slice().chunks(SUPERBLOCK_BYTES as usize)).collect();
     Ok(match newest_superblock(&slots) {
         Ok(superblock) => Found::Member(Box::new(superblock)),
         Err(DecodeError::Newer(version)) => Found::Newer(version),
         // Nothing so short has ever been a cache device.
-        Err(DecodeError::Foreign | DecodeError::Short) => {
-            match signatures::find(head.as_slice(), tail.as_slice(), tail_at, size) {
-                Some(what) => Found::Signature(what),
-                None => Found::Nothing,
-            }
-        }
+        Err(DecodeError::Foreign | DecodeError::Short) => Found::Nothing,
         Err(error) => Found::Damaged(error),
     })
 }

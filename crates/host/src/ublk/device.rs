@@ -59,6 +59,8 @@ impl Options {
 pub struct Device {
     id: u32,
     control: Control,
+    /// What an earlier daemon left, and is to be taken over.
+    left_over: Option<DeviceInfo>,
     queues: Vec<Queue>,
     char_device: Option<Arc<OwnedFd>>,
     taken_over: bool,
@@ -114,22 +116,46 @@ fn find(control: &mut Control, mark: u64, wish: Option<u32>) -> Option<LeftOver>
 impl Device {
     /// Takes over the device that a dead daemon left, or makes one, and checks that flushes come through.
     pub fn start<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Device, Error> {
+        Device::prepare(options, backend.clone())?.serve(options, backend)
+    }
+
+    /// The part of [`Device::start`] that asks nothing of the backend, and changes nothing that others see: looks for what a dead
+    /// daemon left, and makes the threads for it. Its clients wait, so this is done while the backend is still being made.
+    pub fn prepare<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Device, Error> {
         let control = Control::open().map_err(|error| {
             Error::new(format!("/dev/ublk-control cannot be opened: {error}"), "Run `modprobe ublk_drv` and restart")
         })?;
-        let mut device =
-            Device { id: u32::MAX, control, queues: Vec::new(), char_device: None, taken_over: false, warnings: Vec::new() };
-        match find(&mut device.control, options.mark, options.wish) {
-            // Made by a daemon that died before it started it, or stopped by one that died then: nobody can use it.
-            Some(LeftOver { info }) if info.state == state::DEAD => {
-                device.control.delete(info.dev_id).map_err(|error| failed(info.dev_id, "could not be removed", &error))?;
-                device.make(options, backend)?;
+        let mut device = Device {
+            id: u32::MAX,
+            control,
+            left_over: None,
+            queues: Vec::new(),
+            char_device: None,
+            taken_over: false,
+            warnings: Vec::new(),
+        };
+        if let Some(LeftOver { info }) = find(&mut device.control, options.mark, options.wish) {
+            if info.state != state::DEAD {
+                device.prepare_takeover(options, &info, backend)?;
             }
-            Some(LeftOver { info }) => device.take_over(options, &info, backend)?,
-            None => device.make(options, backend)?,
+            device.left_over = Some(info);
         }
-        device.set_limits(options);
         Ok(device)
+    }
+
+    /// The rest of [`Device::start`], with the same options and backend.
+    pub fn serve<B: Backend>(mut self, options: &Options, backend: Arc<B>) -> Result<Device, Error> {
+        match self.left_over.take() {
+            // Made by a daemon that died before it started it, or stopped by one that died then: nobody can use it.
+            Some(info) if info.state == state::DEAD => {
+                self.control.delete(info.dev_id).map_err(|error| failed(info.dev_id, "could not be removed", &error))?;
+                self.make(options, backend)?;
+            }
+            Some(info) => self.take_over(options, &info)?,
+            None => self.make(options, backend)?,
+        }
+        self.set_limits(options);
+        Ok(self)
     }
 
     fn make<B: Backend>(&mut self, options: &Options, backend: Arc<B>) -> Result<(), Error> {
@@ -222,24 +248,14 @@ impl Device {
         self.queues.iter().try_for_each(Queue::is_attending)
     }
 
-    /// Takes over a device whose daemon is dead, or dying.
-    fn take_over<B: Backend>(&mut self, options: &Options, info: &DeviceInfo, backend: Arc<B>) -> Result<(), Error> {
+    /// Looks whether a device whose daemon is dead, or dying, can be taken over, and makes threads for its queues.
+    ///
+    /// All that takes time comes before [`Device::take_over`]: a daemon that is killed between the two commands of a takeover
+    /// leaves a device that some kernels let nobody take over.
+    fn prepare_takeover<B: Backend>(&mut self, options: &Options, info: &DeviceInfo, backend: Arc<B>) -> Result<(), Error> {
         let id = info.dev_id;
-        let cannot = |why: String| {
-            Error::new(
-                format!(
-                    "{} was left by an earlier daemon and cannot be taken over: {why}. Its I/O waits; what was acknowledged is in \
-                     the cache or on the disk",
-                    block_device(id)
-                ),
-                format!(
-                    "Put that right and restart. Or give it up: restart with --give-up and the volume's name, which ends the I/O \
-                     that waits on {} with errors and makes a new device; unmount what was on it",
-                    block_device(id)
-                ),
-            )
-        };
-        let params = self.control.params(id).map_err(|error| cannot(format!("it does not tell its parameters ({error})")))?;
+        let params = self.control.params(id);
+        let params = params.map_err(|error| cannot_take_over(id, &format!("it does not tell its parameters ({error})")))?;
         if !attributes::fits(&params, &options.shape) || info.flags & FEATURES != FEATURES {
             let why = format!(
                 "it has {} bytes in blocks of {}, and the volume {} in blocks of {}; flags {:#x}",
@@ -249,13 +265,18 @@ impl Device {
                 options.shape.logical_block,
                 info.flags
             );
-            return Err(cannot(why));
+            return Err(cannot_take_over(id, &why));
         }
-        // All that takes time comes first: a daemon that is killed between the two commands of a takeover leaves a device
-        // that some kernels let nobody take over.
         self.id = id;
+        self.check_flushes(&params)?;
         self.prepare_queues(info, backend, &Arc::default())
-            .map_err(|error| cannot(format!("its queues got no threads ({error})")))?;
+            .map_err(|error| cannot_take_over(id, &format!("its queues got no threads ({error})")))
+    }
+
+    /// Takes it over: from here on its requests are asked again.
+    fn take_over(&mut self, options: &Options, info: &DeviceInfo) -> Result<(), Error> {
+        let id = info.dev_id;
+        let cannot = |why: String| cannot_take_over(id, &why);
         let since = Instant::now();
         let until = since + options.patience.max(PATIENCE);
         self.begin_recovery(until).map_err(|error| {
@@ -273,7 +294,7 @@ impl Device {
         self.control.end_recovery(id).map_err(|error| cannot(format!("the kernel refuses to end ({error})")))?;
         tracing::info!(?let_go, all = ?since.elapsed(), "took over {}", block_device(id));
         self.taken_over = true;
-        self.check_flushes(&params)
+        Ok(())
     }
 
     /// Waits until the dead daemon has let go, which takes as long as the kernel needs to end it.
@@ -398,6 +419,20 @@ fn block_device(id: u32) -> String {
 fn failed(id: u32, what: &str, error: &io::Error) -> Error {
     let next = "Look at the kernel's log; `headpond status` shows how the volume stands";
     Error::new(format!("{} {what}: {error}", block_device(id)), next)
+}
+
+fn cannot_take_over(id: u32, why: &str) -> Error {
+    let path = block_device(id);
+    Error::new(
+        format!(
+            "{path} was left by an earlier daemon and cannot be taken over: {why}. Its I/O waits; what was acknowledged is in the cache \
+             or on the disk"
+        ),
+        format!(
+            "Put that right and restart. Or give it up: restart with --give-up and the volume's name, which ends the I/O that waits \
+             on {path} with errors and makes a new device; unmount what was on it"
+        ),
+    )
 }
 
 fn no_flushes(id: u32, why: &str) -> Error {
