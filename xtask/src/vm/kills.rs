@@ -4,6 +4,8 @@ use super::rig::{LIMIT, Rig};
 use super::{Context as Vm, Figures, Progress};
 use anyhow::{Context, Result, bail};
 
+/// How long clients may wait when the daemon was killed, in milliseconds: shorter than this.
+const PAUSE: u64 = 2000;
 /// The size of the file that fio writes, makes durable, and verifies after each kill.
 const VERIFIED: &str = "12m";
 
@@ -39,7 +41,7 @@ fn under_a_mounted_file_system(rig: &mut Rig, vm: &Vm, kind: &str) -> Result<()>
             round += 1;
             progress.say(round);
             rig.sleep(vm.length_of(round))?;
-            rig.run("loads_run\nkill_daemon\nserve")?;
+            rig.run_first("loads_run\nreplace_daemon\nio_flows").with_context(|| format!("SIGKILL {round}"))?;
             plant(rig, vm)?;
         }
         rig.sleep(vm.length)?;
@@ -48,10 +50,18 @@ fn under_a_mounted_file_system(rig: &mut Rig, vm: &Vm, kind: &str) -> Result<()>
         compare(rig, kind, false)?;
     }
     rig.run(&format!("unmount_fs\ncheck_fs {kind} $(volume)"))?;
-    match rig.console_errors(console).first() {
-        Some(line) => bail!("the guest's kernel tells of an error, and there may be none: {line}"),
-        None => Ok(()),
+    if let Some(line) = rig.console_errors(console).first() {
+        bail!("the guest's kernel tells of an error, and there may be none: {line}");
     }
+    let pauses = rig.ledger.all.get("pause-ms").map_or(&[][..], Vec::as_slice);
+    if pauses.len() as u64 != vm.rounds {
+        bail!("of {} kills, the pauses of {} were measured", vm.rounds, pauses.len());
+    }
+    let long: Vec<String> = pauses.iter().filter(|ms| **ms >= PAUSE).map(u64::to_string).collect();
+    if !long.is_empty() {
+        bail!("{} of {} pauses were {PAUSE} ms or longer: {} ms", long.len(), vm.rounds, long.join(", "));
+    }
+    Ok(())
 }
 
 /// With FUSE and a loop device: the file system dies with the daemon; after a restart what was promised is there.

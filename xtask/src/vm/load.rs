@@ -4,9 +4,10 @@ use crate::hammer::filesystems::{change_names, content, write_durably};
 use crate::hammer::model::Dice;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -18,6 +19,10 @@ const WRITERS: u64 = 2;
 const FILES: usize = 40;
 /// A file here ends all loads.
 const STOP: &str = "/run/stop";
+/// When the daemon was killed, and when it was gone; removed when the pause has been measured.
+const KILLED: &str = "/run/killed";
+/// Longer than it takes to hear an answer that was given, and shorter than any start.
+const MOMENT: Duration = Duration::from_millis(100);
 /// Bytes of the blocks that are written to devices.
 const BLOCK: usize = 4096;
 
@@ -28,6 +33,7 @@ pub fn run(args: &[String]) -> Result<()> {
         ["durable", folder, first] => durable(Path::new(folder), first.parse()?),
         ["names", folder, seed] => names(Path::new(folder), seed.parse()?),
         ["compare", folder, list] => compare(Path::new(folder), Path::new(list)),
+        ["replace", pid, program, ref args @ ..] => replace(pid.parse()?, program, args),
         ["kill", pid] => kill(pid.parse()?),
         ["pauses", path] => pauses(Path::new(path)),
         ["write", device, first, count, seed] => blocks(Work::Write, device, first, count, seed),
@@ -143,6 +149,42 @@ fn compare(folder: &Path, list: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Kills a process and starts a program in its place as soon as it is gone, as a service manager does; returns when that says that
+/// it is up.
+fn replace(pid: i32, program: &str, args: &[&str]) -> Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+    let pid = Pid::from_raw(pid).context("a process has a number above zero")?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let log = File::options().create(true).append(true).open("/host/daemon.log")?;
+    let mut command = Command::new(program);
+    command.args(args).envs([("RUST_BACKTRACE", "1"), ("RUST_LOG", "info")]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let killed = micros();
+    say(&format!("killed {killed}"));
+    kill_process(pid, Signal::KILL)?;
+    let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))? == 0 {
+        bail!("a minute after its SIGKILL the daemon is still there; the kernel's log says what it waits for");
+    }
+    let gone = micros();
+    let child = command.spawn();
+    // Whole, or not there at all, for whoever looks.
+    let half = format!("{KILLED}.half");
+    fs::write(&half, format!("{killed} {gone}"))?;
+    fs::rename(half, KILLED)?;
+    let child = child.with_context(|| format!("{program} cannot be started again"))?;
+    fs::write("/run/daemon.pid", child.id().to_string())?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.context("its output is ours")?).read_line(&mut line)?;
+    if !line.starts_with("pool ") {
+        bail!("the daemon that was started again does not say that it is up, but {line:?}; its log says why");
+    }
+    say(&format!("::figure end-ms {}", (gone - killed) / 1000));
+    say(&format!("::figure restart-ms {}", (micros() - gone) / 1000));
+    Ok(())
+}
+
 /// Sends SIGKILL, and says when.
 fn kill(pid: i32) -> Result<()> {
     let pid = rustix::process::Pid::from_raw(pid).context("a process has a number above zero")?;
@@ -150,21 +192,36 @@ fn kill(pid: i32) -> Result<()> {
     Ok(rustix::process::kill_process(pid, rustix::process::Signal::KILL)?)
 }
 
-/// Writes and reads a block of a file every few milliseconds, past the page cache, and says how long the longest took.
+/// Writes and reads a block of a file every few milliseconds, past the page cache; says how long the longest took, and after each
+/// kill, how long it was till requests were answered again.
+///
+/// That is from the kill to the first answer when the daemon has been gone for a moment: one that came sooner may be the old
+/// one's, heard late.
 fn pauses(path: &Path) -> Result<()> {
     let stop = stops();
     let file = direct(path, true)?;
     let mut room = room(BLOCK);
     let mut longest = Duration::ZERO;
-    while !stop.load(Ordering::SeqCst) {
-        let begun = Instant::now();
-        let block = aligned(&mut room);
-        file.write_all_at(block, 0).and_then(|()| file.read_exact_at(block, 0)).context("a probe of the device failed")?;
-        let took = begun.elapsed();
-        if took > Duration::from_millis(300) {
-            say(&format!("::pause {}", took.as_millis()));
+    let mut answered = |begun: Instant| -> Result<()> {
+        longest = longest.max(begun.elapsed());
+        let Ok(text) = fs::read_to_string(KILLED) else { return Ok(()) };
+        let (killed, gone) = text.split_once(' ').context("the kill was not told of in two numbers")?;
+        let (killed, gone): (u128, u128) = (killed.parse()?, gone.parse()?);
+        let now = micros();
+        if now > gone + MOMENT.as_micros() {
+            say(&format!("::figure pause-ms {}", (now - killed) / 1000));
+            fs::remove_file(KILLED)?;
         }
-        longest = longest.max(took);
+        Ok(())
+    };
+    while !stop.load(Ordering::SeqCst) {
+        let block = aligned(&mut room);
+        let begun = Instant::now();
+        file.write_all_at(block, 0).context("a write of the probe failed")?;
+        answered(begun)?;
+        let begun = Instant::now();
+        file.read_exact_at(block, 0).context("a read of the probe failed")?;
+        answered(begun)?;
         thread::sleep(Duration::from_millis(5));
     }
     say(&format!("::figure longest-request-ms {}", longest.as_millis()));

@@ -132,6 +132,11 @@ impl Machine {
         told.with_context(|| format!("the machine ended by itself; {}", self.last_words()))
     }
 
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Pulls a drive out while the machine runs.
     pub fn pull(&self, name: &str) -> Result<()> {
         Qmp::connect(&self.folder.join("qmp"))?.pull(&format!("the-{name}"))

@@ -86,20 +86,27 @@ create_pool() {
 # Starts the daemon on the cache devices that are given, both if none is, and waits until it says that it is up.
 serve() {
     [ $# -gt 0 ] || set -- "$(drive ssda)" "$(drive ssdb)"
-    front=$(front_end)
     begun=$(now)
+    echo "serve $* --state $STATE/headpond --socket $SOCKET --frontend $(front_end)" >/run/serve.arguments
     rm -f /run/serve.out
-    : >/run/serve.out
-    RUST_BACKTRACE=1 /tmp/headpond serve "$@" --state "$STATE/headpond" --socket "$SOCKET" --frontend "$front" \
-        </dev/null >/run/serve.out 2>>/host/daemon.log 3<&- &
-    daemon=$!
-    echo "$daemon" >/run/daemon.pid
-    until grep -q '^pool' /run/serve.out; do
-        kill -0 "$daemon" 2>/dev/null || fail "the daemon did not start"
-        [ $(($(now) - begun)) -lt 24000 ] || fail "the daemon is not up after four minutes"
-        usleep 20000
-    done
-    echo "::figure restart-ms $((($(now) - begun) * 10))"
+    mkfifo /run/serve.out
+    # shellcheck disable=SC2046 # several words are meant
+    RUST_BACKTRACE=1 RUST_LOG=info /tmp/headpond $(cat /run/serve.arguments) </dev/null >/run/serve.out 2>>/host/daemon.log 3<&- &
+    echo $! >/run/daemon.pid
+    # Its first line says that it is up; there is none if it ends.
+    read -r line </run/serve.out || fail "the daemon did not start"
+    case $line in
+    pool*) echo "::figure start-ms $((($(now) - begun) * 10))" ;;
+    *) fail "the daemon says something else than that it is up: $line" ;;
+    esac
+}
+
+# Kills the daemon, and starts it as it was started last as soon as it is gone.
+replace_daemon() {
+    daemon=$(cat /run/daemon.pid)
+    kill -0 "$daemon" 2>/dev/null || fail "the daemon ended by itself under load"
+    # shellcheck disable=SC2046 # several words are meant
+    load replace "$daemon" /tmp/headpond $(cat /run/serve.arguments) 3<&- || fail "the daemon was not started again"
 }
 
 attach() {
@@ -132,6 +139,15 @@ kill_daemon() {
     kill -0 "$daemon" 2>/dev/null || fail "the daemon ended by itself under load"
     load kill "$daemon"
     while kill -0 "$daemon" 2>/dev/null; do usleep 10000; done
+}
+
+# Waits until the pause since the kill has been measured.
+io_flows() {
+    begun=$(now)
+    while [ -e /run/killed ]; do
+        [ $(($(now) - begun)) -lt 6000 ] || fail "the daemon is up again, and for a minute no request was answered"
+        usleep 20000
+    done
 }
 
 stop_daemon() {
@@ -231,6 +247,7 @@ JOB
 
 # Measures how long requests wait, beside the load.
 begin_pauses() {
+    rm -f /run/killed
     load pauses "$POINT/probe" </dev/null 3<&- &
     echo $! >/run/pauses.pid
 }
