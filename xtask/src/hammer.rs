@@ -2,7 +2,7 @@
 
 mod clients;
 pub mod filesystems;
-mod fio;
+pub mod fio;
 pub mod interrupt;
 mod kills;
 pub mod model;

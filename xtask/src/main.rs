@@ -1,6 +1,7 @@
 //! Chores: `cargo xtask test` runs all that must hold, `cargo xtask planted` plants mistakes and wants them found.
 
 mod boundaries;
+mod day;
 mod deb;
 mod fuzz;
 mod hammer;
@@ -21,6 +22,7 @@ const HELP: &str = "\
 cargo xtask test [--seed-base N]        install what the tests need (as root), then run all that must hold
 cargo xtask planted [--list] [..]       plant mistakes in a copy of the engine; scenes and seeds must find each
 cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy and file systems, killed again and again
+cargo xtask day [--markdown FILE] [..]  an operator's day, from making a pool to taking it apart, under a checked load (as root)
 cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and clients; --stable does without a nightly compiler
 cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
 cargo xtask deb [--check] [..]          the Debian package; --check installs, upgrades and removes it in a folder (as root)
@@ -43,6 +45,7 @@ fn run(args: &[String]) -> Result<()> {
         Some(("test", rest)) => test::run(rest),
         Some(("planted", rest)) => planted::run(rest),
         Some(("hammer", rest)) => hammer::run(rest),
+        Some(("day", rest)) => day::run(rest),
         Some(("fuzz", rest)) => fuzz::run(rest),
         Some(("vm", rest)) => vm::run(rest),
         // What the rig runs in its guest.

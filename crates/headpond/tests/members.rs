@@ -137,3 +137,21 @@ fn what_cannot_be_added_or_removed_is_named_and_nothing_is_changed() {
     before.unchanged();
     yard.run(&["status"]).told(&["healthy"]);
 }
+
+/// The SSD that died is named in the configuration yet, and a host must come up without it.
+#[test]
+fn a_pool_starts_without_a_device_that_is_named_and_not_there() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 64 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[3; 4096], false).unwrap();
+    daemon.kill();
+    std::fs::remove_file(yard.path("b")).unwrap();
+    let daemon = yard.serve(&["a", "b", "--wait", "1"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [3; 4096]);
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    assert!(daemon.complaints().contains("b cannot be opened"), "{}", daemon.complaints());
+    daemon.stop();
+}

@@ -223,7 +223,7 @@ fn a_missing_device_and_no_witness() {
     let before = Contents::of(&[&yard.path("a"), &yard.path("disk")]);
     let parts = ["Pool pool does not start", "No data was touched", "cache device 1 or the witness", "last seen at", "/b"];
     yard.try_serve(&["a"]).err().expect("too few votes").said(3, &parts);
-    yard.try_serve(&["a", "b"]).err().expect("not there").said(1, &["b cannot be opened", "Check that it exists"]);
+    yard.try_serve(&["a", "b", "--wait", "0"]).err().expect("not there").said(1, &["b cannot be opened", "Check that it exists"]);
     before.unchanged();
     fs::rename(yard.path("away"), yard.path("b")).unwrap();
     let _daemon = yard.serve(&["a", "b"]);

@@ -192,20 +192,23 @@ fn exec(program: &Path, estate: &str) -> std::io::Error {
     process::Command::new(program).args(args).env(VARIABLE, estate).exec()
 }
 
-/// Whether this version can serve these devices, from looking at them alone.
+/// Whether this version can serve these devices, from looking at them alone. Some may be dead.
 fn tried(options: &Options) -> anyhow::Result<()> {
+    let mut members = 0;
     for listed in list(&options.devices) {
-        let path = listed.path.display();
         match listed.found {
-            Ok((_, Found::Member(_))) => {}
             Ok((_, Found::Newer(version))) => {
+                let path = listed.path.display();
                 return Err(anyhow!(
                     "{path} is of a pool in format {version}, which this version does not know. Use a newer one"
                 ));
             }
-            Ok(_) => return Err(anyhow!("{path} holds no pool. Name the pool's own devices")),
-            Err(error) => return Err(anyhow!("{path} cannot be read: {error}. Look at the kernel's log")),
+            Ok((_, Found::Member(_))) => members += 1,
+            _ => {}
         }
+    }
+    if members == 0 {
+        return Err(anyhow!("None of the devices named is a cache device that can be read. Name the pool's own devices"));
     }
     print(false, &json!({}), env!("CARGO_PKG_VERSION"))
 }

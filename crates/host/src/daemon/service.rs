@@ -220,9 +220,10 @@ impl Shared {
         if let Frontend::Nbd { .. } = &self.frontend
             && !cut
         {
-            return Err(Fault::refused(format!(
-                "Volumes are served over NBD, whose connections would be cut. Nothing was changed. Use --cut if all clients connect again by                  themselves."
-            )));
+            return Err(Fault::refused(
+                "Volumes are served over NBD, whose connections would be cut. Nothing was changed. Use --cut if all clients connect again \
+                 by themselves.",
+            ));
         }
         let program = PathBuf::from(program);
         let tried = process::Command::new(&program)

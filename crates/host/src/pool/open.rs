@@ -1,9 +1,11 @@
 //! Opening a pool: claims first, then the superblocks, then the election.
 
 use std::fmt::Write;
+use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use headpond_engine::create::newest_witness;
 use headpond_engine::election::{Election, Refusal, WitnessVote, elect, identity};
@@ -13,9 +15,12 @@ use headpond_format::{Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 use super::PoolError;
 use super::create::different;
 use super::probe::{self, Found};
-use crate::claim::Claim;
+use crate::claim::{Claim, ClaimError};
 use crate::runtime::Given;
 use crate::state::{State, hex};
+
+/// How often it is looked for a device that is not there yet.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A pool whose devices are claimed and whose votes suffice.
 pub struct OpenPool {
@@ -71,18 +76,38 @@ fn pool_of(devices: &[PathBuf], patience: Duration) -> Option<[u8; 16]> {
     superblock_of(&claim, None).ok().map(|superblock| superblock.pool)
 }
 
-fn different_from(devices: &[PathBuf], path: &std::path::Path) -> bool {
+fn different_from(devices: &[PathBuf], path: &Path) -> bool {
     different(&[devices, &[path.to_owned()]].concat()).is_ok()
 }
 
 /// Claims the devices of a pool and its witness, and holds the election. Nothing on the devices is changed; a witness
 /// file that is missing is made, without a vote in it, once the election has succeeded without it.
+///
+/// A device that is not there, or cannot be read, is as good as not named if the others have the votes: an SSD that died is no
+/// reason not to start.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     different(devices)?;
-    let claims = devices.iter().map(|path| Claim::take(path, patience)).collect::<Result<Vec<_>, _>>()?;
+    let mut claims: Vec<Claim> = Vec::new();
     let mut found: Vec<Superblock> = Vec::new();
-    for claim in &claims {
-        found.push(superblock_of(claim, found.first().zip(claims.first()))?);
+    let mut unread: Vec<PoolError> = Vec::new();
+    for path in devices {
+        let claim = match claim_when_there(path, patience) {
+            Err(error @ ClaimError::Open { .. }) => {
+                unread.push(error.into());
+                continue;
+            }
+            claim => claim?,
+        };
+        match superblock_of(&claim, found.first().zip(claims.first())) {
+            Err(error @ PoolError::Io { .. }) => unread.push(error),
+            superblock => {
+                found.push(superblock?);
+                claims.push(claim);
+            }
+        }
+    }
+    if found.is_empty() && !unread.is_empty() {
+        return Err(unread.remove(0));
     }
     let Some(first) = found.first() else {
         return Err(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() });
@@ -93,10 +118,18 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         true => witness(&pool, devices, state, patience)?,
         false => (WitnessVote::None, None),
     };
-    let election = elect(&found, vote).map_err(|refusal| {
-        let places = missing_places(&refusal, &pool, state);
-        PoolError::Refused { refusal, places }
-    })?;
+    let election = match elect(&found, vote) {
+        Ok(election) => election,
+        // That is what stands in the way.
+        Err(_) if !unread.is_empty() => return Err(unread.remove(0)),
+        Err(refusal) => {
+            let places = missing_places(&refusal, &pool, state);
+            return Err(PoolError::Refused { refusal, places });
+        }
+    };
+    for error in &unread {
+        tracing::warn!("the pool starts without it: {error}. Put another device in its place with `headpond pool replace`");
+    }
     if vote == WitnessVote::Missing && witness.is_none() {
         // The others suffice; from now on it votes again.
         let path = state.witness(&pool);
@@ -114,6 +147,19 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         }
     }
     Ok(open)
+}
+
+/// Claims a device; one that is not there yet may come within `patience`, as devices do while a host boots.
+fn claim_when_there(path: &Path, patience: Duration) -> Result<Claim, ClaimError> {
+    let until = Instant::now() + patience;
+    loop {
+        match Claim::take(path, until.saturating_duration_since(Instant::now())) {
+            Err(ClaimError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound && Instant::now() < until => {
+                thread::sleep(LOOK);
+            }
+            claim => return claim,
+        }
+    }
 }
 
 /// The superblock of a claimed device, which fits it, and belongs to the same pool as the first.
