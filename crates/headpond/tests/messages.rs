@@ -16,6 +16,7 @@ use headpond_host::claim::ClaimError;
 use headpond_host::control::{CallError, Fault};
 use headpond_host::daemon::StartError as DaemonStart;
 use headpond_host::device::DevicesError;
+use headpond_host::embed::Error as Embed;
 use headpond_host::extents::ExtentsError;
 use headpond_host::journal::JournalError;
 use headpond_host::nbd::server::ListenError;
@@ -162,6 +163,13 @@ fn all_errors() -> Vec<Walked> {
             Identity { path: path(), volume: text(), found: text(), expected: text() },
             Size { path: path(), volume: text(), found: 1, expected: 2 }, Changed { path: path(), volume: text() },
             NotProven { why: text(), lost: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
+        one_of_each!("host/src/embed.rs", "Error", Embed:
+            Pool(PoolError::Twice { path: path() }), Start(DaemonStart::NoUblk(text())), Fault(Fault::failed("x. Try again.")),
+            Folder { path: path(), source: io() }, Closed, Detached { name: text() },
+            NoVolume { name: text(), volumes: text() }, NotServed { name: text(), next: "Look at the kernel's log.".into() },
+            Range { name: text(), offset: 1, bytes: 1, size: 1, block: 1 },
+            Io { what: "The read", name: text(), offset: 1, bytes: 1 }, NotDetached { name: text(), within: Duration::ZERO },
+            NotClosed { within: Duration::ZERO }),
     ]
 }
 

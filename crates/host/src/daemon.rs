@@ -32,6 +32,7 @@ use crate::{fuse, metrics, nbd, ublk};
 use scrub::Schedule;
 use watch::Watch;
 
+pub(crate) mod inside;
 mod members;
 mod preload;
 mod scrub;
@@ -275,7 +276,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Daemon {
     /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones. `estate` is
     /// what an earlier life of this process has left.
-    pub fn start(options: Options, mut estate: Estate) -> Result<Daemon, StartError> {
+    pub fn start(options: Options, estate: Estate) -> Result<Daemon, StartError> {
+        Daemon::start_listening(options, estate, true)
+    }
+
+    /// The same, with a control socket or without one.
+    fn start_listening(options: Options, mut estate: Estate, listen: bool) -> Result<Daemon, StartError> {
         let folder = |path: &Path| {
             let path = path.to_owned();
             |source| StartError::Folder { path, source }
@@ -307,7 +313,9 @@ impl Daemon {
         }
         let socket = options.socket.unwrap_or_else(|| run_folder().join(format!("{}.sock", superblock.name)));
         let beside = socket.parent().unwrap_or(Path::new("/")).to_owned();
-        fs::create_dir_all(&beside).map_err(folder(&beside))?;
+        if listen {
+            fs::create_dir_all(&beside).map_err(folder(&beside))?;
+        }
 
         let mut devices = open.devices;
         let mut volumes = BTreeMap::new();
@@ -407,7 +415,7 @@ impl Daemon {
             }
             *lock(&shared.pause) = pause;
         }
-        let control = Some(control::Server::start(&socket, shared.clone())?);
+        let control = listen.then(|| control::Server::start(&socket, shared.clone())).transpose()?;
         let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
         let watch = Some(Watch::start(&shared));
         let schedule = Schedule::start(&shared, options.scrub);

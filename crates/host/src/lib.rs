@@ -1,4 +1,6 @@
 //! Headpond on Linux: the only crate with `unsafe`.
+//!
+//! Programs that want a pool inside themselves use [`embed`].
 
 pub mod backing;
 pub mod buf;
@@ -6,6 +8,7 @@ pub mod claim;
 pub mod control;
 pub mod daemon;
 pub mod device;
+pub mod embed;
 pub mod events;
 pub mod extents;
 pub mod frontend;

@@ -1,0 +1,155 @@
+//! A pool inside a program: the example, and what becomes of calls that come too late.
+
+#[expect(dead_code, reason = "its `main` is for the command line")]
+#[path = "../examples/embed.rs"]
+mod example;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use headpond_host::embed::{Error, Mode, Pool};
+use headpond_host::pool::PoolError;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_example_leaves_its_data_on_the_disk_and_has_fewer_than_sixty_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    example::run(folder.path()).unwrap();
+    let disk = File::open(folder.path().join("disk")).unwrap();
+    let mut data = vec![0; 16 << 10];
+    disk.read_exact_at(&mut data, (1 << 20) - 4096).unwrap();
+    assert!(data[..4096].iter().all(|byte| *byte == 0));
+    assert!(data[4096..12288].iter().all(|byte| *byte == 0x5a));
+    assert!(data[12288..].iter().all(|byte| *byte == 0));
+    assert!(include_str!("../examples/embed.rs").lines().count() < 60);
+}
+
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Files {
+        let files = Files { folder: tempfile::tempdir().unwrap() };
+        for name in ["ssd0", "ssd1", "disk", "other"] {
+            File::create_new(files.path(name)).unwrap().set_len(64 << 20).unwrap();
+        }
+        Pool::create("tank", &files.ssds(), &files.path("state")).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn ssds(&self) -> [PathBuf; 2] {
+        ["ssd0", "ssd1"].map(|name| self.path(name))
+    }
+
+    fn open(&self) -> Result<Pool, Error> {
+        let mut options = headpond_host::embed::Options::new(&self.ssds(), &self.path("state"));
+        options.patience = Duration::from_millis(100);
+        Pool::open_with(options)
+    }
+}
+
+#[test]
+fn a_volume_that_was_detached_is_not_reached_by_an_older_value_even_when_another_has_its_number() {
+    let files = Files::new();
+    let pool = files.open().unwrap();
+    let (first, same) = (pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap(), pool.volume("home").unwrap());
+    first.write(0, &[1; 4096]).unwrap();
+    first.detach(MINUTE).unwrap();
+    let second = pool.attach("home", &files.path("other"), Mode::WriteBack).unwrap();
+    for old in [&first, &same] {
+        assert!(matches!(old.write(0, &[2; 4096]), Err(Error::Detached { .. })));
+        assert!(matches!(old.detach(MINUTE), Err(Error::Detached { .. })));
+    }
+    let mut read = [9; 4096];
+    second.read(0, &mut read).unwrap();
+    assert_eq!(read, [0; 4096]);
+    pool.close(MINUTE).unwrap();
+    assert_eq!(fs::read(files.path("disk")).unwrap()[..4096], [1; 4096]);
+}
+
+#[test]
+fn calls_after_the_end_of_a_pool_are_answered_and_its_devices_are_free() {
+    let files = Files::new();
+    let pool = files.open().unwrap();
+    let volume = pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
+    // The same claims as a daemon's: nobody else serves the pool at the same time.
+    let held = files.open().err();
+    assert!(matches!(held, Some(Error::Start(headpond_host::daemon::StartError::Pool(PoolError::Claim(_))))), "{held:?}");
+    volume.write(4096, &[3; 512]).unwrap();
+    pool.close(MINUTE).unwrap();
+    assert!(matches!(volume.write(0, &[4; 512]), Err(Error::Closed)));
+    assert!(matches!(volume.flush(), Err(Error::Closed)));
+    assert!(matches!(volume.detach(MINUTE), Err(Error::Closed)));
+    assert!(matches!(pool.volume("home"), Err(Error::Closed)));
+    assert!(matches!(pool.attach("b", &files.path("other"), Mode::WriteBack), Err(Error::Closed)));
+    assert!(matches!(pool.status(), Err(Error::Closed)));
+    assert!(matches!(pool.close(MINUTE), Err(Error::Closed)));
+    let again = files.open().unwrap();
+    let volume = again.volume("home").unwrap();
+    let mut read = [9; 1024];
+    volume.read(4096, &mut read).unwrap();
+    assert_eq!((&read[..512], &read[512..]), (&[3; 512][..], &[0; 512][..]));
+    // Dropped, it ends as by a power cut, and whatever is left of it says so.
+    drop(again);
+    assert!(matches!(volume.read(0, &mut read), Err(Error::Closed)));
+    files.open().unwrap().volume("home").unwrap().detach(MINUTE).unwrap();
+    assert_eq!(fs::read(files.path("disk")).unwrap()[4096..4608], [3; 512]);
+}
+
+#[test]
+fn many_threads_use_one_volume_while_it_is_closed_under_them() {
+    let files = Files::new();
+    let pool = files.open().unwrap();
+    let volume = pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
+    thread::scope(|scope| {
+        for number in 0..4_u64 {
+            let volume = &volume;
+            scope.spawn(move || {
+                let (own, mut read) = (number << 20, [0; 4096]);
+                for round in 1.. {
+                    let data = [round as u8; 4096];
+                    match volume.write(own, &data).and_then(|()| volume.read(own, &mut read)) {
+                        Ok(()) => assert_eq!(read, data),
+                        Err(Error::Closed) => return,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(200));
+        pool.close(MINUTE).unwrap();
+    });
+}
+
+#[test]
+fn what_does_not_fit_a_volume_is_refused_with_its_bounds_and_what_is_longer_than_a_request_is_not() {
+    let files = Files::new();
+    let pool = files.open().unwrap();
+    let volume = pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
+    for (offset, bytes) in [(1, 512), (0, 100), (64 << 20, 512), (u64::MAX - 511, 512)] {
+        assert!(matches!(volume.write(offset, &vec![0; bytes]), Err(Error::Range { .. })), "{offset} {bytes}");
+    }
+    volume.write(64 << 20, &[]).unwrap();
+    let data: Vec<u8> = (0..9 << 20).map(|at| (at / 512) as u8).collect();
+    volume.write(512, &data).unwrap();
+    let mut read = vec![0; data.len()];
+    volume.read(512, &mut read).unwrap();
+    assert!(read == data);
+    volume.discard(0, 1 << 20).unwrap();
+    volume.read(512, &mut read[..512]).unwrap();
+    assert_eq!(read[..512], [0; 512]);
+    assert!(matches!(pool.volume("away"), Err(Error::NoVolume { .. })));
+    // With no time at all it is served on, whatever it came to.
+    if volume.detach(Duration::ZERO).is_err() {
+        volume.flush().unwrap();
+    }
+}
