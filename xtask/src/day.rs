@@ -243,7 +243,7 @@ impl Day {
 
         t.step("In the evening");
         t.headpond(&["status"])?;
-        t.headpond(&["histogram", VOLUME])?;
+        t.headpond(&["histogram"])?;
         let report = report(headpond)?;
         if let Some(volume) = report.volumes.iter().find(|volume| volume.requests.errors > 0) {
             bail!("{} requests failed on volume {}", volume.requests.errors, volume.name);

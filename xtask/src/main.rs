@@ -1,6 +1,7 @@
 //! Chores: `cargo xtask test` runs all that must hold, `cargo xtask planted` plants mistakes and wants them found.
 
 mod boundaries;
+mod capi;
 mod day;
 mod deb;
 mod fuzz;
@@ -26,6 +27,7 @@ cargo xtask day [--markdown FILE] [..]  an operator's day, from making a pool to
 cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and clients; --stable does without a nightly compiler
 cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
 cargo xtask deb [--check] [..]          the Debian package; --check installs, upgrades and removes it in a folder (as root)
+cargo xtask capi                        the library for C, and its example compiled and run
 cargo xtask unit                        how much the systemd unit exposes
 cargo xtask boundaries                  check that format and engine know nothing of the host";
 
@@ -51,6 +53,7 @@ fn run(args: &[String]) -> Result<()> {
         // What the rig runs in its guest.
         Some(("guest", rest)) => vm::load::run(rest),
         Some(("deb", rest)) => deb::make(rest),
+        Some(("capi", [])) => capi::run_all(),
         Some(("unit", [])) => deb::unit(),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {

@@ -3,7 +3,7 @@
 //! Everything is built in the release profile, as this program is: nothing is built twice.
 
 use crate::steps::{Steps, cargo, output, run as run_command};
-use crate::{boundaries, fuzz, hammer, planted, tools};
+use crate::{boundaries, capi, fuzz, hammer, planted, tools};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -71,6 +71,7 @@ pub fn run(args: &[String]) -> Result<()> {
         run_command(cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
     })?;
     steps.step("tests", || run_command(cargo(&["test", "--release", "--workspace"])))?;
+    steps.step("the library for C", capi::run_all)?;
     steps.step("the simulator, fresh seeds", || simulate(base, SEEDS, &[]))?;
     steps.step("the simulator, fresh seeds in the small geometry", || simulate(base, SMALL, &["--small"]))?;
     steps.step("the small world, all of it", || {

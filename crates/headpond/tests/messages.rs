@@ -12,6 +12,7 @@ use headpond_engine::create::PlanError;
 use headpond_engine::election::Refusal;
 use headpond_engine::io::CommandError;
 use headpond_host::backing::BackingError;
+use headpond_host::capi::CallError as FromC;
 use headpond_host::claim::ClaimError;
 use headpond_host::control::{CallError, Fault};
 use headpond_host::daemon::StartError as DaemonStart;
@@ -170,6 +171,8 @@ fn all_errors() -> Vec<Walked> {
             Range { name: text(), offset: 1, bytes: 1, size: 1, block: 1 },
             Io { what: "The read", name: text(), offset: 1, bytes: 1 }, NotDetached { name: text(), within: Duration::ZERO },
             NotClosed { within: Duration::ZERO }),
+        one_of_each!("host/src/capi.rs", "CallError", FromC:
+            Null("x"), NotText("x"), Length(1), Mode(text()), NoPool, NoVolume, Embed(Embed::Closed)),
     ]
 }
 

@@ -1,9 +1,10 @@
 //! Headpond on Linux: the only crate with `unsafe`.
 //!
-//! Programs that want a pool inside themselves use [`embed`].
+//! Programs that want a pool inside themselves use [`embed`]; from C, what `include/headpond.h` declares.
 
 pub mod backing;
 pub mod buf;
+pub mod capi;
 pub mod claim;
 pub mod control;
 pub mod daemon;
