@@ -75,6 +75,9 @@ enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man(commands::pages::Man),
+    /// Print the name of a volume's block device under /dev/headpond, for udev
+    #[command(hide = true)]
+    UdevName(commands::udev_name::UdevName),
     /// Show what the cache does on a modelled disk, and that it loses nothing
     Demo(commands::demo::Demo),
     /// Run loads on a modelled disk, bare and cached, and compare
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Config(config) => config.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
+        Command::UdevName(name) => name.run(),
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
         Command::Experiments(experiments) => experiments.run(),

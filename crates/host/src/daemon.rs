@@ -27,7 +27,7 @@ use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Pins, Places, Scrubbed, State};
 use crate::succession::Estate;
-use crate::{fuse, metrics, nbd, ublk};
+use crate::{fuse, metrics, names, nbd, ublk};
 
 use scrub::Schedule;
 use watch::Watch;
@@ -695,6 +695,9 @@ impl Shared {
         ready: Option<ublk::Device>,
     ) -> Result<ublk::Device, ublk::Error> {
         let (mark, wish) = (ublk::mark(&self.pool, &volume.id), lock(&self.places).ublk.get(&volume.name).copied());
+        if let Err(error) = names::note(&run_folder(), mark, &self.name, &volume.name) {
+            tracing::warn!("volume {} gets no name under /dev/headpond: {error}. Make room in /run", volume.name);
+        }
         let options = ublk_options(mark, shape, volume.phase, queues, wish, patience);
         let backend = UblkVolume::new(self.handle.clone(), volume.number);
         let device = match ready {

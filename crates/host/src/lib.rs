@@ -17,6 +17,7 @@ pub mod fuse;
 pub mod histogram;
 pub mod journal;
 pub mod metrics;
+pub mod names;
 pub mod nbd;
 pub mod offline;
 pub mod pool;

@@ -24,6 +24,7 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
     }
     let front = said.iter().find_map(|line| line.strip_prefix("front ")).unwrap_or("none").to_owned();
     rig.run("state_disk new\ncreate_pool\nserve\nattach\nload write $(volume) 0 64 1\nload read $(volume) 0 64 1\nno_errors")?;
+    let named = rig.run("named")?.iter().filter(|line| line.starts_with("named ")).count();
     rig.run("detach_volume\nstop_daemon\nload read $(drive disk) 0 64 1")?;
     let mut figures: Figures = vec![
         ("guest's clock, percent of ours".into(), clock(&mut rig)?.into()),
@@ -31,6 +32,7 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
         ("program".into(), line(1).into()),
         ("ublk control".into(), said.iter().any(|line| line == "ublk control").into()),
         ("front end".into(), front.into()),
+        ("times that udev was told the volume's name".into(), named.into()),
     ];
     if !lacks.is_empty() {
         figures.push(("lacks".into(), lacks.join(" ").into()));

@@ -29,6 +29,7 @@ pub mod stat;
 pub mod status;
 mod targets;
 pub mod top;
+pub mod udev_name;
 pub mod upgrade;
 pub mod writeback;
 

@@ -96,11 +96,16 @@ pub fn remove(mark: u64) -> Result<Option<PathBuf>, Error> {
     Ok(Some(found.path()))
 }
 
+/// The mark of the device with this number; `None`: there is none, or it is not Headpond's.
+pub fn mark_of(id: u32) -> Option<u64> {
+    let mark = Control::open().ok()?.info(id).ok()??.ublksrv_flags;
+    attributes::is_ours(mark).then_some(mark)
+}
+
 /// Whether a block device, by its folder in `/sys`, is a volume of Headpond or a partition of one.
 pub fn is_ours(device: &Path) -> bool {
     let id = device.iter().find_map(|part| part.to_str()?.strip_prefix("ublkb")?.split('p').next()?.parse().ok());
-    let info = id.and_then(|id| Control::open().ok()?.info(id).ok().flatten());
-    info.is_some_and(|info| attributes::is_ours(info.ublksrv_flags))
+    id.and_then(mark_of).is_some()
 }
 
 /// Looks at the number it had last, then at all that there are.
@@ -155,6 +160,10 @@ impl Device {
             None => self.make(options, backend)?,
         }
         self.set_limits(options);
+        if self.taken_over {
+            // Udev saw it when it was made, perhaps by a version that did not note whose it is. Without udev nobody misses this.
+            let _ = fs::write(format!("/sys/block/ublkb{}/uevent", self.id), "change");
+        }
         Ok(self)
     }
 

@@ -38,7 +38,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getrlimit};
 
 pub use attributes::{Shape, mark};
-pub use device::{Device, Options, is_ours, left_over, remove};
+pub use device::{Device, Options, is_ours, left_over, mark_of, remove};
 pub use queue::Backend;
 pub use tags::Completion;
 

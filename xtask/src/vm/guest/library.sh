@@ -134,6 +134,24 @@ stays() {
     esac
 }
 
+# Which volume a device is that stays, udev is told also while no daemon serves it.
+named() {
+    stays || return 0
+    device=$(volume)
+    is_named "$device"
+    kill_daemon
+    is_named "$device"
+    serve
+    [ "$(volume)" = "$device" ] || fail "the device has changed"
+    is_named "$device"
+}
+
+is_named() {
+    said=$(headpond udev-name "${1##*/}")
+    [ "$said" = "$NAME/$NAME" ] || fail "$1 is named $said"
+    echo "named $said"
+}
+
 kill_daemon() {
     daemon=$(cat /run/daemon.pid)
     kill -0 "$daemon" 2>/dev/null || fail "the daemon ended by itself under load"
