@@ -13,6 +13,7 @@ mod planted;
 mod steps;
 mod test;
 mod tools;
+mod udev;
 mod vm;
 
 use anyhow::{Result, bail};
@@ -28,6 +29,7 @@ cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and client
 cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
 cargo xtask deb [--check] [..]          the Debian package; --check installs, upgrades and removes it in a folder (as root)
 cargo xtask capi                        the library for C, and its example compiled and run
+cargo xtask udev                        the rules of udev, over loop devices (as root); the guides' lines for /etc/fstab
 cargo xtask unit                        how much the systemd unit exposes
 cargo xtask boundaries                  check that format and engine know nothing of the host";
 
@@ -54,6 +56,7 @@ fn run(args: &[String]) -> Result<()> {
         Some(("guest", rest)) => vm::load::run(rest),
         Some(("deb", rest)) => deb::make(rest),
         Some(("capi", [])) => capi::run_all(),
+        Some(("udev", [])) => udev::check(),
         Some(("unit", [])) => deb::unit(),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {

@@ -3,7 +3,7 @@
 //! Everything is built in the release profile, as this program is: nothing is built twice.
 
 use crate::steps::{Steps, cargo, output, run as run_command};
-use crate::{boundaries, capi, fuzz, hammer, planted, tools};
+use crate::{boundaries, capi, fuzz, hammer, planted, tools, udev};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -87,6 +87,7 @@ pub fn run(args: &[String]) -> Result<()> {
             run_command(cargo(&["run", "--quiet", "--release", "--package", "headpond", "--", "demo", "--quick"]))
         })?;
     }
+    steps.step("rules of udev, lines for fstab", udev::check)?;
     // Last, as it takes Ctrl-C for itself.
     steps.step("the hammer, short", || hammer::run(&["--short".into()]))?;
     steps.finish();

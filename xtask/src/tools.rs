@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A program, and the Debian package it is in.
-const TOOLS: [(&str, &str); 12] = [
+const TOOLS: [(&str, &str); 13] = [
     ("fio", "fio"),
     ("qemu-io", "qemu-utils"),
     ("nbdinfo", "libnbd-bin"),
@@ -19,6 +19,7 @@ const TOOLS: [(&str, &str); 12] = [
     ("tmux", "tmux"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
+    ("udevadm", "udev"),
 ];
 
 /// What the virtual machine is made of, and runs, beyond that.
