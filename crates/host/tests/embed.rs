@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headpond_host::embed::{Error, Mode, Pool};
 use headpond_host::pool::PoolError;
@@ -152,4 +152,34 @@ fn what_does_not_fit_a_volume_is_refused_with_its_bounds_and_what_is_longer_than
     if volume.detach(Duration::ZERO).is_err() {
         volume.flush().unwrap();
     }
+}
+
+#[test]
+fn a_detach_that_is_late_ends_all_the_same_and_the_volume_is_served_on() {
+    let files = Files::new();
+    let pool = files.open().unwrap();
+    // As slow as a disk, and large enough that it has to seek.
+    File::create_new(files.path("slow")).unwrap().set_len(64 << 30).unwrap();
+    let slow = PathBuf::from(format!("modelled:{}", files.path("slow").display()));
+    let volume = pool.attach("home", &slow, Mode::WriteBack).unwrap();
+    let places: Vec<u64> = (0..3000_u64).map(|n| n * 20_000_003 % (16 << 20) * 4096).collect();
+    thread::scope(|scope| {
+        for part in places.chunks(places.len().div_ceil(16)) {
+            let volume = &volume;
+            scope.spawn(move || part.iter().for_each(|at| volume.write(*at, &[7; 4096]).unwrap()));
+        }
+    });
+    let begun = Instant::now();
+    assert!(matches!(volume.detach(Duration::from_secs(1)), Err(Error::NotDetached { .. })));
+    let took = begun.elapsed();
+    assert!((1..10).contains(&took.as_secs()), "{took:?}");
+    let mut read = [0; 4096];
+    for volume in [&volume, &pool.volume("home").unwrap()] {
+        volume.write(places[0], &[8; 4096]).unwrap();
+        volume.read(places[0], &mut read).unwrap();
+        assert_eq!(read, [8; 4096]);
+        volume.read(places[1], &mut read).unwrap();
+        assert_eq!(read, [7; 4096]);
+    }
+    pool.close(MINUTE).unwrap();
 }
