@@ -407,6 +407,10 @@ pub extern "C" fn headpond_last_error() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::ffi::CStr;
+    use std::ptr::{null, null_mut};
+
+    use super::*;
 
     const SOURCE: &str = include_str!("capi.rs");
     const HEADER: &str = include_str!("../include/headpond.h");
@@ -478,5 +482,38 @@ mod tests {
         let exported = exported();
         assert!(exported.len() > 10 && exported.keys().all(|name| name.starts_with("headpond_")), "{exported:#?}");
         assert_eq!(exported, in_header());
+    }
+
+    /// What the last failure of this thread says.
+    fn said() -> String {
+        // SAFETY: never null, ends in a zero byte, and no call fails on this thread meanwhile.
+        unsafe { CStr::from_ptr(headpond_last_error()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_number_and_in_words() {
+        assert_eq!(said(), "");
+        let (mut pool, mut volume) = (PoolHandle { id: 0 }, VolumeHandle { id: 0 });
+        let devices = [c"/nowhere/a".as_ptr(), c"/nowhere/b".as_ptr()];
+        let folder = tempfile::tempdir().unwrap();
+        let state = CString::new(folder.path().as_os_str().as_bytes()).unwrap();
+        // SAFETY: null or what the header asks for, here and below.
+        let result = unsafe { headpond_pool_open(null(), 2, state.as_ptr(), &mut pool) };
+        assert_eq!((result, said().starts_with("devices is NULL.")), (-libc::EINVAL, true), "{}", said());
+        // SAFETY: as above.
+        let result = unsafe { headpond_pool_open(devices.as_ptr(), 2, state.as_ptr(), null_mut()) };
+        assert_eq!((result, said().starts_with("pool is NULL.")), (-libc::EINVAL, true), "{}", said());
+        // SAFETY: as above.
+        let result = unsafe { headpond_pool_open(devices.as_ptr(), 2, state.as_ptr(), &mut pool) };
+        assert_eq!((result, said().contains("/nowhere/a")), (-libc::ENOENT, true), "{}", said());
+        // SAFETY: as above.
+        let result = unsafe { headpond_volume_open(pool, c"home".as_ptr(), &mut volume) };
+        assert_eq!((result, pool.id, volume.id), (-libc::EBADF, 0, 0));
+        // SAFETY: as above.
+        assert_eq!(unsafe { headpond_read(volume, null_mut(), 512, 0) }, -libc::EBADF);
+        assert_eq!(headpond_flush(volume), -libc::EBADF);
+        assert_eq!(headpond_volume_detach(volume, 0), -libc::EBADF);
+        assert_eq!(headpond_pool_close(PoolHandle { id: u64::MAX }, 0), -libc::EBADF);
+        assert!(said().contains("once"), "{}", said());
     }
 }
