@@ -33,7 +33,9 @@ pub fn run(args: &[String]) -> Result<()> {
         ["durable", folder, first] => durable(Path::new(folder), first.parse()?),
         ["names", folder, seed] => names(Path::new(folder), seed.parse()?),
         ["compare", folder, list] => compare(Path::new(folder), Path::new(list)),
-        ["replace", pid, program, ref args @ ..] => replace(pid.parse()?, program, args),
+        ["replace", pid, late, program, ref args @ ..] => {
+            replace(pid.parse()?, Duration::from_millis(late.parse()?), program, args)
+        }
         ["kill", pid] => kill(pid.parse()?),
         ["pauses", path] => pauses(Path::new(path)),
         ["write", device, first, count, seed] => blocks(Work::Write, device, first, count, seed),
@@ -149,9 +151,9 @@ fn compare(folder: &Path, list: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Kills a process and starts a program in its place as soon as it is gone, as a service manager does; returns when that says that
-/// it is up.
-fn replace(pid: i32, program: &str, args: &[&str]) -> Result<()> {
+/// Kills a process and starts a program in its place as soon as it is gone, or so much later, as a service manager does; returns
+/// when that says that it is up.
+fn replace(pid: i32, late: Duration, program: &str, args: &[&str]) -> Result<()> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
     let pid = Pid::from_raw(pid).context("a process has a number above zero")?;
@@ -168,6 +170,7 @@ fn replace(pid: i32, program: &str, args: &[&str]) -> Result<()> {
         bail!("a minute after its SIGKILL the daemon is still there; the kernel's log says what it waits for");
     }
     let gone = micros();
+    thread::sleep(late);
     let child = command.spawn();
     // Whole, or not there at all, for whoever looks.
     let half = format!("{KILLED}.half");

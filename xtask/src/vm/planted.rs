@@ -3,7 +3,7 @@
 use super::{CHECKS, Context, interrupt, one};
 use crate::steps::in_words;
 use anyhow::{Context as _, Result, bail};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A fault, and the check that must find it.
 struct Plant {
@@ -12,7 +12,7 @@ struct Plant {
     plant: fn(&mut Context),
 }
 
-const PLANTS: [Plant; 7] = [
+const PLANTS: [Plant; 8] = [
     Plant {
         check: "power-ext4",
         story: "the drives of pool and volume answer flushes and make nothing durable; a power cut shows it",
@@ -23,6 +23,11 @@ const PLANTS: [Plant; 7] = [
         check: "kill-ext4",
         story: "with each SIGKILL the drives lose what was not flushed, and what they only said was",
         plant: |vm| vm.lying = true,
+    },
+    Plant {
+        check: "kill-ext4",
+        story: "the daemon is started again too late for a pause under two seconds",
+        plant: |vm| vm.late = Duration::from_secs(2),
     },
     Plant { check: "kill-xfs", story: "the same, under XFS", plant: |vm| vm.lying = true },
     Plant { check: "pull-ssd", story: "both SSDs are pulled, and errors must be seen", plant: |vm| vm.worse = true },
@@ -35,7 +40,7 @@ pub fn run(mut context: Context, only: &[String]) -> Result<()> {
     let (mut found, mut missed) = (0, Vec::new());
     for plant in PLANTS.iter().filter(|plant| only.is_empty() || only.iter().any(|word| plant.check.contains(word.as_str()))) {
         let begun = Instant::now();
-        (context.lying, context.worse) = (false, false);
+        (context.lying, context.worse, context.late) = (false, false, Duration::ZERO);
         (plant.plant)(&mut context);
         let check = CHECKS.iter().find(|check| check.name == plant.check).context("a fault names a check that is not there")?;
         let result = one(check, &context);

@@ -101,12 +101,12 @@ serve() {
     esac
 }
 
-# Kills the daemon, and starts it as it was started last as soon as it is gone.
+# Kills the daemon, and starts it as it was started last, so many milliseconds after it is gone.
 replace_daemon() {
     daemon=$(cat /run/daemon.pid)
     kill -0 "$daemon" 2>/dev/null || fail "the daemon ended by itself under load"
     # shellcheck disable=SC2046 # several words are meant
-    load replace "$daemon" /tmp/headpond $(cat /run/serve.arguments) 3<&- || fail "the daemon was not started again"
+    load replace "$daemon" "$1" /tmp/headpond $(cat /run/serve.arguments) 3<&- || fail "the daemon was not started again"
 }
 
 attach() {
