@@ -2,6 +2,8 @@
 
 STATE=/state
 SOCKET=/run/headpond.sock
+# What the daemon is configured with, if a check has written it.
+CONFIG=/run/headpond.toml
 POINT=/mnt
 NAME=rig
 
@@ -87,6 +89,7 @@ create_pool() {
 serve() {
     [ $# -gt 0 ] || set -- "$(drive ssda)" "$(drive ssdb)"
     begun=$(now)
+    [ ! -e "$CONFIG" ] || set -- "$@" --config "$CONFIG"
     echo "serve $* --state $STATE/headpond --socket $SOCKET --frontend $(front_end)" >/run/serve.arguments
     rm -f /run/serve.out
     mkfifo /run/serve.out
