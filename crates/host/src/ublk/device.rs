@@ -150,14 +150,25 @@ impl Device {
 
     /// The rest of [`Device::start`], with the same options and backend.
     pub fn serve<B: Backend>(mut self, options: &Options, backend: Arc<B>) -> Result<Device, Error> {
-        match self.left_over.take() {
-            // Made by a daemon that died before it started it, or stopped by one that died then: nobody can use it.
-            Some(info) if info.state == state::DEAD => {
-                self.control.delete(info.dev_id).map_err(|error| failed(info.dev_id, "could not be removed", &error))?;
+        // Since it was found, a dying daemon may have removed it, or begun to.
+        let found = match self.left_over.take() {
+            Some(info) => self
+                .control
+                .info(info.dev_id)
+                .map_err(|error| cannot_take_over(info.dev_id, &format!("the kernel does not say how it stands ({error})")))?,
+            None => None,
+        };
+        match found.filter(|info| info.ublksrv_flags == options.mark) {
+            Some(info) if info.state != state::DEAD => self.take_over(options, &info)?,
+            found => {
+                // Its threads have nothing to attend to.
+                self.leave();
+                // Made by a daemon that died before it started it, or stopped by one that died then: nobody can use it.
+                if let Some(info) = found {
+                    self.control.delete(info.dev_id).map_err(|error| failed(info.dev_id, "could not be removed", &error))?;
+                }
                 self.make(options, backend)?;
             }
-            Some(info) => self.take_over(options, &info)?,
-            None => self.make(options, backend)?,
         }
         self.set_limits(options);
         if self.taken_over {
