@@ -3,7 +3,7 @@
 //! Everything is built in the release profile, as this program is: nothing is built twice.
 
 use crate::steps::{Steps, cargo, output, run as run_command};
-use crate::{boundaries, capi, fuzz, hammer, planted, tools, udev};
+use crate::{boundaries, capi, fuzz, hammer, planted, tools, udev, vm};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -88,8 +88,9 @@ pub fn run(args: &[String]) -> Result<()> {
         })?;
     }
     steps.step("rules of udev, lines for fstab", udev::check)?;
-    // Last, as it takes Ctrl-C for itself.
+    // Last, as these take Ctrl-C for themselves.
     steps.step("the hammer, short", || hammer::run(&["--short".into()]))?;
+    steps.step("the virtual machine, short", || vm::run(&["--short".into()]))?;
     steps.finish();
     Ok(())
 }
