@@ -119,7 +119,7 @@ impl Day {
 
         t.step("Attach the disk, make a file system, mount it");
         t.headpond(&["attach", VOLUME, "modelled:disk"])?;
-        let device = self.device(t)?;
+        let device = Day::device(headpond)?;
         t.tool("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0", &device])?;
         fs::create_dir(folder.join("mnt"))?;
         t.tool("mount", &[&device, "mnt"])?;
@@ -166,7 +166,7 @@ impl Day {
     ) -> Result<(usize, f64, Vec<u8>)> {
         let alive = || if load.is_finished() { bail!("the load has ended: an I/O error, or a mismatch") } else { Ok(()) };
         t.step("fio writes and checks, from now on until the evening");
-        interrupt::sleep(Duration::from_secs(10))?;
+        interrupt::sleep(Duration::from_secs(20))?;
         t.headpond(&["status"])?;
         t.headpond(&["stat", "1", "3"])?;
         alive()?;
@@ -272,9 +272,8 @@ impl Day {
         if ended { Ok(()) } else { bail!("the daemon did not end well") }
     }
 
-    fn device(&self, t: &mut Transcript) -> Result<String> {
-        let report: Report = serde_json::from_str(&t.headpond(&["status", "--json"])?)?;
-        report.volumes.first().and_then(|volume| volume.place.clone()).context("the volume has no block device")
+    fn device(headpond: &Path) -> Result<String> {
+        report(headpond)?.volumes.first().and_then(|volume| volume.place.clone()).context("the volume has no block device")
     }
 
     /// Damages one copy of each block of a file that is found on the SSDs that serve.

@@ -3,7 +3,7 @@
 //! Everything is built in the release profile, as this program is: nothing is built twice.
 
 use crate::steps::{Steps, cargo, output, run as run_command};
-use crate::{boundaries, capi, fuzz, hammer, planted, tools, udev, vm};
+use crate::{boundaries, capi, day, fuzz, hammer, planted, tools, udev, vm};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -54,6 +54,7 @@ const RARE: &[&str] = &[
     "ScrubMoves",
     "ScrubHasNoRoom",
     "ScrubFindsLost",
+    "PinnedLetGo",
 ];
 
 /// `cargo xtask test [--seed-base N]`.
@@ -90,6 +91,7 @@ pub fn run(args: &[String]) -> Result<()> {
     steps.step("rules of udev, lines for fstab", udev::check)?;
     // Last, as these take Ctrl-C for themselves.
     steps.step("the hammer, short", || hammer::run(&["--short".into()]))?;
+    steps.step("an operator's day", || day::run(&[]))?;
     steps.step("the virtual machine, short", || vm::run(&["--short".into()]))?;
     steps.finish();
     Ok(())

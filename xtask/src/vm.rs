@@ -13,6 +13,7 @@ mod power;
 mod pull;
 mod qmp;
 mod rig;
+mod upgrade;
 
 use crate::hammer::interrupt;
 use crate::steps::{cargo, in_words, run as run_command};
@@ -52,7 +53,7 @@ struct Check {
     run: fn(&Context) -> Result<Figures>,
 }
 
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     Check {
         name: "boot",
         claim: "the kernel boots, has what front ends and file systems need, and the daemon serves a volume on it",
@@ -76,6 +77,12 @@ const CHECKS: [Check; 10] = [
         claim: "btrfs neither",
         needs: &["fio", "mkfs.btrfs", "btrfs"],
         run: |vm| kills::survive(vm, "btrfs"),
+    },
+    Check {
+        name: "upgrade",
+        claim: "a daemon that is upgraded under ext4 and load fails nothing, and I/O waits for less than a second",
+        needs: &["fio", "mkfs.ext4", "e2fsck"],
+        run: upgrade::upgrade,
     },
     Check {
         name: "power-ext4",

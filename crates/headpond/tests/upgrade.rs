@@ -3,8 +3,10 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::{MIB, Yard};
 use headpond_host::report::Report;
@@ -93,4 +95,26 @@ fn a_program_that_is_gone_when_its_time_comes_leaves_the_pool_served() {
     assert!(daemon.complaints().contains("could not be started"), "{}", daemon.complaints());
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
     daemon.stop();
+}
+
+/// Whoever started it read its first line and went away.
+#[test]
+fn a_successor_that_nobody_listens_to_serves_on() {
+    let yard = Yard::new();
+    yard.pool();
+    let mut first = Command::new(env!("CARGO_BIN_EXE_headpond"))
+        .args(["serve", "a", "b", "--frontend", "none", "--socket", "control", "--state", "state"])
+        .current_dir(yard.path(""))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(first.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("pool pool is up"), "{line}");
+    let newer = copy(&yard);
+    yard.run(&["upgrade", "--program", &newer]).told(&["is served by Headpond"]);
+    assert_eq!(program_of(report(&yard).process), newer);
+    assert_eq!(first.id(), report(&yard).process);
+    first.kill().unwrap();
+    first.wait().unwrap();
 }

@@ -86,8 +86,8 @@ pub fn in_files(folder: &Path, seed: u64) -> String {
     format!(
         "[global]\nioengine=libaio\ndirect=1\ndirectory={}\nthread=1\nverify=crc32c\nverify_fatal=1\nverify_dump=1\nserialize_overlap=1\n\
          norandommap=1\nrandrepeat=1\niodepth=8\nverify_backlog=64\n\
-         [small]\nrandseed={seed}\nrw=randwrite\nfilename=small\nsize=48m\nbs=4k\nrate_iops=600\nio_size=10m\nfsync=32\n\
-         [mixed]\nrandseed={}\nrw=randwrite\nfilename=mixed\nsize=64m\nbsrange=4k-256k\nblockalign=4k\nrate=8m\nio_size=32m\nfsync=16\n",
+         [small]\nrandseed={seed}\nrw=randwrite\nfilename=small\nsize=96m\nbs=4k\nrate_iops=2000\nio_size=40m\nfsync=64\n\
+         [mixed]\nrandseed={}\nrw=randwrite\nfilename=mixed\nsize=256m\nbsrange=4k-256k\nblockalign=4k\nrate=24m\nio_size=128m\nfsync=32\n",
         folder.display(),
         seed + 1,
     )

@@ -120,7 +120,10 @@ impl Serve {
                 for advice in &report.advice {
                     eprintln!("headpond: {} {}", advice.wrong, advice.next);
                 }
-                print(json, &json!(report), ready(&report, daemon.metrics()))?;
+                // Whoever read it may have seen enough, and what took over from another program has no reader any more.
+                if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
+                    tracing::info!("nobody was told that the pool is up: {error}");
+                }
             }
             let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
                 return daemon.stop(stop_within).map_err(|error| anyhow!(error));
