@@ -176,6 +176,8 @@ struct Shared {
     left: Mutex<BTreeMap<u16, fuse::Left>>,
     /// How long nobody answered while it took over from that one.
     pause: Mutex<Option<Duration>>,
+    /// Devices in use that are left to the kernel when this process ends.
+    parked: Mutex<Vec<ublk::Device>>,
 }
 
 /// How the volumes of this daemon are reached.
@@ -401,6 +403,7 @@ impl Daemon {
             stopping: Stopping::default(),
             left: Mutex::new(std::mem::take(&mut estate.fuse)),
             pause: Mutex::default(),
+            parked: Mutex::default(),
         });
         shared.offer_all(ready);
         // From here on clients are answered.
@@ -441,7 +444,8 @@ impl Daemon {
     }
 
     /// Takes no more requests, answers those that were taken, and ends without a last checkpoint: who starts next, at once,
-    /// finds all that was acknowledged. Block devices stay; what is asked of them waits.
+    /// finds all that was acknowledged. Block devices stay; what is asked of them waits. This process is to run another
+    /// program then, or its own once more: threads of ublk devices are there until it does.
     pub fn hand_over(mut self, to: &Path) -> Estate {
         lock(&self.shared.events).add(watch::of_hand_over(&self.shared.name, to));
         let handle = self.runtime.handle().clone();
@@ -455,9 +459,13 @@ impl Daemon {
         }
         let exports: Vec<(u16, Export)> =
             lock(&self.shared.volumes).iter_mut().filter_map(|(number, slot)| Some((*number, slot.export.take()?))).collect();
+        let mut devices = Vec::new();
         for (number, export) in exports {
             match export {
-                Export::Ublk(mut device) => device.leave(),
+                Export::Ublk(device) => {
+                    device.park();
+                    devices.push(device);
+                }
                 Export::Loop(export) => match export.leave() {
                     Ok(left) => drop(estate.fuse.insert(number, left)),
                     Err(error) => {
@@ -480,6 +488,8 @@ impl Daemon {
             }
             thread::sleep(Duration::from_millis(1));
         }
+        // What the end of the engine does to requests that it still has, clients are not to hear.
+        devices.into_iter().for_each(|device| device.freeze());
         drop(self.metrics.take());
         drop(self.control.take());
         // A client's thread may be there yet, and keep the rest.
@@ -515,6 +525,8 @@ impl Daemon {
                 limit.as_secs()
             )),
         };
+        // What the end of the engine does to requests that it still has, clients are not to hear.
+        lock(&self.shared.parked).drain(..).for_each(|device| device.freeze());
         if result.is_ok() {
             lock(&self.shared.events).add(watch::of_stop(&self.shared.name));
         }
@@ -764,7 +776,10 @@ impl Shared {
                     tracing::warn!(
                         "{error}. It stays, and its I/O waits until `headpond serve` is started again: nothing is lost"
                     );
-                    drop(take());
+                    if let Some(Export::Ublk(device)) = take() {
+                        device.park();
+                        lock(&self.parked).push(*device);
+                    }
                     break;
                 }
                 if Instant::now() >= patience {

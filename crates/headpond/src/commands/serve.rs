@@ -102,45 +102,43 @@ impl Serve {
     pub fn run(self) -> anyhow::Result<()> {
         let stop_within = Duration::from_secs(self.stop_within);
         let (json, only_try) = (self.json, self.only_try);
-        let mut options = self.options()?;
+        let options = self.options()?;
         if only_try {
             return tried(&options);
         }
         // Before anything else is opened.
-        let mut estate = Estate::inherit();
+        let estate = Estate::inherit();
         // What it is by now: a newer one may be put in its place while it runs.
         let own = std::env::current_exe().unwrap_or_default();
         let log = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
         let color = std::io::stderr().is_terminal();
         tracing_subscriber::fmt().with_env_filter(log).with_ansi(color).with_writer(std::io::stderr).init();
         let signals = Signals::hold()?;
-        loop {
-            let daemon = Daemon::start(options.clone(), estate)?;
-            if let Some(report) = daemon.report() {
-                for advice in &report.advice {
-                    eprintln!("headpond: {} {}", advice.wrong, advice.next);
-                }
-                // Whoever read it may have seen enough, and what took over from another program has no reader any more.
-                if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
-                    tracing::info!("nobody was told that the pool is up: {error}");
-                }
+        let daemon = Daemon::start(options, estate)?;
+        if let Some(report) = daemon.report() {
+            for advice in &report.advice {
+                eprintln!("headpond: {} {}", advice.wrong, advice.next);
             }
-            let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
-                return daemon.stop(stop_within).map_err(|error| anyhow!(error));
-            };
-            // The device that an earlier life left and that was given up then is not to be given up again.
-            options.give_up.clear();
-            estate = daemon.hand_over(&program);
-            let error = match estate.bequeath() {
-                Ok(text) => exec(&program, &text),
-                Err(error) => error,
-            };
-            tracing::error!(
-                "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
-                program.display(),
-                own.display()
-            );
+            // Whoever read it may have seen enough, and what took over from another program has no reader any more.
+            if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
+                tracing::info!("nobody was told that the pool is up: {error}");
+            }
         }
+        let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
+            return daemon.stop(stop_within).map_err(|error| anyhow!(error));
+        };
+        let estate = daemon.hand_over(&program).bequeath()?;
+        let error = exec(&program, &estate);
+        tracing::error!(
+            "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
+            program.display(),
+            own.display()
+        );
+        Err(anyhow!(
+            "Nor could {}: {}. What was acknowledged is on the cache devices, and I/O waits. Start the daemon again",
+            own.display(),
+            exec(&own, &estate)
+        ))
     }
 
     /// What is said on the command line, and what the file says otherwise.

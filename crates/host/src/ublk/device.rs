@@ -417,6 +417,21 @@ impl Device {
         Ok(())
     }
 
+    /// Takes no more requests: what comes waits for the next daemon. What was taken is answered as before.
+    pub fn park(&self) {
+        self.queues.iter().for_each(Queue::park);
+    }
+
+    /// Does nothing any more; the device is left to the kernel when this process ends, or runs another program.
+    ///
+    /// Its threads end then, with their rings and what these hold, as they do when the process is killed. A thread that closed
+    /// its ring and ended by itself while requests came has brought down Linux 6.12.95: the kernel then counts one too few who
+    /// use the thread.
+    pub fn freeze(self) {
+        self.queues.iter().for_each(Queue::freeze);
+        std::mem::forget(self);
+    }
+
     /// Leaves the device to the kernel: what is not answered, and what comes, waits for the next daemon.
     pub fn leave(&mut self) {
         self.queues.iter().for_each(Queue::leave);

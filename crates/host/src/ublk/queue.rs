@@ -44,6 +44,10 @@ pub enum Message {
     Attend(Arc<OwnedFd>),
     /// The answer to a request.
     Answer(Held, Reply<HostBuf>),
+    /// Take no more requests, and answer those that were taken.
+    Park,
+    /// Do nothing any more.
+    Freeze,
     /// Let go of the device, and end. What is not answered is asked of the next daemon.
     Leave,
 }
@@ -107,6 +111,19 @@ impl Queue {
     /// Lets go of the device: the kernel keeps it, and all that is not answered.
     pub fn leave(&self) {
         let _ = self.inbox.send(Message::Leave);
+        self.waker.wake();
+    }
+
+    /// Takes no more requests: they wait in the kernel. Those that were taken are answered as before.
+    pub fn park(&self) {
+        let _ = self.inbox.send(Message::Park);
+        self.waker.wake();
+    }
+
+    /// Does nothing any more, for as long as the process runs this program: the thread, its ring and its commands end
+    /// together, as when the process is killed.
+    pub fn freeze(&self) {
+        let _ = self.inbox.send(Message::Freeze);
         self.waker.wake();
     }
 
@@ -207,7 +224,7 @@ impl<B: Backend> Attending<B> {
 
     fn run(mut self) {
         let mut completed = Vec::new();
-        loop {
+        while !self.told_to_leave && !self.tags.all_gone() {
             if let Err(error) = self.ring.wait(None) {
                 panic!("the ring of queue {} refused to wait: {error}", self.number);
             }
@@ -218,12 +235,31 @@ impl<B: Backend> Attending<B> {
             while let Ok(message) = self.messages.try_recv() {
                 match message {
                     Message::Answer(held, reply) => self.answer(held, reply),
+                    Message::Park => self.only_answer(),
                     Message::Leave => self.told_to_leave = true,
-                    Message::Attend(_) => {}
+                    Message::Attend(_) | Message::Freeze => {}
                 }
             }
-            if self.told_to_leave || self.tags.all_gone() {
-                return;
+        }
+    }
+
+    /// Takes no request off the ring any more, and answers those that were taken, until it is told to do nothing at all.
+    fn only_answer(&mut self) {
+        while let Ok(message) = self.messages.recv() {
+            match message {
+                Message::Answer(held, reply) => self.answer(held, reply),
+                Message::Freeze => loop {
+                    thread::park();
+                },
+                Message::Leave => {
+                    self.told_to_leave = true;
+                    return;
+                }
+                Message::Attend(_) | Message::Park => {}
+            }
+            // Tells the kernel of the answer.
+            if let Err(error) = self.ring.wait(Some(Duration::ZERO)) {
+                panic!("the ring of queue {} refused to wait: {error}", self.number);
             }
         }
     }
