@@ -459,21 +459,23 @@ impl Daemon {
         }
         let exports: Vec<(u16, Export)> =
             lock(&self.shared.volumes).iter_mut().filter_map(|(number, slot)| Some((*number, slot.export.take()?))).collect();
-        let mut devices = Vec::new();
-        for (number, export) in exports {
-            match export {
-                Export::Ublk(device) => {
-                    device.park();
-                    devices.push(device);
+        if let Frontend::Ublk { .. } = self.shared.frontend {
+            // What is not answered yet the successor is asked again, as after a kill: nobody waits for it here.
+            for (_, export) in exports {
+                if let Export::Ublk(device) = export {
+                    device.freeze();
                 }
-                Export::Loop(export) => match export.leave() {
-                    Ok(left) => drop(estate.fuse.insert(number, left)),
-                    Err(error) => {
-                        tracing::error!(
-                            "volume {number} could not be passed on: {error}. Detach and attach it, and mount it again"
-                        )
-                    }
-                },
+            }
+            std::mem::forget(self);
+            return estate;
+        }
+        for (number, export) in exports {
+            let Export::Loop(export) = export else { continue };
+            match export.leave() {
+                Ok(left) => drop(estate.fuse.insert(number, left)),
+                Err(error) => {
+                    tracing::error!("volume {number} could not be passed on: {error}. Detach and attach it, and mount it again");
+                }
             }
         }
         // Whoever asked is answered before the engine goes.
@@ -481,15 +483,13 @@ impl Daemon {
         while handle.status().is_some_and(|status| status.volumes.iter().any(|volume| volume.requests > 0)) {
             if Instant::now() > until {
                 tracing::error!(
-                    "requests are not answered within {} s; whoever asked is asked again through ublk, and gets errors through a loop                      device. Look at the kernel's log for the devices",
+                    "requests are not answered within {} s: whoever asked gets errors. Look at the kernel's log for the devices",
                     ANSWERED.as_secs()
                 );
                 break;
             }
             thread::sleep(Duration::from_millis(1));
         }
-        // What the end of the engine does to requests that it still has, clients are not to hear.
-        devices.into_iter().for_each(|device| device.freeze());
         drop(self.metrics.take());
         drop(self.control.take());
         // A client's thread may be there yet, and keep the rest.

@@ -20,7 +20,8 @@ pub fn upgrade(vm: &Vm) -> Result<Figures> {
     for round in 1..=vm.rounds {
         progress.say(round);
         rig.sleep(vm.length_of(round))?;
-        rig.run("loads_run\nno_errors\nupgrade_daemon").with_context(|| format!("upgrade {round}"))?;
+        rig.run("loads_run\nno_errors")?;
+        rig.run_first("upgrade_daemon").with_context(|| format!("upgrade {round}"))?;
     }
     rig.sleep(vm.length)?;
     rig.run("loads_run\nend_load\nno_errors")?;

@@ -237,7 +237,8 @@ impl<B: Backend> Attending<B> {
                     Message::Answer(held, reply) => self.answer(held, reply),
                     Message::Park => self.only_answer(),
                     Message::Leave => self.told_to_leave = true,
-                    Message::Attend(_) | Message::Freeze => {}
+                    Message::Freeze => freeze(),
+                    Message::Attend(_) => {}
                 }
             }
         }
@@ -248,9 +249,7 @@ impl<B: Backend> Attending<B> {
         while let Ok(message) = self.messages.recv() {
             match message {
                 Message::Answer(held, reply) => self.answer(held, reply),
-                Message::Freeze => loop {
-                    thread::park();
-                },
+                Message::Freeze => freeze(),
                 Message::Leave => {
                     self.told_to_leave = true;
                     return;
@@ -375,6 +374,13 @@ impl<B: Backend> Attending<B> {
             }
         }
         Ok(())
+    }
+}
+
+/// Until the process ends, or runs another program.
+fn freeze() -> ! {
+    loop {
+        thread::park();
     }
 }
 
