@@ -323,7 +323,7 @@ const MISTAKES: &[Mistake] = &[
         story: "A checkpoint clears a region's bit while the disk still has the bypassed write in its volatile cache.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "if !regions.is_empty() && v.disk_flusher.flush_since(0).await.is_ok() {",
+            old: "if !regions.is_empty() && v.there.get() && v.disk_flusher.flush_since(0).await.is_ok() {",
             new: "if !regions.is_empty() {",
         }],
     },

@@ -149,10 +149,11 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         wait.await;
     }
     // An intent bit may go when the disk was flushed after the last write to its region. Once a flush has failed, what
-    // it should have covered may be there today and gone after a power cut: the bits of this life stay.
+    // it should have covered may be there today and gone after a power cut: the bits of this life stay. A disk that is not
+    // there is not asked: that it does not answer would be taken for such a failure when it comes.
     let mut cleared = Vec::new();
     for (v, regions) in clearable {
-        if !regions.is_empty() && v.disk_flusher.flush_since(0).await.is_ok() {
+        if !regions.is_empty() && v.there.get() && v.disk_flusher.flush_since(0).await.is_ok() {
             cleared.push((v, regions));
         } else {
             core.mark_if(!regions.is_empty(), Mark::IntentKept);

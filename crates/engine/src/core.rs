@@ -114,6 +114,8 @@ pub(crate) struct Volume<B: Buf> {
     pub wanted_clean: Cell<u32>,
     /// Requests are served.
     pub serving: Cell<bool>,
+    /// Its disk is there, or was in this life.
+    pub there: Cell<bool>,
     /// It cannot be served: dirty data and disk do not belong together, or are missing.
     pub refused: Cell<bool>,
     pub map: RefCell<Map>,

@@ -319,6 +319,7 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         mode: Cell::new(e.mode),
         wanted_clean: Cell::new(0),
         serving: Cell::new(false),
+        there: Cell::new(false),
         refused: Cell::new(false),
         map: RefCell::new(Map::default()),
         pending: RefCell::default(),
@@ -401,16 +402,11 @@ async fn start<B: Buf>(
     for v in core.all_volumes() {
         // As many members gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard of.
         let uncertain = lost_copies && v.intent.any(Bit::Dirty);
-        let matches = match backings.contains(&v.number) {
-            true => recovery::disk_matches(core, &v, SAMPLES).await,
-            false => None,
-        };
-        let dirty = v.map.borrow().dirty_blocks() > 0;
         core.mark_if(uncertain, Mark::UncertainVolume);
-        core.mark_if(matches == Some(false), Mark::DiskIsAnother);
-        v.refused.set(uncertain || matches == Some(false) && dirty);
-        if matches == Some(false) && !dirty {
-            drop_clean(core, &v);
+        v.refused.set(uncertain);
+        v.there.set(backings.contains(&v.number));
+        if v.there.get() {
+            compare_disk(core, &v).await;
         }
         if v.mode.get() == Mode::PassThrough {
             // It was let go when the mode was switched; the log does not tell.
@@ -418,15 +414,50 @@ async fn start<B: Buf>(
         }
         // What some members lack of the intent map they get now.
         intent::write_pages(core, &v);
-        if backings.contains(&v.number) && !v.refused.get() {
-            v.serving.set(true);
-            core.exec.spawn(destage::run(core.clone(), v.clone()));
+        if v.there.get() && !v.refused.get() {
+            begin_to_serve(core, v);
         }
     }
     core.exec.spawn(space::run(core.clone()));
     core.exec.spawn(checkpoint::run(core.clone()));
     core.exec.spawn(preload::keep(core.clone()));
     core.exec.spawn(watch(core.clone()));
+    core.want_checkpoint();
+    Ok(())
+}
+
+/// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
+async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+    if recovery::disk_matches(core, v, SAMPLES).await != Some(false) {
+        return;
+    }
+    core.mark(Mark::DiskIsAnother);
+    if v.map.borrow().dirty_blocks() > 0 {
+        v.refused.set(true);
+    } else {
+        drop_clean(core, v);
+    }
+}
+
+fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
+    v.serving.set(true);
+    core.exec.spawn(destage::run(core.clone(), v));
+}
+
+/// The disk of a volume has come that was not there at the start. Nothing was read from it or written to it meanwhile, and
+/// no request was answered: what was to be done then is done now.
+async fn backing_came<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) -> Result<(), CommandError> {
+    if v.there.replace(true) {
+        return Err(CommandError::DiskThere);
+    }
+    compare_disk(core, &v).await;
+    if v.refused.get() {
+        return Err(CommandError::Refused);
+    }
+    if core.stopping.get() {
+        return Err(CommandError::Cancelled);
+    }
+    begin_to_serve(core, v);
     core.want_checkpoint();
     Ok(())
 }
@@ -505,11 +536,15 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
     let find = |n: u16| core.volume(n).ok_or(CommandError::NoSuchVolume);
     match command {
         Command::Attach(new) => attach(core, new).await,
+        Command::BackingCame { volume } => backing_came(core, find(volume)?).await,
         Command::Detach { volume, give_up_lost } => detach(core, &find(volume)?, give_up_lost, cancel).await,
         Command::SetMode { volume, mode } => set_mode(core, &find(volume)?, mode, cancel).await,
         Command::Destage { volume } => {
             let v = find(volume)?;
             clean(core, &v, cancel).await?;
+            if !v.there.get() {
+                return Err(CommandError::NotServed);
+            }
             v.disk_flusher.flush().await.map_err(|_| CommandError::Disk)
         }
         Command::AddMember { member, id, bytes } => joining::add(core, member, id, bytes, cancel).await,
@@ -596,8 +631,8 @@ async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), Comman
         core.volumes.borrow_mut().remove(&volume.number);
         return Err(CommandError::NoMembers);
     }
-    volume.serving.set(true);
-    core.exec.spawn(destage::run(core.clone(), volume));
+    volume.there.set(true);
+    begin_to_serve(core, volume);
     Ok(())
 }
 

@@ -214,6 +214,11 @@ pub struct NewVolume {
 pub enum Command {
     /// Attach a volume; its backing device is there.
     Attach(NewVolume),
+    /// The backing device of a volume is there now, which was not when the pool started: serve the volume.
+    BackingCame {
+        /// The volume.
+        volume: u16,
+    },
     /// Destage all of a volume and let go of it.
     Detach {
         /// The volume.
@@ -302,6 +307,10 @@ pub enum CommandError {
     TooLarge,
     /// The volume is not served.
     NotServed,
+    /// The volume's backing device has been there before.
+    DiskThere,
+    /// The backing device is not as the cache knows it, or dirty data of the volume may be missing.
+    Refused,
     /// Cancelled.
     Cancelled,
     /// The backing device failed.
@@ -362,6 +371,12 @@ impl fmt::Display for CommandError {
             CommandError::NotServed => {
                 f.write_str("The volume is not being served, so this cannot be done to it now. `headpond status` says why.")
             }
+            CommandError::DiskThere => f.write_str(
+                "The backing device of this volume is there already. Nothing was changed. `headpond status` says how the volume stands.",
+            ),
+            CommandError::Refused => f.write_str(
+                "The volume is refused: its disk was changed without the cache, or dirty data of it may be missing. Nothing was overwritten. Bring back the cache devices and the disk that belong together, and restart.",
+            ),
             CommandError::Cancelled => f.write_str("Cancelled. What was done so far is safe and stays; start it again to go on."),
             CommandError::Disk => f.write_str(
                 "The backing device failed. What is dirty stays in the cache, safe. Look at the device's own log, then try again.",

@@ -29,10 +29,12 @@ use crate::state::{Pins, Places, Scrubbed, State};
 use crate::succession::Estate;
 use crate::{fuse, metrics, names, nbd, ublk};
 
+use late::Late;
 use scrub::Schedule;
 use watch::Watch;
 
 pub(crate) mod inside;
+mod late;
 mod members;
 mod preload;
 mod scrub;
@@ -145,6 +147,7 @@ pub struct Daemon {
     control: Option<control::Server>,
     metrics: Option<metrics::Server>,
     watch: Option<Watch>,
+    late: Option<Late>,
     schedule: Option<Schedule>,
 }
 
@@ -276,8 +279,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Daemon {
-    /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones. `estate` is
-    /// what an earlier life of this process has left.
+    /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones; others as soon
+    /// as they come. `estate` is what an earlier life of this process has left.
     pub fn start(options: Options, estate: Estate) -> Result<Daemon, StartError> {
         Daemon::start_listening(options, estate, true)
     }
@@ -421,8 +424,9 @@ impl Daemon {
         let control = listen.then(|| control::Server::start(&socket, shared.clone())).transpose()?;
         let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
         let watch = Some(Watch::start(&shared));
+        let late = Late::start(&shared, &superblock.volumes);
         let schedule = Schedule::start(&shared, options.scrub);
-        Ok(Daemon { shared, runtime, nbd, control, metrics, watch, schedule })
+        Ok(Daemon { shared, runtime, nbd, control, metrics, watch, late, schedule })
     }
 
     /// Where its metrics are, if they are served.
@@ -451,6 +455,7 @@ impl Daemon {
         let handle = self.runtime.handle().clone();
         drop(self.schedule.take());
         drop(self.watch.take());
+        drop(self.late.take());
         // While clients are served yet: the disk need not be waited for later.
         let _ = handle.begin(Command::Quiesce).wait(QUIESCE);
         let mut estate = Estate::new();
@@ -515,6 +520,7 @@ impl Daemon {
         drop(self.metrics.take());
         drop(self.schedule.take());
         drop(self.watch.take());
+        drop(self.late.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
         let result = match stopped {
@@ -588,21 +594,26 @@ fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, patience: Duration) ->
         slot.problem = Some(Advice { wrong, next });
         return (slot, None);
     };
-    match Backing::open(spec, patience).map_err(Mismatch::Open).and_then(|backing| same_disk(volume, backing)) {
+    match open_disk(volume, spec, patience) {
         Ok(backing) => {
             slot.shape = Some(Shape::of(&backing.facts()));
             (slot, Some(backing.give(number)))
         }
         Err(error) => {
-            let wrong = format!("Volume {} is not served: {error}.", slot.name);
-            let next = format!(
-                "What is cached stays as it is. Bring the right device back and restart, with --backing {}=PATH if its path has \
-                 changed.",
-                slot.name
-            );
-            slot.problem = Some(Advice { wrong, next });
+            slot.problem = Some(problem_with(&slot.name, &error));
             (slot, None)
         }
+    }
+}
+
+/// What keeps a volume from being served whose disk is not there.
+fn problem_with(name: &str, error: &Mismatch) -> Advice {
+    Advice {
+        wrong: format!("Volume {name} is not served: {error}."),
+        next: format!(
+            "What is cached stays as it is. Bring the right device back: it is looked for every few seconds, and served when it is \
+             there. If its path has changed, restart with --backing {name}=PATH."
+        ),
     }
 }
 
@@ -615,6 +626,11 @@ enum Mismatch {
     Identity { path: PathBuf, found: String, expected: String },
     #[error("{path} has {found} bytes, and the volume {expected}")]
     Size { path: PathBuf, found: u64, expected: u64 },
+}
+
+/// Claims what is to be the disk of a volume.
+fn open_disk(volume: &VolumeEntry, spec: &Spec, patience: Duration) -> Result<Backing, Mismatch> {
+    Backing::open(spec, patience).map_err(Mismatch::Open).and_then(|backing| same_disk(volume, backing))
 }
 
 fn same_disk(volume: &VolumeEntry, backing: Backing) -> Result<Backing, Mismatch> {

@@ -272,8 +272,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Clean data is not what the disk has there: it is another one, and dirty data is put onto it.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "v.refused.set(uncertain || matches == Some(false) && dirty);",
-            new: "v.refused.set(uncertain);",
+            old: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(true);",
+            new: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(false);",
         }],
     },
     Mistake {

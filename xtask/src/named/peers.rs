@@ -215,8 +215,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Clean copies and the disk differ, so somebody has written to it; the volume is served, and its dirty data put over that.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "v.refused.set(uncertain || matches == Some(false) && dirty);",
-            new: "v.refused.set(uncertain);",
+            old: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(true);",
+            new: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(false);",
         }],
     },
     Mistake {

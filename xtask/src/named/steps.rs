@@ -231,11 +231,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "clean data kept of a disk that is another one",
         story: "Nothing is dirty, so the volume is served; what was read from the other disk is shown.",
-        edits: &[Edit {
-            file: "engine.rs",
-            old: "        if matches == Some(false) && !dirty {\n            drop_clean(core, &v);\n        }\n",
-            new: "",
-        }],
+        edits: &[Edit { file: "engine.rs", old: "    } else {\n        drop_clean(core, v);\n    }\n", new: "    }\n" }],
     },
     Mistake {
         name: "clean data kept when the cache is switched off",

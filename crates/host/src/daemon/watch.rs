@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{Shared, lock};
+use crate::backing::Spec;
 use crate::events::{Journal, Level, News};
 use crate::report::{Member, Report, Volume};
 
@@ -58,6 +59,22 @@ pub(super) fn of_succession(pool: &str, pause: Duration) -> News {
     let version = env!("CARGO_PKG_VERSION");
     let what = format!("Pool {pool} is served by Headpond {version} now; I/O waited for {:.2} s.", pause.as_secs_f64());
     tell(Level::Info, "upgraded", what, "Nothing: all that was acknowledged is there.")
+}
+
+/// That a volume is served, whose disk was not there at the start.
+pub(super) fn of_late_disk(volume: &str, backing: &Spec) -> News {
+    let what = format!("The backing device of volume {volume}, {backing}, has come; the volume is served.");
+    tell(Level::Info, "volume-served", what, "Nothing: use it where `headpond status` says it is.")
+}
+
+/// That one has come, and is not as the cache knows it.
+pub(super) fn of_refused_disk(volume: &str, backing: &Spec) -> News {
+    let what = format!(
+        "The backing device of volume {volume}, {backing}, has come; the volume is refused: the disk was changed without the cache, \
+         or dirty data may be missing."
+    );
+    let next = "Bring back the cache devices and the disk that belong together, and restart. Nothing was overwritten.";
+    tell(Level::Error, "volume-refused", what, next)
 }
 
 /// A thread that looks, until it is dropped.

@@ -1,0 +1,128 @@
+//! A daemon that starts before a volume's disk is there.
+
+mod common;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use common::{Contents, Daemon, MIB, Nbd, Yard};
+use headpond_host::report::Report;
+
+/// Blocks that are written, scattered, so that they are cached.
+const BLOCKS: u64 = 256;
+
+fn place(number: u64) -> u64 {
+    number * 7 % BLOCKS * 65536
+}
+
+fn block(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0x6c; 4096];
+    bytes[..8].copy_from_slice(&(number ^ 0x6c61_7465_6469_736b).to_le_bytes());
+    bytes
+}
+
+/// A pool with clean data, then with dirty data of which so slow a disk has taken little, ended cleanly.
+fn left_dirty(yard: &Yard) {
+    yard.pool();
+    yard.file("disk", 16 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", &disk(yard)]).good();
+    let mut nbd = yard.nbd("v");
+    for (from, to) in [(0, BLOCKS / 2), (BLOCKS / 2, BLOCKS)] {
+        for number in from..to {
+            nbd.write(place(number), &block(number), false).unwrap();
+        }
+        nbd.flush().unwrap();
+        if from == 0 {
+            yard.run(&["flush", "v"]).good();
+        }
+    }
+    drop(nbd);
+    daemon.stop();
+}
+
+fn disk(yard: &Yard) -> String {
+    format!("modelled:{}", yard.path("disk").display())
+}
+
+fn serve(yard: &Yard) -> Daemon {
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    yard.serve(&["a", "b", "--wait", "0", "--config", "toml"])
+}
+
+fn report(yard: &Yard) -> Report {
+    serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap()
+}
+
+/// Waits for an event; disks are looked for every few seconds.
+fn told_of(yard: &Yard, kind: &str) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !yard.run(&["events"]).good().out.contains(kind) {
+        assert!(Instant::now() < until, "nobody was told of {kind}: {:?}", yard.run(&["events"]));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_disk_that_comes_after_the_start_is_served_within_seconds() {
+    let yard = Yard::new();
+    left_dirty(&yard);
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    let daemon = serve(&yard);
+    assert!(daemon.said.contains("volume v NOT served"), "{}", daemon.said);
+    yard.run(&["status"]).told(&["NOT SERVED", "Volume v is not served", "looked for every few seconds", "--backing v=PATH"]);
+    assert!(Nbd::connect(&yard.path("nbd"), "v").is_err(), "it is served without its disk");
+    assert!(report(&yard).volumes[0].dirty_bytes > 0, "nothing is dirty");
+    // Something else in its place is not taken, and is let alone.
+    yard.file("disk", 16 * MIB);
+    let other = Contents::of(&[&yard.path("disk")]);
+    let until = Instant::now() + Duration::from_secs(20);
+    while !yard.run(&["status"]).good().out.contains("is another device") {
+        assert!(Instant::now() < until, "nobody looked at it");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    other.unchanged();
+    fs::rename(yard.path("away"), yard.path("disk")).unwrap();
+    told_of(&yard, "volume-served: The backing device of volume v");
+    let now = report(&yard);
+    assert!(now.volumes[0].serving && now.advice.is_empty(), "{now:?}");
+    let mut nbd = yard.nbd("v");
+    for number in 0..BLOCKS {
+        assert_eq!(nbd.read(place(number), 4096).unwrap(), block(number), "block {number}");
+    }
+    nbd.write(0, &[1; 4096], false).unwrap();
+    nbd.flush().unwrap();
+    drop(nbd);
+    yard.run(&["detach", "v"]).good();
+    daemon.stop();
+    let bytes = fs::read(yard.path("disk")).unwrap();
+    for number in (0..BLOCKS).filter(|n| place(*n) != 0) {
+        assert_eq!(bytes[place(number) as usize..][..4096], block(number), "block {number} of the disk");
+    }
+}
+
+#[test]
+fn a_disk_that_was_changed_while_it_was_away_is_refused_when_it_comes() {
+    let yard = Yard::new();
+    left_dirty(&yard);
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    let right = fs::read(yard.path("away")).unwrap();
+    let daemon = serve(&yard);
+    assert!(report(&yard).volumes[0].dirty_bytes > 0, "nothing is dirty");
+    // The same file, with other content.
+    fs::write(yard.path("away"), vec![0x33; right.len()]).unwrap();
+    let wrong = Contents::of(&[&yard.path("away")]);
+    fs::rename(yard.path("away"), yard.path("disk")).unwrap();
+    told_of(&yard, "volume-refused: The backing device of volume v");
+    yard.run(&["status"]).told(&["NOT SERVED", "its disk was changed without the cache"]);
+    daemon.stop();
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    wrong.unchanged();
+    fs::write(yard.path("away"), right).unwrap();
+    fs::rename(yard.path("away"), yard.path("disk")).unwrap();
+    let _daemon = serve(&yard);
+    let mut nbd = yard.nbd("v");
+    for number in 0..BLOCKS {
+        assert_eq!(nbd.read(place(number), 4096).unwrap(), block(number), "block {number}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Backing devices that were not there at the start: looked for again, and served when they come.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use headpond_engine::io::{Command, CommandError, Device};
+use headpond_format::VolumeEntry;
+
+use super::{Mismatch, Shape, Shared, lock, open_disk, problem_with, watch};
+use crate::backing::{BackingError, Spec};
+use crate::claim::ClaimError;
+use crate::device::facts;
+
+/// How often it is looked.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// A thread that looks for the backing devices of volumes that have none, until all are there or it is dropped.
+pub(super) struct Late {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Late {
+    /// `None` where nothing is missing. `volumes` are all of the pool's at the start.
+    pub(super) fn start(shared: &Arc<Shared>, volumes: &[VolumeEntry]) -> Option<Late> {
+        let mut missing: BTreeMap<u16, Missing> = {
+            let slots = lock(&shared.volumes);
+            let missing = |volume: &VolumeEntry| {
+                let slot = slots.get(&volume.number).filter(|slot| slot.shape.is_none())?;
+                Some((volume.number, Missing { volume: volume.clone(), spec: slot.spec.clone()?, not: None }))
+            };
+            volumes.iter().filter_map(missing).collect()
+        };
+        if missing.is_empty() {
+            return None;
+        }
+        let (end, ended) = mpsc::channel::<()>();
+        let shared: Weak<Shared> = Arc::downgrade(shared);
+        let body = move || {
+            while !missing.is_empty() && matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                let Some(shared) = shared.upgrade() else { return };
+                missing.retain(|_, missing| !shared.look_for(missing, &ended));
+            }
+        };
+        let thread = thread::Builder::new().name("late-disks".into()).spawn(body);
+        if let Err(error) = &thread {
+            tracing::warn!("no thread that looks for missing backing devices: {error}; restart the daemon when they are there");
+        }
+        Some(Late { end: Some(end), thread: thread.ok() })
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A volume without its backing device.
+struct Missing {
+    volume: VolumeEntry,
+    spec: Spec,
+    /// What was there in its place last.
+    not: Option<Sight>,
+}
+
+/// What can be seen of a device or file without opening it: its node, and its size. What is the same as before is not tried
+/// again. Opening a device for writing keeps others out for a moment, and udev looks at it anew afterwards.
+#[derive(PartialEq, Eq)]
+struct Sight {
+    node: (u64, u64, u64),
+    size: String,
+    changed: (i64, i64),
+}
+
+impl Sight {
+    fn of(path: &Path) -> Option<Sight> {
+        let meta = fs::metadata(path).ok()?;
+        let size = match meta.file_type().is_block_device() {
+            // A loop device, or one of the network, is there before it leads anywhere.
+            true => fs::read_to_string(facts::sysfs(meta.rdev()).join("size")).unwrap_or_default(),
+            false => meta.len().to_string(),
+        };
+        Some(Sight { node: (meta.dev(), meta.ino(), meta.rdev()), size, changed: (meta.ctime(), meta.ctime_nsec()) })
+    }
+}
+
+impl Shared {
+    /// Whether a volume need not be looked for any more: its disk is there, and the volume is served, or refused by the engine.
+    /// The wait for the engine's word is cut short when the daemon ends.
+    fn look_for(&self, missing: &mut Missing, ended: &Receiver<()>) -> bool {
+        let Missing { volume, spec, not } = missing;
+        let Some(sight) = Sight::of(spec.path()) else {
+            *not = None;
+            return false;
+        };
+        if not.as_ref() == Some(&sight) {
+            return false;
+        }
+        let _changing = lock(&self.changing);
+        let backing = match open_disk(volume, spec, Duration::ZERO) {
+            Ok(backing) => backing,
+            Err(error) => {
+                // Who holds it may let go without a sign.
+                *not = Some(sight).filter(|_| !error.may_pass());
+                if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
+                    slot.problem = Some(problem_with(&volume.name, &error));
+                }
+                return false;
+            }
+        };
+        let shape = Shape::of(&backing.facts());
+        self.handle.add(backing.give(volume.number));
+        let running = self.handle.begin(Command::BackingCame { volume: volume.number });
+        let result = loop {
+            if let Some(result) = running.wait(Duration::from_millis(100)) {
+                break result;
+            }
+            if !matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+                return true;
+            }
+        };
+        if let Err(error) = &result
+            && *error != CommandError::Refused
+        {
+            // The daemon ends.
+            tracing::info!("volume {} is not served: {error}", volume.name);
+            self.handle.remove(Device::Backing(volume.number));
+            return true;
+        }
+        if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
+            (slot.shape, slot.problem) = (Some(shape), None);
+        }
+        if result.is_err() {
+            // As at a start, it stays claimed.
+            lock(&self.events).add(watch::of_refused_disk(&volume.name, spec));
+            return true;
+        }
+        self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
+        if let Some(status) = self.handle.status()
+            && let Some(now) = status.volume(&volume.name)
+        {
+            self.offer(now, None);
+            self.look_for_left_over(now);
+        }
+        lock(&self.events).add(watch::of_late_disk(&volume.name, spec));
+        true
+    }
+}
+
+impl Mismatch {
+    /// Whether it may be otherwise the next time, though the device looks the same.
+    fn may_pass(&self) -> bool {
+        matches!(self, Mismatch::Open(BackingError::Claim(ClaimError::Held { .. } | ClaimError::Open { .. })))
+    }
+}
