@@ -10,7 +10,7 @@ use headpond_engine::{Degraded, Settings};
 use headpond_host::daemon::Scrubs;
 use serde::{Deserialize, Deserializer, de};
 
-use crate::commands::serve::Frontend;
+use crate::commands::serve::{Frontend, Log};
 use crate::exit::Usage;
 use crate::size;
 
@@ -33,6 +33,8 @@ pub struct Config {
     pub nbd: Option<PathBuf>,
     /// Queues of each ublk device.
     pub queues: Option<u16>,
+    /// How the log is written.
+    pub log: Option<Log>,
     /// Backing devices by volume.
     pub backing: BTreeMap<String, String>,
     /// Metrics for Prometheus.
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn a_whole_file_is_understood() {
         let config = parse(
-            "devices = ['/dev/a', '/dev/b']\nfrontend = 'ublk'\nqueues = 2\n[backing]\nv = 'modelled:/d'\n[engine]\nlarge_bytes = '2MiB'\n\
+            "devices = ['/dev/a', '/dev/b']\nfrontend = 'ublk'\nqueues = 2\nlog = 'json'\n[backing]\nv = 'modelled:/d'\n[engine]\nlarge_bytes = '2MiB'\n\
              stream_bytes = 4096\ndirty_percent = 70\ndegraded = 'read-only'\nroute = false\n",
         )
         .unwrap();
@@ -214,6 +216,7 @@ mod tests {
         assert_eq!((settings.large_bytes, settings.stream_bytes, settings.dirty_percent), (2 << 20, 4096, 70));
         assert_eq!((settings.degraded, settings.route), (Degraded::ReadOnly, false));
         assert_eq!((config.devices.len(), config.backing["v"].as_str(), config.queues), (2, "modelled:/d", Some(2)));
+        assert_eq!(config.log, Some(Log::Json));
     }
 
     /// The keys of a table, as the parser itself names them when it meets one that it does not know.
@@ -257,6 +260,7 @@ mod tests {
             ("[engine]\ndirty_percent = 101\n", "line 2", "101"),
             ("[engine]\nlarge_bytes = 'much'\n", "line 2", "much"),
             ("frontend = 'ftp'\n", "line 1", "ftp"),
+            ("log = 'xml'\n", "line 1", "xml"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(line) && error.contains(what), "{error}");

@@ -28,6 +28,11 @@ pub struct Found(pub String);
 
 /// Says what went wrong, once, and chooses the exit code for it.
 pub fn code(result: anyhow::Result<()>) -> ExitCode {
+    code_said(result, |text| eprintln!("headpond: {text}"))
+}
+
+/// The same, said in another way.
+pub fn code_said(result: anyhow::Result<()>, say: impl FnOnce(&str)) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     // Whoever read our output has seen enough.
     let output = match error.downcast_ref::<OfflineError>() {
@@ -39,7 +44,7 @@ pub fn code(result: anyhow::Result<()>) -> ExitCode {
     }
     let text = error.to_string();
     let end = if text.ends_with(['.', '!', '?', '\n']) { "" } else { "." };
-    eprintln!("headpond: {text}{end}");
+    say(&format!("{text}{end}"));
     ExitCode::from(number(&error))
 }
 

@@ -91,7 +91,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Headpond::parse().command {
         Command::Pool(pool) => pool.run(),
-        Command::Serve(serve) => serve.run(),
+        Command::Serve(serve) => return serve.run(),
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, ExitCode};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -24,7 +24,7 @@ use serde_json::json;
 use super::pool::Folder;
 use super::print;
 use crate::config::Config;
-use crate::exit::Usage;
+use crate::exit::{self, Usage};
 
 /// How often a wish to end is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -72,9 +72,33 @@ pub struct Serve {
     /// Only say whether all of this is understood, and the devices are of a pool that this version can serve
     #[arg(long = "try", hide = true)]
     only_try: bool,
+    /// How the log is written to standard error [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log: Option<Log>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Log {
+    /// Lines for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+impl Log {
+    fn begin(self) {
+        let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        match self {
+            Log::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+            Log::Json => log.json().flatten_event(true).init(),
+        }
+    }
 }
 
 /// How clients reach volumes.
@@ -99,50 +123,23 @@ fn named(text: &str) -> Result<(String, String), String> {
 }
 
 impl Serve {
-    pub fn run(self) -> anyhow::Result<()> {
-        let stop_within = Duration::from_secs(self.stop_within);
-        let (json, only_try) = (self.json, self.only_try);
-        let options = self.options()?;
-        if only_try {
-            return tried(&options);
-        }
-        // Before anything else is opened.
-        let estate = Estate::inherit();
-        // What it is by now: a newer one may be put in its place while it runs.
-        let own = std::env::current_exe().unwrap_or_default();
-        let log = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
-        let color = std::io::stderr().is_terminal();
-        tracing_subscriber::fmt().with_env_filter(log).with_ansi(color).with_writer(std::io::stderr).init();
-        let signals = Signals::hold()?;
-        let daemon = Daemon::start(options, estate)?;
-        if let Some(report) = daemon.report() {
-            for advice in &report.advice {
-                eprintln!("headpond: {} {}", advice.wrong, advice.next);
-            }
-            // Whoever read it may have seen enough, and what took over from another program has no reader any more.
-            if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
-                tracing::info!("nobody was told that the pool is up: {error}");
+    pub fn run(self) -> ExitCode {
+        let (stop_within, json, only_try) = (Duration::from_secs(self.stop_within), self.json, self.only_try);
+        match self.options() {
+            Err(error) => exit::code(Err(error.into())),
+            Ok((options, _)) if only_try => exit::code(tried(&options)),
+            Ok((options, log)) => {
+                let result = serve(options, log, stop_within, json);
+                match log {
+                    Log::Text => exit::code(result),
+                    Log::Json => exit::code_said(result, |text| tracing::error!("{text}")),
+                }
             }
         }
-        let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
-            return daemon.stop(stop_within).map_err(|error| anyhow!(error));
-        };
-        let estate = daemon.hand_over(&program).bequeath()?;
-        let error = exec(&program, &estate);
-        tracing::error!(
-            "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
-            program.display(),
-            own.display()
-        );
-        Err(anyhow!(
-            "Nor could {}: {}. What was acknowledged is on the cache devices, and I/O waits. Start the daemon again",
-            own.display(),
-            exec(&own, &estate)
-        ))
     }
 
     /// What is said on the command line, and what the file says otherwise.
-    fn options(self) -> Result<Options, Usage> {
+    fn options(self) -> Result<(Options, Log), Usage> {
         let config = self.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
         let devices = if self.devices.is_empty() { config.devices.clone() } else { self.devices };
         if devices.is_empty() {
@@ -160,7 +157,8 @@ impl Serve {
             return Err(Usage(crate::config::TWO_FRONTENDS.into()));
         }
         let backings = config.backing.into_iter().chain(self.backing);
-        Ok(Options {
+        let log = self.log.or(config.log).unwrap_or(Log::Text);
+        let options = Options {
             devices,
             state: if self.folder.is_given() { self.folder.path() } else { config.state.unwrap_or_else(|| self.folder.path()) },
             socket: self.socket.or(config.socket),
@@ -173,8 +171,45 @@ impl Serve {
             backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
             settings: Settings { without_missing: self.without_missing, ..config.engine.settings() },
             patience: Duration::from_secs(self.wait),
-        })
+        };
+        Ok((options, log))
     }
+}
+
+/// Serves until it is told to end, or to become another program.
+fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyhow::Result<()> {
+    // Before anything else is opened.
+    let estate = Estate::inherit();
+    // What it is by now: a newer one may be put in its place while it runs.
+    let own = std::env::current_exe().unwrap_or_default();
+    log.begin();
+    let signals = Signals::hold()?;
+    let daemon = Daemon::start(options, estate)?;
+    if let Some(report) = daemon.report() {
+        // Each is an event as well, and so in the log.
+        for advice in report.advice.iter().filter(|_| log == Log::Text) {
+            eprintln!("headpond: {} {}", advice.wrong, advice.next);
+        }
+        // Whoever read it may have seen enough, and what took over from another program has no reader any more.
+        if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
+            tracing::info!("nobody was told that the pool is up: {error}");
+        }
+    }
+    let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
+        return daemon.stop(stop_within).map_err(|error| anyhow!(error));
+    };
+    let estate = daemon.hand_over(&program).bequeath()?;
+    let error = exec(&program, &estate);
+    tracing::error!(
+        "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
+        program.display(),
+        own.display()
+    );
+    Err(anyhow!(
+        "Nor could {}: {}. What was acknowledged is on the cache devices, and I/O waits. Start the daemon again",
+        own.display(),
+        exec(&own, &estate)
+    ))
 }
 
 /// Becomes another program, with the same command line; returns only if that fails.

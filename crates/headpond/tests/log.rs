@@ -1,0 +1,56 @@
+//! The log as JSON: each line on standard error is an object.
+
+mod common;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use common::{Yard, served};
+use serde_json::Value;
+
+/// The lines, of which each has what every line has.
+fn lines(text: &str) -> Vec<Value> {
+    let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect();
+    for line in &all {
+        for field in ["timestamp", "level", "target", "message"] {
+            assert!(line[field].as_str().is_some_and(|it| !it.is_empty()), "{field} is not in: {line}");
+        }
+    }
+    all
+}
+
+#[test]
+fn each_line_of_a_log_in_json_is_an_object_with_its_fields() {
+    let yard = Yard::new();
+    served(&yard).stop();
+    fs::remove_file(yard.path("b")).unwrap();
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    let daemon = yard.serve(&["a", "--wait", "0", "--log", "json"]);
+    let until = Instant::now() + Duration::from_secs(20);
+    // A cache device and a disk are missing.
+    while lines(&daemon.complaints()).iter().filter(|it| it["kind"] == "problem-at-start").count() < 2 {
+        assert!(Instant::now() < until, "{}", daemon.complaints());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for line in lines(&daemon.complaints()).iter().filter(|it| it["kind"] == "problem-at-start") {
+        assert!(line["level"] == "WARN" && line["next"].as_str().is_some_and(|it| !it.is_empty()), "{line}");
+    }
+    // So is why a start is refused.
+    fs::write(yard.path("toml"), "log = 'json'\n").unwrap();
+    let refused = yard.serve_with(&["a", "--wait", "0", "--config", "toml", "--state", "state", "--socket", "other"]);
+    let ended = refused.err().expect("a device in use was served").said(1, &["a is in use", "Release it there"]);
+    let said = lines(&ended.err);
+    assert_eq!((said.len(), &said[0]["level"]), (1, &"ERROR".into()), "{said:?}");
+    // The command line comes before: it says how the log is written.
+    assert_eq!(yard.serve_with(&["a", "--log", "xml"]).err().expect("there is no such format").code, Some(2));
+    daemon.stop();
+}
+
+#[test]
+fn the_log_is_text_when_nothing_else_is_said() {
+    let yard = Yard::new();
+    served(&yard).stop();
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    let daemon = yard.serve(&["a", "b", "--wait", "0"]);
+    assert!(daemon.complaints().contains("headpond: Volume v is not served"), "{}", daemon.complaints());
+}
