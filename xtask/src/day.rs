@@ -72,6 +72,9 @@ pub fn run(args: &[String]) -> Result<()> {
     if result.is_err() {
         let log = fs::read_to_string(folder.join("daemon.log")).unwrap_or_default();
         eprintln!("what the daemon said:\n{log}");
+        if let Ok(report) = report(&headpond) {
+            eprintln!("how it stands:\n{}", serde_json::to_string_pretty(&report).unwrap_or_default());
+        }
     }
     day.clear_up(&folder);
     let sums = result?;

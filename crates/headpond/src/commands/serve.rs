@@ -198,18 +198,18 @@ fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyho
     let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
         return daemon.stop(stop_within).map_err(|error| anyhow!(error));
     };
-    let estate = daemon.hand_over(&program).bequeath()?;
-    let error = exec(&program, &estate);
+    // Its descriptors are open for as long as it is there.
+    let estate = daemon.hand_over(&program);
+    let text = estate.bequeath()?;
+    let error = exec(&program, &text);
     tracing::error!(
         "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
         program.display(),
         own.display()
     );
-    Err(anyhow!(
-        "Nor could {}: {}. What was acknowledged is on the cache devices, and I/O waits. Start the daemon again",
-        own.display(),
-        exec(&own, &estate)
-    ))
+    let error = exec(&own, &text);
+    drop(estate);
+    Err(anyhow!("Nor could {}: {error}. What was acknowledged is on the cache devices. Start the daemon again", own.display()))
 }
 
 /// Becomes another program, with the same command line; returns only if that fails.
