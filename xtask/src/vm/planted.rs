@@ -30,7 +30,7 @@ const PLANTS: [Plant; 8] = [
         plant: |vm| vm.late = Duration::from_secs(2),
     },
     Plant { check: "kill-xfs", story: "the same, under XFS", plant: |vm| vm.lying = true },
-    Plant { check: "pull-ssd", story: "both SSDs are pulled, and errors must be seen", plant: |vm| vm.worse = true },
+    Plant { check: "pull-ssd", story: "as one SSD is pulled both fail, and errors must be seen", plant: |vm| vm.worse = true },
     Plant { check: "sick-ssd", story: "both SSDs fail, and errors must be seen", plant: |vm| vm.worse = true },
     Plant { check: "disk-errors", story: "a disk that fails says that it wrote, and did not", plant: |vm| vm.worse = true },
 ];

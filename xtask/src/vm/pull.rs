@@ -33,10 +33,11 @@ pub fn pull(vm: &Vm, how: How) -> Result<Figures> {
         vm.seed, vm.seed
     ))?;
     rig.sleep(vm.length)?;
-    away(&mut rig, how, SSD_B)?;
     if vm.worse {
-        away(&mut rig, how, SSD_A)?;
+        // Planted: both at once. One after the other would leave time to bring what is dirty to safety.
+        [SSD_A, SSD_B].iter().for_each(|ssd| rig.drives[*ssd].set_faults(Faults::ALL));
     }
+    away(&mut rig, how, SSD_B)?;
     rig.sleep(vm.length)?;
     let said = rig.run("loads_run\nno_errors\nheadpond status --socket $SOCKET").context("while an SSD was pulled")?;
     if !said.iter().any(|line| line.contains(" out ")) {
