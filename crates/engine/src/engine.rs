@@ -231,6 +231,24 @@ impl<B: Buf> Engine<B> {
         )
     }
 
+    /// Runs of a volume's sectors that are dirty and of which no copy is left: reading them fails. Looks at `most` pieces, or
+    /// some more, from block `from` on; the second value says where to go on, if there is more. The runs of a block come in
+    /// no order.
+    #[must_use]
+    pub fn lost(&self, volume: u16, from: u64, most: usize) -> (Vec<Range<u64>>, Option<u64>) {
+        let Some(v) = self.core.volume(volume) else { return (Vec::new(), None) };
+        let segments = self.core.segments.borrow();
+        let mut lost = Vec::new();
+        let next = v.map.borrow().walk(from, most, |block, p| {
+            // Of zeroes nothing has to be read.
+            if p.dirty() && !p.zeroes() && segments.get(p.segment).is_none_or(|s| s.places().next().is_none()) {
+                let sector = |n: u64| (block * BLOCK_SECTORS + n).saturating_sub(v.shift);
+                lost.extend(read::runs(p.live).map(|run| sector(run.start)..sector(run.end)));
+            }
+        });
+        (lost, next)
+    }
+
     /// Whether data read from a piece's place is the piece's, by its checksum. For checkers.
     #[must_use]
     pub fn verifies(&self, volume: u16, block: u64, piece: &crate::map::Piece, data: &B) -> bool {
@@ -845,6 +863,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                     refused: v.refused.get(),
                     cached_blocks: map.blocks(),
                     dirty_blocks: map.dirty_blocks(),
+                    losses: v.losses.get(),
                     fragments: map.extra_pieces(),
                     map_bytes: map.memory(),
                     destaging: v.destaging.get(),

@@ -90,6 +90,8 @@ pub struct VolumeStatus {
     pub cached_blocks: u64,
     /// Blocks that the disk does not have yet.
     pub dirty_blocks: u64,
+    /// How often in this life cache devices left with all copies of dirty data; `Engine::lost` says of which.
+    pub losses: u32,
     /// Fragments beyond the first of their block.
     pub fragments: u64,
     /// Bytes of memory of its map.

@@ -35,6 +35,7 @@ use watch::Watch;
 
 pub(crate) mod inside;
 mod late;
+mod lost;
 mod members;
 mod preload;
 mod scrub;
@@ -173,6 +174,8 @@ struct Shared {
     pins: Mutex<Pins>,
     /// Members that are out of date: kept from everybody else.
     stale: Mutex<Vec<Claim>>,
+    /// What is lost of each volume.
+    lost: Mutex<BTreeMap<u16, lost::OfVolume>>,
     events: Mutex<Journal>,
     stopping: Stopping,
     /// Volumes that an earlier life of this process has left, until they are offered again.
@@ -402,6 +405,7 @@ impl Daemon {
             preloading: Mutex::default(),
             pins: Mutex::new(pins),
             stale: Mutex::new(open.stale),
+            lost: Mutex::default(),
             events: Mutex::new(events),
             stopping: Stopping::default(),
             left: Mutex::new(std::mem::take(&mut estate.fuse)),

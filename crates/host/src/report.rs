@@ -46,6 +46,9 @@ pub struct Report {
     /// The scrub that is under way, or what the last one found.
     #[serde(default)]
     pub scrub: Scrub,
+    /// What of the volumes is lost: it was dirty, and no cache device has a copy any more. No more than 4,096 ranges are named.
+    #[serde(default)]
+    pub lost_ranges: Vec<LostRange>,
     /// The cache devices.
     pub members: Vec<Member>,
     /// The volumes.
@@ -164,6 +167,9 @@ pub struct Volume {
     pub cached_bytes: u64,
     /// Bytes that the disk does not have yet.
     pub dirty_bytes: u64,
+    /// Bytes that were dirty, and of which no cache device has a copy any more: reading them fails.
+    #[serde(default)]
+    pub lost_bytes: u64,
     /// Bytes that are pinned: kept in the cache, or brought back to it while the disk is idle.
     #[serde(default)]
     pub pinned_bytes: u64,

@@ -33,6 +33,9 @@ use crate::ring::Waker;
 /// Device operations in the kernel at a time: enough for the queues of several members and a disk at once.
 const DEPTH: u32 = 256;
 
+/// Pieces looked at in one go for lost ones: a moment's work, as clients wait for its end.
+const LOOKS_AT: usize = 1 << 14;
+
 /// The start of the engine is a command, too: the first.
 const START: CommandId = CommandId(0);
 
@@ -56,6 +59,9 @@ pub struct Setup {
     pub devices: Vec<Given>,
 }
 
+/// Lost runs of sectors, and where to go on.
+type LostPage = (Vec<Range<u64>>, Option<u64>);
+
 type ReplyTo = Box<dyn FnOnce(Reply<HostBuf>) + Send>;
 
 enum Message {
@@ -66,6 +72,7 @@ enum Message {
     Status(Sender<Status>),
     Snapshot(Sender<Snapshot>),
     Pinned(u16, Sender<Vec<Range<u64>>>),
+    Lost { volume: u16, from: u64, to: Sender<LostPage> },
     End,
 }
 
@@ -133,6 +140,14 @@ impl Handle {
         let (to, pinned) = mpsc::channel();
         self.send(Message::Pinned(volume, to));
         pinned.recv().unwrap_or_default()
+    }
+
+    /// Some of what is lost of a volume, from a block on, and the block to go on from, if there may be more; see
+    /// [`Engine::lost`]. `None` if the runtime has ended.
+    pub fn lost(&self, volume: u16, from: u64) -> Option<LostPage> {
+        let (to, lost) = mpsc::channel();
+        self.send(Message::Lost { volume, from, to });
+        lost.recv().ok()
     }
 
     fn send(&self, message: Message) {
@@ -318,6 +333,7 @@ impl Thread {
                 drop(to.send(snapshot));
             }
             Message::Pinned(volume, to) => drop(to.send(self.engine.pinned(volume))),
+            Message::Lost { volume, from, to } => drop(to.send(self.engine.lost(volume, from, LOOKS_AT))),
             Message::End => unreachable!("taken by the loop"),
         }
     }

@@ -10,7 +10,7 @@ use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
 
 use crate::device::facts::sysfs;
-use crate::report::Scrub;
+use crate::report::{LostRange, Scrub};
 
 /// Bytes of a witness file.
 const WITNESS_FILE_BYTES: u64 = 64 << 10;
@@ -49,6 +49,18 @@ pub struct Scrubbed {
     pub since: u64,
     /// What the last one found.
     pub last: Scrub,
+}
+
+/// What was lost of a pool's volumes when it was last noticed: kept for whoever restores it.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lost {
+    /// When that was, in seconds since 1970.
+    pub time: u64,
+    /// Bytes, by volume.
+    pub bytes: BTreeMap<String, u64>,
+    /// Where they are; no more than 4,096 ranges are named.
+    pub ranges: Vec<LostRange>,
 }
 
 impl State {
@@ -158,6 +170,16 @@ impl State {
         replace(&new, &path, &serde_json::to_vec(pins)?)
     }
 
+    /// Keeps what is lost, in place of what was lost before.
+    pub fn remember_lost(&self, pool: &[u8; 16], lost: &Lost) -> io::Result<()> {
+        let new = self.0.join(format!(".lost-{}.new", hex(pool)));
+        replace(&new, &self.lost_path(pool), &serde_json::to_vec_pretty(lost)?)
+    }
+
+    fn lost_path(&self, pool: &[u8; 16]) -> PathBuf {
+        self.0.join(format!("lost-{}.json", hex(pool)))
+    }
+
     fn pins_path(&self, pool: &[u8; 16]) -> PathBuf {
         self.0.join(format!("pins-{}.json", hex(pool)))
     }
@@ -168,7 +190,8 @@ impl State {
 
     /// Forgets a pool: its witness, where its devices are, and what happened to it.
     pub fn forget(&self, pool: &[u8; 16]) -> io::Result<()> {
-        for path in [self.witness(pool), self.places_path(pool), self.events(pool), self.scrub_path(pool), self.pins_path(pool)] {
+        let (places, scrub, pins) = (self.places_path(pool), self.scrub_path(pool), self.pins_path(pool));
+        for path in [self.witness(pool), places, self.events(pool), scrub, pins, self.lost_path(pool)] {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

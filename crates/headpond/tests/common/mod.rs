@@ -78,8 +78,14 @@ impl Yard {
 
     /// Serves with just these arguments.
     pub fn serve_with(&self, args: &[&str]) -> Result<Daemon, Ended> {
+        self.serve_by(&[env!("CARGO_BIN_EXE_headpond")], args)
+    }
+
+    /// The same, by a program that becomes the daemon.
+    pub fn serve_by(&self, program: &[&str], args: &[&str]) -> Result<Daemon, Ended> {
         let said = self.path("said");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_headpond"))
+        let mut child = Command::new(program[0])
+            .args(&program[1..])
             .arg("serve")
             .args(args)
             .current_dir(self.0.path())
@@ -198,6 +204,11 @@ impl Daemon {
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Where its metrics are.

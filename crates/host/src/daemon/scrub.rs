@@ -119,7 +119,7 @@ fn found(status: &Status) -> Scrub {
     }
 }
 
-fn seconds_since_1970() -> u64 {
+pub(super) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

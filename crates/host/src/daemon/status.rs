@@ -42,6 +42,8 @@ impl Shared {
         for volume in &status.volumes {
             advice.extend(of_volume(volume, slots.get(&volume.number)));
         }
+        let lost = lock(&self.lost);
+        advice.extend(lost.values().filter_map(super::lost::OfVolume::advice));
         Report {
             uptime_seconds: snapshot.at_ns as f64 / 1e9,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -79,10 +81,12 @@ impl Shared {
                 .map(|volume| Volume {
                     times: Times::of(volume.number, &snapshot.requests),
                     disk: load(Device::Backing(volume.number)),
+                    lost_bytes: lost.get(&volume.number).map_or(0, |it| it.bytes),
                     ..volume_report(volume, slots.get(&volume.number))
                 })
                 .collect(),
             scrub: self.scrub_report(status),
+            lost_ranges: super::lost::ranges(&lost),
             member_bytes: status.stats.member_bytes,
             checkpoints: status.stats.checkpoints,
             repaired: status.stats.repaired,
@@ -109,6 +113,7 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
         place: slot.and_then(|slot| slot.place.clone()),
         cached_bytes: volume.cached_blocks * BLOCK,
         dirty_bytes: volume.dirty_blocks * BLOCK,
+        lost_bytes: 0,
         pinned_bytes: volume.pinned_blocks * BLOCK,
         map_bytes: volume.map_bytes,
         destaging: volume.destaging,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Shared, lock};
 use crate::backing::Spec;
 use crate::events::{Journal, Level, News};
-use crate::report::{Member, Report, Volume};
+use crate::report::{Advice, Member, Report, Volume};
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(1);
@@ -67,6 +67,11 @@ pub(super) fn of_late_disk(volume: &str, backing: &Spec) -> News {
     tell(Level::Info, "volume-served", what, "Nothing: use it where `headpond status` says it is.")
 }
 
+/// That dirty data is gone with all its copies.
+pub(super) fn of_loss(advice: Advice) -> News {
+    tell(Level::Error, "data-lost", advice.wrong, advice.next)
+}
+
 /// That one has come, and is not as the cache knows it.
 pub(super) fn of_refused_disk(volume: &str, backing: &Spec) -> News {
     let what = format!(
@@ -91,6 +96,7 @@ impl Watch {
             let mut watcher = Watcher::default();
             loop {
                 let Some(shared) = shared.upgrade() else { return };
+                shared.look_for_losses(watcher.before.is_none());
                 let Some(report) = shared.report() else { return };
                 let news = watcher.look(report);
                 if !news.is_empty() {

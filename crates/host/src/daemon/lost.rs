@@ -1,0 +1,143 @@
+//! What was dirty and is gone with all its copies: named, range by range, while the daemon lives, and kept for later.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use headpond_engine::io::SECTOR;
+
+use super::scrub::seconds_since_1970;
+use super::{Shared, lock, watch};
+use crate::report::{Advice, LostRange};
+use crate::state::Lost;
+
+/// Ranges that are named at most.
+const MOST: usize = 4096;
+/// How often it is looked whether what is lost has been written anew.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// What is lost of a volume.
+#[derive(Clone)]
+pub(super) struct OfVolume {
+    name: String,
+    /// The engine's count when it was looked.
+    losses: u32,
+    looked: Instant,
+    pub bytes: u64,
+    ranges: Vec<LostRange>,
+}
+
+impl OfVolume {
+    /// What to do about it, if there is any.
+    pub fn advice(&self) -> Option<Advice> {
+        let (name, bytes) = (&self.name, self.bytes);
+        (bytes > 0).then(|| Advice {
+            wrong: format!(
+                "{bytes} bytes of volume {name} are lost: they were not on its disk yet, and no cache device has a copy any more. Reading \
+                 them fails; all else is there."
+            ),
+            next: format!(
+                "`headpond status --json` names the ranges, and so does lost-POOL.json in the state folder. Restore what is in them, \
+                 or write it anew. To keep what the disk had there before: `headpond detach --give-up-lost {name}`."
+            ),
+        })
+    }
+}
+
+/// Where all of it is, as far as it is named.
+pub(super) fn ranges(lost: &BTreeMap<u16, OfVolume>) -> Vec<LostRange> {
+    lost.values().flat_map(|it| &it.ranges).take(MOST).cloned().collect()
+}
+
+impl Shared {
+    /// Looks whether something was lost since it was last looked, or is lost no more. What is lost already when the daemon
+    /// begins is a problem at the start, and no news of its own.
+    pub(super) fn look_for_losses(&self, at_start: bool) {
+        let Some(status) = self.handle.status() else { return };
+        lock(&self.lost).retain(|number, _| status.volumes.iter().any(|volume| volume.number == *number));
+        let mut more = Vec::new();
+        for volume in &status.volumes {
+            let known = lock(&self.lost).get(&volume.number).map(|it| (it.losses, it.bytes, it.looked));
+            let (losses, bytes, looked) = known.unwrap_or((0, 0, Instant::now()));
+            if losses == volume.losses && (bytes == 0 || looked.elapsed() < AGAIN) {
+                continue;
+            }
+            let Some((bytes, found)) = self.lost_of(volume.number) else { return };
+            let name = volume.name.clone();
+            let range =
+                |r: &Range<u64>| LostRange { volume: name.clone(), offset: r.start * SECTOR, bytes: (r.end - r.start) * SECTOR };
+            let ranges = found.iter().map(range).collect();
+            let now = OfVolume { name: name.clone(), losses: volume.losses, looked: Instant::now(), bytes, ranges };
+            if losses != volume.losses {
+                more.extend(now.advice());
+            }
+            lock(&self.lost).insert(volume.number, now);
+        }
+        if more.is_empty() {
+            return;
+        }
+        let lost = {
+            let lost = lock(&self.lost);
+            let bytes = lost.values().filter(|it| it.bytes > 0).map(|it| (it.name.clone(), it.bytes)).collect();
+            Lost { time: seconds_since_1970(), bytes, ranges: ranges(&lost) }
+        };
+        if let Err(error) = self.state.remember_lost(&self.pool, &lost) {
+            tracing::warn!(
+                "cannot keep the list of what is lost: {error}; `headpond status --json` has it while the daemon lives. Make room in the state folder"
+            );
+        }
+        if !at_start {
+            more.into_iter().for_each(|advice| lock(&self.events).add(watch::of_loss(advice)));
+        }
+    }
+
+    /// Bytes of a volume that are lost, and in which runs of sectors, as far as these are named; `None` if the engine has ended.
+    fn lost_of(&self, volume: u16) -> Option<(u64, Vec<Range<u64>>)> {
+        let mut found = Found::default();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let page;
+            (page, from) = self.handle.lost(volume, at)?;
+            found.add(page);
+        }
+        Some((found.sectors * SECTOR, found.runs))
+    }
+}
+
+/// Runs of sectors, put together where they touch.
+#[derive(Default)]
+struct Found {
+    sectors: u64,
+    runs: Vec<Range<u64>>,
+}
+
+impl Found {
+    /// Adds runs that lie behind all that were added before.
+    fn add(&mut self, mut page: Vec<Range<u64>>) {
+        page.sort_unstable_by_key(|run| run.start);
+        for run in page {
+            self.sectors += run.end - run.start;
+            let full = self.runs.len() >= MOST;
+            match self.runs.last_mut() {
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ if !full => self.runs.push(run),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_touch_are_one_and_what_is_not_named_is_counted() {
+        let mut found = Found::default();
+        found.add(vec![8..16, 3..5, 0..3]);
+        found.add(vec![20..24, 16..20]);
+        assert_eq!((found.sectors, &found.runs[..]), (21, &[0..5, 8..24][..]));
+        found.add((0..5000).map(|n| 100 + n * 2..101 + n * 2).collect());
+        assert_eq!((found.sectors, found.runs.len()), (5021, MOST));
+    }
+}
