@@ -139,6 +139,8 @@ pub struct Context {
     verbose: bool,
     /// What a failed check leaves is worth a look.
     keep: bool,
+    /// Long pauses are told, and not a failure: on a computer that nobody knows, time proves nothing.
+    patient: bool,
     /// Planted: the drives of pool and volume answer flushes, and make nothing durable.
     lying: bool,
     /// Planted: what should hurt one device hurts more than the promise covers.
@@ -286,6 +288,7 @@ pub fn run(args: &[String]) -> Result<()> {
         accel: options.accel,
         folder: options.folder.canonicalize().with_context(|| format!("there is no folder {}", options.folder.display()))?,
         rounds: if options.short { options.rounds.min(3) } else { options.rounds },
+        patient: options.short,
         length: Duration::from_secs_f64(options.seconds),
         seed,
         instant: options.instant,
