@@ -1,4 +1,5 @@
-//! The daemon upgraded under a mounted file system: nothing fails, nothing is lost, and I/O waits for less than a second.
+//! The daemon upgraded under a mounted file system, and stopped and started now and then: nothing fails, nothing is lost, and
+//! I/O waits for less than a second while it is upgraded.
 
 use super::kills::{POINT, compare};
 use super::rig::Rig;
@@ -22,6 +23,9 @@ pub fn upgrade(vm: &Vm) -> Result<Figures> {
         rig.sleep(vm.length_of(round))?;
         rig.run("loads_run\nno_errors")?;
         rig.run_first("upgrade_daemon").with_context(|| format!("upgrade {round}"))?;
+        if round % 3 == 0 {
+            rig.run("no_errors\nstop_daemon\nserve\nno_errors").with_context(|| format!("the restart after upgrade {round}"))?;
+        }
     }
     rig.sleep(vm.length)?;
     rig.run("loads_run\nend_load\nno_errors")?;

@@ -417,9 +417,14 @@ impl Device {
         Ok(())
     }
 
-    /// Takes no more requests: what comes waits for the next daemon. What was taken is answered as before.
+    /// Takes no more requests: what comes waits for the next daemon. What was taken is answered as before. When this returns,
+    /// the backend gets no more: it may be stopped when it has answered those that it has.
     pub fn park(&self) {
-        self.queues.iter().for_each(Queue::park);
+        let parked: Vec<_> = self.queues.iter().map(Queue::park).collect();
+        // A thread that has ended takes none either.
+        for parked in parked {
+            let _ = parked.recv();
+        }
     }
 
     /// Does nothing any more; the device is left to the kernel when this process ends, or runs another program.

@@ -44,8 +44,8 @@ pub enum Message {
     Attend(Arc<OwnedFd>),
     /// The answer to a request.
     Answer(Held, Reply<HostBuf>),
-    /// Take no more requests, and answer those that were taken.
-    Park,
+    /// Take no more requests, and answer those that were taken; and tell when that is so.
+    Park(Sender<()>),
     /// Do nothing any more.
     Freeze,
     /// Let go of the device, and end. What is not answered is asked of the next daemon.
@@ -114,10 +114,13 @@ impl Queue {
         self.waker.wake();
     }
 
-    /// Takes no more requests: they wait in the kernel. Those that were taken are answered as before.
-    pub fn park(&self) {
-        let _ = self.inbox.send(Message::Park);
+    /// Takes no more requests: they wait in the kernel. Those that were taken are answered as before. What this returns has
+    /// something to receive, or is closed, when the backend gets no more of them.
+    pub fn park(&self) -> Receiver<()> {
+        let (parked, is_parked) = mpsc::channel();
+        let _ = self.inbox.send(Message::Park(parked));
         self.waker.wake();
+        is_parked
     }
 
     /// Does nothing any more, for as long as the process runs this program: the thread, its ring and its commands end
@@ -235,7 +238,10 @@ impl<B: Backend> Attending<B> {
             while let Ok(message) = self.messages.try_recv() {
                 match message {
                     Message::Answer(held, reply) => self.answer(held, reply),
-                    Message::Park => self.only_answer(),
+                    Message::Park(parked) => {
+                        let _ = parked.send(());
+                        self.only_answer();
+                    }
                     Message::Leave => self.told_to_leave = true,
                     Message::Freeze => freeze(),
                     Message::Attend(_) => {}
@@ -254,7 +260,10 @@ impl<B: Backend> Attending<B> {
                     self.told_to_leave = true;
                     return;
                 }
-                Message::Attend(_) | Message::Park => {}
+                Message::Park(parked) => {
+                    let _ = parked.send(());
+                }
+                Message::Attend(_) => {}
             }
             // Tells the kernel of the answer.
             if let Err(error) = self.ring.wait(Some(Duration::ZERO)) {
