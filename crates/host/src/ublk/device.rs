@@ -429,9 +429,8 @@ impl Device {
 
     /// Does nothing any more; the device is left to the kernel when this process ends, or runs another program.
     ///
-    /// Its threads end then, with their rings and what these hold, as they do when the process is killed. A thread that closed
-    /// its ring and ended by itself while requests came has brought down Linux 6.12.95: the kernel then counts one too few who
-    /// use the thread.
+    /// Its threads end then, with their rings and what these hold, as they do when the process is killed. Linux 6.12.95 went down
+    /// when threads closed their rings and ended by themselves while requests came; why, is not known.
     pub fn freeze(self) {
         self.queues.iter().for_each(Queue::freeze);
         std::mem::forget(self);
