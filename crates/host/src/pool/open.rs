@@ -92,14 +92,16 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     let mut unread: Vec<PoolError> = Vec::new();
     for path in devices {
         let claim = match claim_when_there(path, patience) {
-            Err(error @ ClaimError::Open { .. }) => {
-                unread.push(error.into());
+            Err(ClaimError::Open { path, source }) if is_of_the_device(&source) => {
+                unread.push(ClaimError::Open { path, source }.into());
                 continue;
             }
             claim => claim?,
         };
         match superblock_of(&claim, found.first().zip(claims.first())) {
-            Err(error @ PoolError::Io { .. }) => unread.push(error),
+            Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => {
+                unread.push(PoolError::Io { path, what, source, meaning });
+            }
             superblock => {
                 found.push(superblock?);
                 claims.push(claim);
@@ -147,6 +149,23 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         }
     }
     Ok(open)
+}
+
+/// Whether an error says that a device is gone or fails. Whoever goes on without the device takes it for left for good: what
+/// only this process lacks, a right or memory, is no reason for that.
+fn is_of_the_device(error: &io::Error) -> bool {
+    let of_the_block_layer = [
+        libc::EIO,
+        libc::ENXIO,
+        libc::ENODEV,
+        libc::ENOMEDIUM,
+        libc::ETIMEDOUT,
+        libc::EREMOTEIO,
+        libc::ENODATA,
+        libc::EILSEQ,
+        libc::ENOLINK,
+    ];
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_some_and(|number| of_the_block_layer.contains(&number))
 }
 
 /// Claims a device; one that is not there yet may come within `patience`, as devices do while a host boots.
@@ -231,4 +250,20 @@ fn missing_places(refusal: &Refusal, pool: &[u8; 16], state: &State) -> String {
         let _ = write!(text, " The witness would be {}.", state.witness(pool).display());
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_the_devices_fault_lets_a_pool_start_without_it() {
+        let of = |number| is_of_the_device(&io::Error::from_raw_os_error(number));
+        for number in [libc::ENOENT, libc::EIO, libc::ENXIO, libc::ENODEV] {
+            assert!(of(number), "{number}");
+        }
+        for number in [libc::EACCES, libc::EPERM, libc::EMFILE, libc::ENOMEM, libc::EINVAL, libc::EROFS, libc::EBUSY] {
+            assert!(!of(number), "{number}");
+        }
+    }
 }
