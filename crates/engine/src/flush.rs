@@ -21,7 +21,7 @@ pub(crate) struct Flusher<B: Buf> {
     /// Writes of clients, acknowledged and nowhere else, have completed since the last flush was issued. True after a
     /// start, for a dead daemon's.
     owes: Cell<bool>,
-    /// Such writes were covered by a flush that failed, and no client has been told.
+    /// Such writes may have been covered by a flush that failed, and no client has been told.
     lost: Cell<bool>,
     in_flight: RefCell<Option<Outcome<B>>>,
     /// The one in flight covers such writes.
@@ -133,7 +133,8 @@ impl<B: Buf> Flusher<B> {
                 // Nothing is known to be durable that was not before.
                 this.unflushed.set(true);
                 this.failures.set(this.failures.get() + 1);
-                this.lost.set(this.lost.get() || owed);
+                // Nor is what was acknowledged while it was under way: the device may have had it before it flushed.
+                this.lost.set(this.lost.get() || owed || this.owes.get());
             }
             *this.in_flight.borrow_mut() = None;
             slot.set(result);

@@ -304,11 +304,10 @@ impl SimDevice {
         }
     }
 
-    /// A flush that was submitted at `mark` has failed: what it should have covered is gone from the cache, and stays
-    /// visible until the power goes. A later flush that ends well says nothing of it.
-    pub fn flush_failed(&mut self, mark: u64, rng: &mut Rng) {
-        let keep = self.cache.iter().position(|c| c.sequence > mark).unwrap_or(self.cache.len());
-        for c in self.cache.drain(..keep) {
+    /// A flush has failed: what is in the cache, also what came after the flush was submitted, may be gone from there, and
+    /// stays visible until the power goes. A later flush that ends well says nothing of it.
+    pub fn flush_failed(&mut self, rng: &mut Rng) {
+        for c in std::mem::take(&mut self.cache) {
             if rng.one_in(2) {
                 self.durable.write(c.sector, &c.buf);
             }

@@ -575,7 +575,7 @@ impl World {
             d.land(sector, &buf, Cut::BySector, &mut self.rng);
         }
         if let DeviceOp::Flush = f.op {
-            d.flush_failed(f.mark, &mut self.rng);
+            d.flush_failed(&mut self.rng);
         }
         let (device, io) = (f.device, f.io.0);
         self.say(|| format!("  {io} FAILS on {device}"));
@@ -619,7 +619,7 @@ impl World {
                 if fails { Err(DeviceError::Failed) } else { Ok(None) }
             }
             DeviceOp::Flush if d.fail_flushes > 0 && self.rng.one_in(d.fail_flushes) => {
-                d.flush_failed(f.mark, &mut self.rng);
+                d.flush_failed(&mut self.rng);
                 Err(DeviceError::Failed)
             }
             DeviceOp::Flush => {

@@ -26,6 +26,10 @@ pub const TOLD: &[Told] = &[
         "a durable write past the cache, answered while membership is undecided",
     ),
     ("steps::a_flush_that_failed_under_a_write_is_told_to_the_next", "a flush that failed under a write, forgotten"),
+    (
+        "steps::a_flush_of_destage_that_fails_after_a_write_was_acknowledged_is_told_to_the_next",
+        "a flush that fails after a write was acknowledged, forgotten",
+    ),
     ("steps::a_write_past_the_cache_waits_for_what_is_being_appended", "a bypass that does not wait for what is being appended"),
     ("steps::a_detach_waits_for_what_is_at_the_disk", "a detach that does not wait for requests"),
     ("steps::what_a_read_kept_is_free_when_it_has_ended", "a segment that nobody frees when its last read ends"),
@@ -190,6 +194,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "        self.lost.set(self.lost.get() || self.failures.get() != failures);\n",
             new: "",
         }],
+    },
+    Mistake {
+        name: "a flush that fails after a write was acknowledged, forgotten",
+        story: "The write ended under the flush, and went with it; nobody is told, and the next FLUSH calls it durable.",
+        edits: &[Edit { file: "flush.rs", old: "|| owed || this.owes.get());", new: "|| owed);" }],
     },
     Mistake {
         name: "a bypass that does not wait for what is being appended",
