@@ -16,7 +16,7 @@ use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError, StartError};
+use headpond_engine::{Command, CommandError, Device, Engine, NewVolume, RequestError, StartError};
 
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
@@ -266,6 +266,11 @@ impl Run {
     }
 
     fn check_segments(&mut self) {
+        let whole =
+            |e: &Engine<crate::buf::SimBuf>| e.status().lacking_copies == 0 && e.status().members.iter().all(|m| m.in_sync);
+        if self.world.engine.as_ref().is_some_and(whole) {
+            self.world.copies_lacking = false;
+        }
         self.attached.clone().into_iter().for_each(|v| self.world.check_segments(v));
     }
 
@@ -321,6 +326,9 @@ impl Run {
         for b in &mut self.busy {
             *b = None;
         }
+        // That the lost one leaves may not be decided. What nobody has acknowledged was appended without it; if it is back
+        // at the start, that has one copy until it is mended.
+        self.world.copies_lacking |= self.lost.is_some();
     }
 
     /// The disk fails one operation in so many; 0 none.
