@@ -1,6 +1,6 @@
 //! What all parts of the engine share: the pool's state, the volumes, the counters.
 
-use crate::destage::Stuck;
+use crate::destage::{Chunk, Stuck};
 use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
 use crate::intent::Intent;
@@ -151,6 +151,8 @@ pub(crate) struct Volume<B: Buf> {
     pub direct_writes: Cell<u32>,
     /// Runs of a sweep that are being written.
     pub sweeping: Cell<u32>,
+    /// Chunks of a sweep that are not clean yet.
+    pub chunks: RefCell<Vec<Rc<Chunk<B>>>>,
     /// What SSDs and disk need for reads and for writes, and how many reads and writes the SSDs have under way.
     pub read_route: RefCell<Route>,
     pub write_route: RefCell<Route>,

@@ -66,7 +66,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         }
         match chunk(&core, &volume, blocks, depth).await {
             Ok(written) => {
-                let failed = written.chunk.failed.get();
+                let failed = written.outstanding.chunk.failed.get();
                 let end = Slot::new(&core.exec);
                 let before = last.replace(end.clone());
                 let (core2, volume2) = (core.clone(), volume.clone());
@@ -165,25 +165,68 @@ fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
     depth(&load, volume.window.get().beside(core.settings.destage_depth, volume.disk_in_use.get(), volume.direct_writes.get()))
 }
 
-/// What the workers of a chunk share.
-struct Chunk<B: Buf> {
+/// A chunk of a sweep: what its workers share, and whoever overwrites what it has written.
+pub(crate) struct Chunk<B: Buf> {
     /// Only versions up to this one are written and marked: whatever of them exists is in the map.
     version: u64,
     /// Runs that may be in flight at once.
     most: usize,
     runs: RefCell<VecDeque<Range<u64>>>,
+    /// Blocks that are on the disk, and that nothing calls clean yet.
     written: RefCell<Vec<u64>>,
+    /// Blocks that are being called clean: the marks are on their way.
+    marking: RefCell<Vec<u64>>,
     /// The disk did not take a write.
     failed: Cell<bool>,
     /// Of a block no copy could be read.
     lost: Cell<bool>,
     workers: Cell<usize>,
+    /// A worker has ended, or the marks are there.
     done: Signal<B>,
+}
+
+/// A chunk that is not clean yet, on its volume's list until it is, or is given up.
+struct Outstanding<B: Buf> {
+    volume: Rc<Volume<B>>,
+    chunk: Rc<Chunk<B>>,
+}
+
+impl<B: Buf> Outstanding<B> {
+    fn new(volume: &Rc<Volume<B>>, chunk: Rc<Chunk<B>>) -> Self {
+        volume.chunks.borrow_mut().push(chunk.clone());
+        Self { volume: volume.clone(), chunk }
+    }
+}
+
+impl<B: Buf> Drop for Outstanding<B> {
+    fn drop(&mut self) {
+        self.volume.chunks.borrow_mut().retain(|c| !Rc::ptr_eq(c, &self.chunk));
+        self.chunk.marking.borrow_mut().clear();
+        self.chunk.done.notify();
+    }
+}
+
+/// What the disk has of `blocks` is about to become something else than a sweep has written there, by one who holds their
+/// range: the sweep calls none of it clean any more, for its write may fail half done. What is being called clean just now
+/// is waited for.
+pub(crate) async fn withdraw<B: Buf>(core: &Core<B>, volume: &Volume<B>, blocks: &Range<u64>) {
+    let chunks = volume.chunks.borrow().clone();
+    for chunk in chunks {
+        chunk.written.borrow_mut().retain(|b| !blocks.contains(b));
+        loop {
+            let wait = chunk.done.wait();
+            if !chunk.marking.borrow().iter().any(|b| blocks.contains(b)) {
+                break;
+            }
+            core.mark(Mark::OrderedWaitsForMarks);
+            wait.await;
+        }
+    }
 }
 
 /// A chunk that is on the disk, and not clean yet.
 struct Written<B: Buf> {
-    chunk: Rc<Chunk<B>>,
+    outstanding: Outstanding<B>,
     /// Flushes of the disk that had failed before it.
     failures: u64,
 }
@@ -210,18 +253,23 @@ async fn chunk<B: Buf>(
     }
     let runs = merge(&blocks, core.settings.destage_run_bytes);
     let run_bytes = blocks.len() as u64 * 4096 / runs.len() as u64;
-    let chunk = Rc::new(Chunk {
-        version,
-        most: ((MOST_BYTES / run_bytes) as usize).max(core.settings.destage_depth),
-        runs: RefCell::new(runs),
-        written: RefCell::default(),
-        failed: Cell::new(false),
-        lost: Cell::new(false),
-        workers: Cell::new(0),
-        done: Signal::new(&core.exec),
-    });
+    let outstanding = Outstanding::new(
+        volume,
+        Rc::new(Chunk {
+            version,
+            most: ((MOST_BYTES / run_bytes) as usize).max(core.settings.destage_depth),
+            runs: RefCell::new(runs),
+            written: RefCell::default(),
+            marking: RefCell::default(),
+            failed: Cell::new(false),
+            lost: Cell::new(false),
+            workers: Cell::new(0),
+            done: Signal::new(&core.exec),
+        }),
+    );
+    let chunk = &outstanding.chunk;
     let failures = volume.disk_flusher.failures();
-    more_workers(core, volume, &chunk, depth);
+    more_workers(core, volume, chunk, depth);
     loop {
         let wait = chunk.done.wait();
         if chunk.workers.get() == 0 {
@@ -241,13 +289,13 @@ async fn chunk<B: Buf>(
     written.sort_unstable();
     volume.sweep_at.set(written.last().map_or(0, |b| b + 1));
     drop(written);
-    Ok(Written { chunk, failures })
+    Ok(Written { outstanding, failures })
 }
 
 /// Makes a chunk clean that is on the disk: all it takes to say so durably, and then the map.
 async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Written<B>) -> End {
-    let Written { chunk, failures } = w;
-    let written = core::mem::take(&mut *chunk.written.borrow_mut());
+    let Written { outstanding, failures } = w;
+    let chunk = &outstanding.chunk;
     let on_disk = volume.disk_flusher.request();
     // What hid parts of the pieces when they were written was not written with them: it must not be lost while the marks,
     // which speak of whole blocks, are kept. Superseded is not dead (R12).
@@ -259,6 +307,11 @@ async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Writt
         // Nothing may be assumed of what was written since the last good flush (R9): it stays dirty, and is written again.
         return End::Nothing(Obstacle::Disk);
     }
+    let written = core::mem::take(&mut *chunk.written.borrow_mut());
+    if written.is_empty() {
+        return End::Later;
+    }
+    chunk.marking.borrow_mut().clone_from(&written);
     let marks = merge(&written, u64::MAX)
         .into_iter()
         .map(|r| Item::MarkClean { block: r.start, count: (r.end - r.start) as u32, version: chunk.version })

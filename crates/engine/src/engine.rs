@@ -367,6 +367,7 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         direct: Cell::default(),
         direct_writes: Cell::default(),
         sweeping: Cell::default(),
+        chunks: RefCell::default(),
         read_route: RefCell::default(),
         write_route: RefCell::default(),
         hitting: Cell::new(0),

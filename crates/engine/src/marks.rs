@@ -114,6 +114,8 @@ marks! {
     OrderedOverwrite,
     /// An ordered overwrite while a sweep is under way on the volume.
     OrderedBesideDestage,
+    /// An ordered overwrite of what is being called clean waits for the marks.
+    OrderedWaitsForMarks,
     /// The disk failed the write of an ordered overwrite: the old data stays, dirty.
     OrderedWriteFails,
     /// The mark of an ordered overwrite could not be appended.

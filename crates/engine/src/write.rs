@@ -1,6 +1,7 @@
 //! The life of a write, of a discard and of a zeroing.
 
 use crate::core::{Core, Fill, Volume};
+use crate::destage::withdraw;
 use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::{AppendError, Appended, Item};
@@ -517,6 +518,7 @@ async fn ordered<B: Buf>(
     core.mark(Mark::OrderedOverwrite);
     core.mark_if(volume.destaging.get(), Mark::OrderedBesideDestage);
     // What is clean is on the disk, and may be no longer from here on, even if the write fails.
+    withdraw(core, volume, &Volume::<B>::blocks(range)).await;
     let_go_of_clean(core, volume, range);
     let failures = volume.disk_flusher.failures();
     let write = core.exec.io(volume.device(), disk_op(volume, range, content, range)).await;

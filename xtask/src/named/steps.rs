@@ -27,6 +27,14 @@ pub const TOLD: &[Told] = &[
     ),
     ("steps::a_flush_that_failed_under_a_write_is_told_to_the_next", "a flush that failed under a write, forgotten"),
     (
+        "steps::an_ordered_overwrite_that_fails_takes_the_block_out_of_the_sweep",
+        "a sweep that calls clean what was overwritten under it",
+    ),
+    (
+        "steps::an_ordered_overwrite_that_fails_takes_the_block_out_of_the_sweep",
+        "an ordered overwrite that does not wait for what is being called clean",
+    ),
+    (
         "steps::a_flush_of_destage_that_fails_after_a_write_was_acknowledged_is_told_to_the_next",
         "a flush that fails after a write was acknowledged, forgotten",
     ),
@@ -199,6 +207,24 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a flush that fails after a write was acknowledged, forgotten",
         story: "The write ended under the flush, and went with it; nobody is told, and the next FLUSH calls it durable.",
         edits: &[Edit { file: "flush.rs", old: "|| owed || this.owes.get());", new: "|| owed);" }],
+    },
+    Mistake {
+        name: "a sweep that calls clean what was overwritten under it",
+        story: "The overwrite failed half way through: the cache has the old data, and the disk some of both.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "        chunk.written.borrow_mut().retain(|b| !blocks.contains(b));\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "an ordered overwrite that does not wait for what is being called clean",
+        story: "It fails half way through, and then the marks are there: the cache has the old data, and the disk some of both.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "            if !chunk.marking.borrow().iter().any(|b| blocks.contains(b)) {",
+            new: "            if true {",
+        }],
     },
     Mistake {
         name: "a bypass that does not wait for what is being appended",

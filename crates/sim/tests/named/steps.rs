@@ -506,6 +506,49 @@ fn a_flush_of_destage_that_fails_after_a_write_was_acknowledged_is_told_to_the_n
     s.end();
 }
 
+/// A sweep has written a block to the disk, and flushes; a write past the cache overwrites it there in order, and the disk
+/// fails half way through. The sweep must not call the block clean: the disk has parts of the newer write, and the cache
+/// would give the old data for them until it is evicted, and the disk's after that.
+///
+/// Found by a seed among twelve thousand that was run after another one had failed in CI.
+#[test]
+fn an_ordered_overwrite_that_fails_takes_the_block_out_of_the_sweep() {
+    for half in [false, true] {
+        let mut s = Scene::new("an ordered overwrite that fails beside a sweep", Stage::default());
+        s.write(100, 8);
+        s.flush();
+        if half {
+            s.hold_back(appended(&s.stage));
+        } else {
+            s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
+        }
+        let destage = s.world.command(Command::Destage { volume: 0 });
+        s.until_held();
+        s.world.errors_allowed = true;
+        s.device(DISK).fail_writes = 1;
+        let over = s.world.write(0, 0, PAST, false);
+        s.pass(MOMENT);
+        assert_eq!(s.world.waits(over), half, "what is being called clean is waited for, and nothing else");
+        if half {
+            s.let_go();
+            assert!(!s.answer_to(over));
+        }
+        s.device(DISK).fail_writes = 0;
+        s.let_go();
+        s.end_of(destage).unwrap();
+        s.world.errors_allowed = false;
+        s.rest();
+        for sector in 100..108 {
+            let there = s.device(DISK).visible.get(sector);
+            for (member, at) in s.copies(sector) {
+                assert_eq!(s.device(member).visible.get(at), there, "sector {sector} is clean, and not what the disk has");
+            }
+        }
+        s.read_all();
+        s.end();
+    }
+}
+
 /// A write past the cache finds a record of its range on its way into the log: it waits for it. The disk would have the
 /// newer data, and the next start might find the record, and lay it over.
 #[test]
