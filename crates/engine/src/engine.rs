@@ -557,6 +557,7 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         Command::Attach(new) => attach(core, new).await,
         Command::BackingCame { volume } => backing_came(core, find(volume)?).await,
         Command::Detach { volume, give_up_lost } => detach(core, &find(volume)?, give_up_lost, cancel).await,
+        Command::Abandon { volume } => abandon(core, &find(volume)?).await,
         Command::SetMode { volume, mode } => set_mode(core, &find(volume)?, mode, cancel).await,
         Command::Destage { volume } => {
             let v = find(volume)?;
@@ -714,9 +715,9 @@ fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
     segments.settle();
 }
 
-/// Gives up what is dirty and has no copy left. Nobody reads the volume any more, and soon there is none: nothing has to
-/// be written down.
-fn forget_lost<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+/// Gives up all there is of a volume, dirty or not. Nobody reads it any more, and soon there is none: nothing has to be
+/// written down.
+fn forget_all<B: Buf>(core: &Core<B>, v: &Volume<B>) {
     let mut blocks = Vec::new();
     v.map.borrow().each_in(0..u64::MAX >> 8, |b, _| blocks.push(b));
     let mut map = v.map.borrow_mut();
@@ -749,16 +750,38 @@ async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: boo
         v.serving.set(true);
         return cleaned.and(Err(CommandError::Disk));
     }
-    loop {
-        if v.fills.borrow().is_empty() && v.pending.borrow().is_empty() && v.dirty_log.queued() + v.clean_log.queued() == 0 {
-            break;
-        }
-        core.exec.sleep(1_000_000).await;
-    }
+    nothing_under_way(core, v).await;
     drop_clean(core, v);
     if lost {
-        forget_lost(core, v);
+        forget_all(core, v);
     }
+    take_off(core, v).await.inspect_err(|_| v.serving.set(true))?;
+    checkpoint_now(core).await
+}
+
+/// Lets go of a volume that is not served, with all that the cache has of it. Nothing is written to its disk.
+async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), CommandError> {
+    let ours = || core.volume(v.number).is_some_and(|w| Rc::ptr_eq(&w, v));
+    // Copies of what is dirty may be being mended.
+    nothing_under_way(core, v).await;
+    if v.serving.get() || !ours() {
+        return Err(CommandError::Served);
+    }
+    core.mark(Mark::Abandoned);
+    forget_all(core, v);
+    take_off(core, v).await?;
+    checkpoint_now(core).await
+}
+
+/// Waits until nothing of a volume is on its way into the log or the map.
+async fn nothing_under_way<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+    while !v.fills.borrow().is_empty() || !v.pending.borrow().is_empty() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
+        core.exec.sleep(1_000_000).await;
+    }
+}
+
+/// Takes a volume of which nothing is cached off the pool.
+async fn take_off<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), CommandError> {
     v.dirty_log.seal(core);
     v.clean_log.seal(core);
     core.segments.borrow_mut().settle();
@@ -767,10 +790,9 @@ async fn detach<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: boo
     if !core.write_superblock().await {
         core.pinned.set(core.pinned.get() + v.pins.borrow().blocks());
         core.volumes.borrow_mut().insert(v.number, v.clone());
-        v.serving.set(true);
         return Err(CommandError::NoMembers);
     }
-    checkpoint_now(core).await
+    Ok(())
 }
 
 /// Lets the sweeps end with the runs that are being written.

@@ -226,6 +226,11 @@ pub enum Command {
         /// Let go of it also where dirty data is lost, with all its copies: the disk keeps what it had there before.
         give_up_lost: bool,
     },
+    /// Let go of a volume that is not served, with all that the cache has of it, dirty or not: nothing is written to its disk.
+    Abandon {
+        /// The volume.
+        volume: u16,
+    },
     /// Switch a volume's mode; leaving write-back destages it.
     SetMode {
         /// The volume.
@@ -307,6 +312,8 @@ pub enum CommandError {
     TooLarge,
     /// The volume is not served.
     NotServed,
+    /// The volume is served, and only one that is not can be let go of in this way.
+    Served,
     /// The volume's backing device has been there before.
     DiskThere,
     /// The backing device is not as the cache knows it, or dirty data of the volume may be missing.
@@ -370,6 +377,9 @@ impl fmt::Display for CommandError {
             ),
             CommandError::NotServed => {
                 f.write_str("The volume is not being served, so this cannot be done to it now. `headpond status` says why.")
+            }
+            CommandError::Served => {
+                f.write_str("The volume is being served. Nothing was changed. Detach it without throwing anything away.")
             }
             CommandError::DiskThere => f.write_str(
                 "The backing device of this volume is there already. Nothing was changed. `headpond status` says how the volume stands.",

@@ -226,6 +226,8 @@ marks! {
     LostTurnsOutClean,
     /// Clean data where the disk may be newer is dropped at a start.
     UnprovedDropped,
+    /// A volume that is not served goes, with all that the cache has of it.
+    Abandoned,
     /// As many members are gone as there are copies, and there may be dirty data: the volume is refused.
     UncertainVolume,
     /// The disk is not what clean data says. Torture never reaches it: nothing there changes the disk behind the pool.

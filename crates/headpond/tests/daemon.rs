@@ -309,13 +309,13 @@ fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
     yard.pool();
     // Far apart, so that the sweep over them takes seconds.
     yard.file("disk", 16 << 30);
-    let daemon = yard.serve(&["a", "b"]);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
     yard.run(&["attach", "v", "modelled:disk"]).good();
     let mut nbd = yard.nbd("v");
     let places: Vec<u64> = (0..1000).map(|n| n * 7919 % 1000 * (4096 << 12)).collect();
-    for at in &places {
-        nbd.write(*at, &at.to_le_bytes().repeat(512), false).unwrap();
-    }
+    let write = |nbd: &mut Nbd| places.iter().for_each(|at| nbd.write(*at, &at.to_le_bytes().repeat(512), false).unwrap());
+    write(&mut nbd);
     let detach = thread::scope(|scope| {
         let detach = scope.spawn(|| yard.run(&["detach", "v"]));
         // Until it is under way there is nothing to cancel.
@@ -325,6 +325,11 @@ fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
         detach.join().unwrap()
     });
     detach.said(1, &["Volume v: Cancelled", "is safe"]);
+    for command in [&["detach", "v", "--deadline", "1s"][..], &["flush", "v", "--deadline", "1s"]] {
+        write(&mut yard.nbd("v"));
+        yard.run(command).said(1, &["the 1 seconds were over", "bytes not on the disk yet", "Nothing is lost", "more time"]);
+    }
+    yard.run(&["detach", "v", "--deadline", "1ms"]).said(2, &["less than a second"]);
     let status = yard.run(&["status"]).good().out;
     assert!(status.contains("write-back"), "{status}");
     let mut nbd = yard.nbd("v");

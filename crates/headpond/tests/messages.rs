@@ -114,7 +114,7 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("engine/src/recovery.rs", "StartError", EngineStart:
             CheckpointLost { page: 0 }, NoMajority, CopiesMissing { missing: vec![1] }),
         one_of_each!("engine/src/io.rs", "CommandError", CommandError:
-            Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NotServed,
+            Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NotServed, Served,
             DiskThere, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
             MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }),
         one_of_each!("host/src/extents.rs", "ExtentsError", ExtentsError:

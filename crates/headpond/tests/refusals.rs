@@ -279,6 +279,35 @@ fn as_many_missing_devices_as_there_are_copies() {
     assert!(status.contains("Cache device 2") && status.contains("Cache device 3"), "{status}");
 }
 
+/// Its disk is gone for good, and with it what the dirty data belonged to: the volume can be let go of all the same.
+#[test]
+fn a_volume_that_will_never_be_served_can_be_thrown_away() {
+    let yard = with_dirty_data();
+    fs::rename(yard.path("disk"), yard.path("real")).unwrap();
+    yard.file("disk", 4 * MIB);
+    let before = Contents::of(&[&yard.path("disk"), &yard.path("real")]);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["detach", "v", "--throw-away", "--give-up-lost"]).said(2, &["cannot be used with"]);
+    let gone = yard.run(&["detach", "v", "--throw-away", "--json"]).good().out;
+    let gone: serde_json::Value = serde_json::from_str(&gone).unwrap();
+    assert!(gone["thrown_away_bytes"].as_u64().unwrap() >= 4096, "{gone}");
+    yard.run(&["detach", "v", "--throw-away"]).said(1, &["There is no volume v"]);
+    let events = yard.run(&["events"]).good().out;
+    assert!(events.contains("taken off the pool") && events.contains("Check its file system"), "{events}");
+    daemon.kill();
+    before.unchanged();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    assert_eq!(nbd.read(0, 4096).unwrap(), [0; 4096], "what was thrown away is there");
+    nbd.write(0, &[9; 4096], true).unwrap();
+    yard.run(&["detach", "v", "--throw-away"]).said(1, &["is being served", "Nothing was changed", "Detach it"]);
+    assert_eq!(nbd.read(0, 4096).unwrap(), [9; 4096]);
+    drop(nbd);
+    yard.run(&["detach", "v"]).good();
+    daemon.stop();
+}
+
 #[test]
 fn a_stale_device() {
     let yard = with_dirty_data();

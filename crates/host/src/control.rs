@@ -47,11 +47,27 @@ pub enum Call {
         name: String,
         /// Also where dirty data has lost all its copies.
         give_up_lost: bool,
+        /// Of one that is not served: throw away what the cache has of it.
+        throw_away: bool,
+        /// Give up after so long.
+        deadline_seconds: Option<u64>,
     },
     /// Switch a volume's mode.
-    SetMode { name: String, mode: String },
+    SetMode {
+        /// The volume.
+        name: String,
+        /// The mode's name.
+        mode: String,
+        /// Give up after so long.
+        deadline_seconds: Option<u64>,
+    },
     /// Destage all that is dirty on a volume now.
-    Destage { name: String },
+    Destage {
+        /// The volume.
+        name: String,
+        /// Give up after so long.
+        deadline_seconds: Option<u64>,
+    },
     /// Take a checkpoint now.
     Checkpoint,
     /// End the daemon cleanly.
@@ -144,6 +160,18 @@ struct Detach {
     name: String,
     #[serde(default)]
     give_up_lost: bool,
+    #[serde(default)]
+    throw_away: bool,
+    #[serde(default)]
+    deadline_seconds: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Destage {
+    name: String,
+    #[serde(default)]
+    deadline_seconds: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -179,6 +207,8 @@ struct Scrub {
 struct NameAndMode {
     name: String,
     mode: String,
+    #[serde(default)]
+    deadline_seconds: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -216,9 +246,17 @@ impl Call {
             Call::Histograms => ("Histograms", json!({})),
             Call::Events { from } => ("Events", json!({ "from": from })),
             Call::Attach(attach) => ("Attach", json!(attach)),
-            Call::Detach { name, give_up_lost } => ("Detach", json!({ "name": name, "give_up_lost": give_up_lost })),
-            Call::SetMode { name, mode } => ("SetMode", json!({ "name": name, "mode": mode })),
-            Call::Destage { name } => ("Destage", json!({ "name": name })),
+            Call::Detach { name, give_up_lost, throw_away, deadline_seconds: deadline } => {
+                let what =
+                    json!({ "name": name, "give_up_lost": give_up_lost, "throw_away": throw_away, "deadline_seconds": deadline });
+                ("Detach", what)
+            }
+            Call::SetMode { name, mode, deadline_seconds: deadline } => {
+                ("SetMode", json!({ "name": name, "mode": mode, "deadline_seconds": deadline }))
+            }
+            Call::Destage { name, deadline_seconds } => {
+                ("Destage", json!({ "name": name, "deadline_seconds": deadline_seconds }))
+            }
             Call::Checkpoint => ("Checkpoint", json!({})),
             Call::Stop => ("Stop", json!({})),
             Call::Upgrade { program, cut } => ("Upgrade", json!({ "program": program, "cut": cut })),
@@ -249,14 +287,17 @@ impl Call {
             "Events" => Call::Events { from: get::<FromNumber>(parameters)?.from },
             "Attach" => Call::Attach(get(parameters)?),
             "Detach" => {
-                let Detach { name, give_up_lost } = get(parameters)?;
-                Call::Detach { name, give_up_lost }
+                let Detach { name, give_up_lost, throw_away, deadline_seconds } = get(parameters)?;
+                Call::Detach { name, give_up_lost, throw_away, deadline_seconds }
             }
             "SetMode" => {
-                let NameAndMode { name, mode } = get(parameters)?;
-                Call::SetMode { name, mode }
+                let NameAndMode { name, mode, deadline_seconds } = get(parameters)?;
+                Call::SetMode { name, mode, deadline_seconds }
             }
-            "Destage" => Call::Destage { name: get::<Name>(parameters)?.name },
+            "Destage" => {
+                let Destage { name, deadline_seconds } = get(parameters)?;
+                Call::Destage { name, deadline_seconds }
+            }
             "Checkpoint" => none(Call::Checkpoint, parameters)?,
             "Stop" => none(Call::Stop, parameters)?,
             "Upgrade" => {
@@ -521,7 +562,7 @@ mod tests {
     impl Service for Echo {
         fn call(&self, call: Call, progress: &mut dyn FnMut(Value)) -> Result<Value, Fault> {
             match call {
-                Call::Destage { name } => {
+                Call::Destage { name, .. } => {
                     progress(json!({ "dirty_bytes": 1 }));
                     Ok(json!({ "name": name }))
                 }
@@ -543,7 +584,7 @@ mod tests {
         let (_dir, path, server) = served();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         let mut seen = Vec::new();
-        let answer = call(&path, &Call::Destage { name: "v".into() }, |it| seen.push(it)).unwrap();
+        let answer = call(&path, &Call::Destage { name: "v".into(), deadline_seconds: None }, |it| seen.push(it)).unwrap();
         assert_eq!((answer, seen), (json!({ "name": "v" }), vec![json!({ "dirty_bytes": 1 })]));
         let attach = Attach { name: "a".into(), spec: "/b".into(), mode: "write-back".into(), phase: Some(7) };
         let answer = call(&path, &Call::Attach(attach.clone()), |_| ()).unwrap();

@@ -357,11 +357,14 @@ impl Volume {
             return Err(not_detached());
         }
         let mut cancelled = false;
-        let result = pool.inside.call(Call::Detach { name: self.name.clone(), give_up_lost: false }, &mut |_| {
-            if Instant::now() >= until && !cancelled {
-                cancelled = pool.inside.call(Call::Cancel { name: self.name.clone() }, &mut |_| {}).is_ok();
-            }
-        });
+        let result = pool.inside.call(
+            Call::Detach { name: self.name.clone(), give_up_lost: false, throw_away: false, deadline_seconds: None },
+            &mut |_| {
+                if Instant::now() >= until && !cancelled {
+                    cancelled = pool.inside.call(Call::Cancel { name: self.name.clone() }, &mut |_| {}).is_ok();
+                }
+            },
+        );
         match result {
             // The gate stays closed: there may be other values of this volume.
             Ok(_) => {

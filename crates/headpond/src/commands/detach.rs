@@ -2,8 +2,10 @@
 
 use clap::Args;
 use headpond_host::control::Call;
+use std::time::Duration;
 
-use super::{Which, print};
+use super::{Which, deadline, print};
+use crate::size;
 
 #[derive(Args)]
 pub struct Detach {
@@ -15,6 +17,13 @@ pub struct Detach {
     /// Detach also where data that was not on the disk yet has lost all its copies: the disk keeps there what it had before
     #[arg(long)]
     give_up_lost: bool,
+    /// Give up after so long, as in 90s or 5m: the volume is served on then, and the rest stays in the cache
+    #[arg(long, value_parser = deadline, value_name = "TIME")]
+    deadline: Option<Duration>,
+    /// Of a volume that is not served, and never will be: let go of it without writing to its disk, and throw away what the cache
+    /// has that is not there. `headpond writeback` can put it there first, with the daemon stopped
+    #[arg(long, conflicts_with_all = ["cancel", "give_up_lost", "deadline"])]
+    throw_away: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -33,7 +42,23 @@ impl Detach {
                 format_args!("volume {name}: told to stop; the command that was under way says how far it came"),
             );
         }
-        let answer = self.which.call(&Call::Detach { name: name.clone(), give_up_lost: self.give_up_lost })?;
+        let call = Call::Detach {
+            name: name.clone(),
+            give_up_lost: self.give_up_lost,
+            throw_away: self.throw_away,
+            deadline_seconds: self.deadline.map(|it| it.as_secs()),
+        };
+        let answer = self.which.call(&call)?;
+        if self.throw_away {
+            let bytes = size::show(answer["thrown_away_bytes"].as_u64().unwrap_or(0));
+            return print(
+                self.json,
+                &answer,
+                format_args!(
+                    "volume {name}: taken off the pool; {bytes} that were not on its disk are thrown away. Check its file system before it is used"
+                ),
+            );
+        }
         print(self.json, &answer, format_args!("volume {name}: detached; its disk holds all that was written"))
     }
 }

@@ -35,6 +35,7 @@ pub mod writeback;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use headpond_host::control::{self, Call};
@@ -123,6 +124,15 @@ fn show_progress(progress: &Value) -> String {
     match progress["seconds_left"].as_f64() {
         Some(seconds) => format!("{left} left to write, about {seconds} s"),
         None => format!("{left} left to write"),
+    }
+}
+
+/// How long a command may take, in whole seconds: at least one.
+pub fn deadline(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time >= Duration::from_secs(1) => Ok(time),
+        Ok(_) => Err("less than a second is no time: give at least 1s".into()),
+        Err(error) => Err(format!("{error}: give a time such as 90s, 5m or 2h")),
     }
 }
 

@@ -3,8 +3,9 @@
 use clap::Args;
 use headpond_host::control::Call;
 use headpond_host::daemon::mode_named;
+use std::time::Duration;
 
-use super::{Which, print};
+use super::{Which, deadline, print};
 
 #[derive(Args)]
 pub struct Mode {
@@ -13,6 +14,9 @@ pub struct Mode {
     /// write-back, write-through, write-around or pass-through
     #[arg(value_parser = known)]
     mode: String,
+    /// Wait no longer for what is dirty, as in 90s or 5m: the volume has the new mode then, and the rest is written later
+    #[arg(long, value_parser = deadline, value_name = "TIME")]
+    deadline: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -28,7 +32,8 @@ pub fn known(name: &str) -> Result<String, String> {
 
 impl Mode {
     pub fn run(self) -> anyhow::Result<()> {
-        let call = Call::SetMode { name: self.name.clone(), mode: self.mode.clone() };
+        let deadline_seconds = self.deadline.map(|it| it.as_secs());
+        let call = Call::SetMode { name: self.name.clone(), mode: self.mode.clone(), deadline_seconds };
         let answer = self.which.call(&call)?;
         print(self.json, &answer, format_args!("volume {}: {}", self.name, self.mode))
     }

@@ -147,12 +147,12 @@ impl Stage {
 
     /// Switches the volume's mode.
     pub fn mode(&self, mode: &str) -> Result<()> {
-        self.daemon()?.call(&Call::SetMode { name: NAME.into(), mode: mode.into() }).map(drop)
+        self.daemon()?.call(&Call::SetMode { name: NAME.into(), mode: mode.into(), deadline_seconds: None }).map(drop)
     }
 
     /// Writes all that is dirty to the disk.
     pub fn destage(&self) -> Result<()> {
-        self.daemon()?.call(&Call::Destage { name: NAME.into() }).map(drop)
+        self.daemon()?.call(&Call::Destage { name: NAME.into(), deadline_seconds: None }).map(drop)
     }
 
     /// Kills the daemon. What was mounted is of no use any more, and stays until [`Stage::restart`].
@@ -197,7 +197,12 @@ impl Stage {
         if let Some(mounted) = self.mounted.take() {
             mounted.unmount()?;
         }
-        self.daemon()?.call(&Call::Detach { name: NAME.into(), give_up_lost: false })?;
+        self.daemon()?.call(&Call::Detach {
+            name: NAME.into(),
+            give_up_lost: false,
+            throw_away: false,
+            deadline_seconds: None,
+        })?;
         self.daemon.take().context("no daemon runs")?.stop()
     }
 

@@ -10,7 +10,7 @@ use headpond_engine::status::VolumeStatus;
 use headpond_format::{MAX_VOLUMES, Mode};
 use serde_json::{Value, json};
 
-use super::{Frontend, Shape, Shared, Slot, StopState, lock, mode_named};
+use super::{Frontend, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
@@ -30,16 +30,19 @@ impl Service for Shared {
             Call::Histograms => self.histograms().map(|histograms| json!(histograms)).ok_or_else(ended),
             Call::Events { from } => Ok(json!({ "events": lock(&self.events).from(from) })),
             Call::Attach(new) => self.attach(&new),
-            Call::Detach { name, give_up_lost } => self.detach(&name, give_up_lost, progress),
-            Call::SetMode { name, mode } => {
+            Call::Detach { name, throw_away: true, .. } => self.abandon(&name),
+            Call::Detach { name, give_up_lost, deadline_seconds, .. } => {
+                self.detach(&name, give_up_lost, deadline_seconds, progress)
+            }
+            Call::SetMode { name, mode, deadline_seconds } => {
                 let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
                 let volume = self.volume(&name)?;
-                self.long(&volume, Command::SetMode { volume: volume.number, mode }, progress)?;
+                self.long(&volume, Command::SetMode { volume: volume.number, mode }, deadline_seconds, progress)?;
                 Ok(json!({ "mode": mode.name() }))
             }
-            Call::Destage { name } => {
+            Call::Destage { name, deadline_seconds } => {
                 let volume = self.volume(&name)?;
-                self.long(&volume, Command::Destage { volume: volume.number }, progress)?;
+                self.long(&volume, Command::Destage { volume: volume.number }, deadline_seconds, progress)?;
                 Ok(json!({}))
             }
             Call::Checkpoint => {
@@ -169,7 +172,13 @@ impl Shared {
     }
 
     /// Destages a volume and lets go of it; one whose block device is in use is refused at once.
-    fn detach(&self, name: &str, give_up_lost: bool, progress: Progress<'_>) -> Result<Value, Fault> {
+    fn detach(
+        &self,
+        name: &str,
+        give_up_lost: bool,
+        deadline_seconds: Option<u64>,
+        progress: Progress<'_>,
+    ) -> Result<Value, Fault> {
         let _changing = lock(&self.changing);
         let volume = self.volume(name)?;
         let number = volume.number;
@@ -178,7 +187,7 @@ impl Shared {
         }
         self.withdraw(number)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
-        if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, progress) {
+        if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, deadline_seconds, progress) {
             // It had been switched to pass-through on the way; what it was is what its owner wants.
             let back = Command::SetMode { volume: number, mode: volume.mode };
             if let Err(error) = self.handle.begin(back).end() {
@@ -190,6 +199,26 @@ impl Shared {
             self.offer(&volume, None);
             return Err(fault);
         }
+        self.forget(number, name);
+        Ok(json!({ "bytes": volume.sectors * 512 }))
+    }
+
+    /// Lets go of a volume that is not served, with all that the cache has of it.
+    fn abandon(&self, name: &str) -> Result<Value, Fault> {
+        let _changing = lock(&self.changing);
+        let volume = self.volume(name)?;
+        self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
+        self.forget(volume.number, name);
+        let thrown_away = volume.dirty_blocks * BLOCK;
+        let what = format!(
+            "Volume {name} was taken off the pool without being written to its disk; {thrown_away} bytes that were not there were thrown away."
+        );
+        lock(&self.events).add(watch::of_abandoned(what));
+        Ok(json!({ "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
+    }
+
+    /// A volume is not the pool's any more: neither is its disk, nor what was known of it.
+    fn forget(&self, number: u16, name: &str) {
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
         self.remember(|places| {
@@ -197,7 +226,6 @@ impl Shared {
             places.ublk.remove(name);
         });
         self.remember_pins(|pins| drop(pins.remove(name)));
-        Ok(json!({ "bytes": volume.sectors * 512 }))
     }
 
     /// Ends the long command that runs on a volume; that one's own client is told.
@@ -270,24 +298,53 @@ impl Shared {
         }
     }
 
-    /// Runs a command that may take long, and tells how far it is: bytes dirty, and seconds left by the rate so far.
-    fn long(&self, volume: &VolumeStatus, command: Command, progress: Progress<'_>) -> Result<(), Fault> {
+    /// Runs a command that may take long, and tells how far it is: bytes dirty, and seconds left by the rate so far. It is
+    /// cancelled when its time is over.
+    fn long(
+        &self,
+        volume: &VolumeStatus,
+        command: Command,
+        deadline_seconds: Option<u64>,
+        progress: Progress<'_>,
+    ) -> Result<(), Fault> {
         let running = self.handle.begin(command);
         self.set_running(volume.number, Some(&running))?;
         let begun = Instant::now();
         let at_first = volume.dirty_blocks;
-        let result = loop {
-            if let Some(result) = running.wait(TELL) {
-                break result;
-            }
-            let status = self.handle.status().ok_or_else(ended)?;
+        // How much is left, and how many seconds that takes at the rate so far.
+        let left = || {
+            let status = self.handle.status()?;
             let left = status.volume(&volume.name).map_or(0, |volume| volume.dirty_blocks);
             let done = at_first.saturating_sub(left);
-            let seconds = (done > 0).then(|| begun.elapsed().as_secs_f64() * left as f64 / done as f64);
-            progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds.map(f64::ceil) }));
+            let seconds = (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil());
+            Some((left * BLOCK, seconds))
+        };
+        let deadline = deadline_seconds.map(Duration::from_secs);
+        let mut over = None;
+        let result = loop {
+            let rest = deadline.filter(|_| over.is_none()).map(|deadline| deadline.saturating_sub(begun.elapsed()));
+            if let Some(result) = running.wait(rest.map_or(TELL, |rest| rest.min(TELL))) {
+                break result;
+            }
+            let (bytes, seconds) = left().ok_or_else(ended)?;
+            if rest.is_some_and(|rest| rest <= TELL) && deadline.is_some_and(|deadline| begun.elapsed() >= deadline) {
+                over = Some((bytes, seconds));
+                self.handle.begin(Command::Cancel(running.id));
+            }
+            progress(json!({ "dirty_bytes": bytes, "seconds_left": seconds }));
         };
         let _ = self.set_running(volume.number, None);
-        result.map_err(|error| failed(volume, &error))
+        match (result, over, deadline_seconds) {
+            (Err(CommandError::Cancelled), Some((bytes, seconds)), Some(deadline)) => {
+                let more = seconds.map_or("an unknown time".into(), |seconds| format!("about {seconds} seconds"));
+                Err(Fault::failed(format!(
+                    "Volume {}: the {deadline} seconds were over with {bytes} bytes not on the disk yet; at the rate so far they would have taken \
+                     {more} more. Nothing is lost, and the volume is served on. Give it more time, or write less to it meanwhile.",
+                    volume.name
+                )))
+            }
+            (result, ..) => result.map_err(|error| failed(volume, &error)),
+        }
     }
 
     /// Notes what runs on a volume, so that it can be cancelled; one thing at a time.

@@ -162,7 +162,11 @@ fn of_volume(volume: &VolumeStatus, slot: Option<&Slot>) -> Vec<Advice> {
             wrong: format!(
                 "Volume {name} is not served: its disk was changed without the cache, or dirty data of it may be missing."
             ),
-            next: "Bring back the cache devices and the disk that belong together, and restart. Nothing was overwritten.".into(),
+            next: format!(
+                "Bring back the cache devices and the disk that belong together, and restart. Nothing was overwritten. If they are gone \
+                 for good: stop the daemon, have `headpond writeback --without-missing` put onto the disk what is left, start it again, \
+                 and then `headpond detach --throw-away {name}`."
+            ),
         });
     }
     if volume.destage_failures > 0 {

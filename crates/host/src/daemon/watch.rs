@@ -67,6 +67,11 @@ pub(super) fn of_late_disk(volume: &str, backing: &Spec) -> News {
     tell(Level::Info, "volume-served", what, "Nothing: use it where `headpond status` says it is.")
 }
 
+/// That a volume which was not served was let go of, with what was dirty on it.
+pub(super) fn of_abandoned(what: String) -> News {
+    tell(Level::Warning, "volume-thrown-away", what, "Check its file system before it is used, or restore it from a backup.")
+}
+
 /// That dirty data is gone with all its copies.
 pub(super) fn of_loss(advice: Advice) -> News {
     tell(Level::Error, "data-lost", advice.wrong, advice.next)
