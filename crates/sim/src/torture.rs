@@ -16,7 +16,7 @@ use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, CommandError, Device, Engine, NewVolume, RequestError, StartError};
+use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError, StartError};
 
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
@@ -266,11 +266,8 @@ impl Run {
     }
 
     fn check_segments(&mut self) {
-        let whole =
-            |e: &Engine<crate::buf::SimBuf>| e.status().lacking_copies == 0 && e.status().members.iter().all(|m| m.in_sync);
-        if self.world.engine.as_ref().is_some_and(whole) {
-            self.world.copies_lacking = false;
-        }
+        // Once it is mended it stays so, until the next crash.
+        self.world.to_be_mended &= self.world.engine.as_ref().is_some_and(|e| e.status().lacking_copies > 0);
         self.attached.clone().into_iter().for_each(|v| self.world.check_segments(v));
     }
 
@@ -328,7 +325,7 @@ impl Run {
         }
         // That the lost one leaves may not be decided. What nobody has acknowledged was appended without it; if it is back
         // at the start, that has one copy until it is mended.
-        self.world.copies_lacking |= self.lost.is_some();
+        self.world.to_be_mended = self.lost.is_some();
     }
 
     /// The disk fails one operation in so many; 0 none.

@@ -113,6 +113,9 @@ pub struct World {
     pub count_copies: bool,
     /// A member was lost, and what it had a copy of may not have another one yet.
     pub copies_lacking: bool,
+    /// What nobody has acknowledged may have one copy, until the engine has mended it: it was appended while the other cache
+    /// device was away, which is back since a crash.
+    pub to_be_mended: bool,
     /// The device operation with this number, of those counted in `operations`, fails.
     pub fail_operation: Option<u64>,
     holds: Option<Holds>,
@@ -160,6 +163,7 @@ impl World {
             violation: None,
             count_copies: true,
             copies_lacking: false,
+            to_be_mended: false,
             fail_operation: None,
             holds: None,
             holds_answers: false,
