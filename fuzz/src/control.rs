@@ -14,7 +14,7 @@ impl Service for Counter {
     fn call(&self, call: Call, progress: &mut dyn FnMut(Value)) -> Result<Value, Fault> {
         *self.0.lock().expect("one thread") += 1;
         match call {
-            Call::Destage { name } => {
+            Call::Destage { name, .. } => {
                 progress(json!({ "dirty_bytes": 1 }));
                 Ok(json!({ "name": name }))
             }

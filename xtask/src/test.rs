@@ -82,7 +82,7 @@ pub fn run(args: &[String]) -> Result<()> {
     })?;
     // The same changes each time: what fresh ones find on media that nobody has made yet is work for another day than a merge's.
     steps.step("fuzzing, the corpus and changes of it", || fuzz::run(&["--stable".into(), "--seed".into(), "7".into()]))?;
-    steps.step("planted mistakes", || planted::run(&["--told".into()]))?;
+    steps.step("planted mistakes", || planted::run(&["--sample".into()]))?;
     if headpond(&["--help"])?.lines().any(|l| l.trim_start().starts_with("demo ")) {
         steps.step("headpond demo --quick", || {
             run_command(cargo(&["run", "--quiet", "--release", "--package", "headpond", "--", "demo", "--quick"]))

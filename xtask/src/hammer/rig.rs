@@ -186,7 +186,7 @@ impl Rig {
 
     /// Detaches the volume: from now on the disk alone has its content.
     pub fn detach(&self) -> Result<()> {
-        self.call(&Call::Detach { name: NAME.into(), give_up_lost: false }).map(drop)
+        self.call(&Call::Detach { name: NAME.into(), give_up_lost: false, throw_away: false, deadline_seconds: None }).map(drop)
     }
 
     /// Fails if the daemon told a client of an error since it was started.
