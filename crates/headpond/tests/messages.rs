@@ -115,7 +115,7 @@ fn all_errors() -> Vec<Walked> {
             CheckpointLost { page: 0 }, NoMajority, CopiesMissing { missing: vec![1] }),
         one_of_each!("engine/src/io.rs", "CommandError", CommandError:
             Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NotServed,
-            DiskThere, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
+            DiskThere, NotLarger { sectors: 8 }, GrowBusy, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
             MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }),
         one_of_each!("host/src/extents.rs", "ExtentsError", ExtentsError:
             Read { path: path(), source: io() }, Untold { path: path(), source: io() }),
