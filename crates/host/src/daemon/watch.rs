@@ -67,6 +67,13 @@ pub(super) fn of_late_disk(volume: &str, backing: &Spec) -> News {
     tell(Level::Info, "volume-served", what, "Nothing: use it where `headpond status` says it is.")
 }
 
+/// That a volume has more bytes.
+pub(super) fn of_grown(volume: &str, from: u64, to: u64) -> News {
+    let what = format!("Volume {volume} has grown from {from} to {to} bytes.");
+    let next = "Nothing here: enlarge what is on it with its own tool, such as resize2fs or xfs_growfs.";
+    tell(Level::Info, "volume-grown", what, next)
+}
+
 /// That dirty data is gone with all its copies.
 pub(super) fn of_loss(advice: Advice) -> News {
     tell(Level::Error, "data-lost", advice.wrong, advice.next)

@@ -70,11 +70,12 @@ fn optimal_shift(bytes: u32, physical: u32) -> u8 {
     factor.max(physical.ilog2()) as u8
 }
 
-/// Whether a device is of the size and block that a volume has; what else differs is only seen, not relied on.
+/// Whether a device is of the block that a volume has, and within its size: a volume that has grown may have a device that
+/// has not. What else differs is only seen, not relied on.
 pub fn fits(found: &Params, shape: &Shape) -> bool {
     let wanted = params(shape);
     found.types & params::BASIC != 0
-        && found.basic.dev_sectors == wanted.basic.dev_sectors
+        && found.basic.dev_sectors <= wanted.basic.dev_sectors
         && found.basic.logical_bs_shift == wanted.basic.logical_bs_shift
         && sends_flushes(found)
 }
