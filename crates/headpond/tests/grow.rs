@@ -45,7 +45,7 @@ fn a_volume_takes_the_size_of_its_device_and_what_is_new_survives_a_kill() {
     yard.run(&["grow", "v", "--to", "20MiB"]).told(&[
         "grown from 16 MiB to 20 MiB",
         "go on with the size before",
-        "Connect again",
+        "let them connect again",
     ]);
     assert!(before.read(0, 4096).unwrap() == [1; 4096], "a client that was connected is served on");
     let answer: Value = serde_json::from_str(&yard.run(&["grow", "v", "--json"]).good().out).unwrap();

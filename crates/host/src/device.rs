@@ -583,7 +583,7 @@ mod tests {
         file.as_file().set_len(1 << 20).unwrap();
         let claim = Claim::take(file.path(), Duration::ZERO).unwrap();
         let (device, lacks) = (Device::Witness, Cell::new(0));
-        let open = Rc::new(Open { device, claim, lacks, pace: None, load: Rc::default() });
+        let open = Rc::new(Open { device, claim, size: Cell::new(1 << 20), lacks, pace: None, load: Rc::default() });
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192);

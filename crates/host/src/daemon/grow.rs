@@ -37,7 +37,7 @@ impl Shared {
                  first, or name a smaller size."
             )));
         }
-        if to % u64::from(shape.block.max(SECTOR as u32)) != 0 {
+        if !to.is_multiple_of(u64::from(shape.block.max(SECTOR as u32))) {
             return Err(Fault::refused(format!(
                 "{to} bytes are no whole number of blocks of {} bytes. Nothing was changed. Name a multiple of that.",
                 shape.block
@@ -64,7 +64,7 @@ impl Shared {
             let shape = lock(&self.volumes).get(&number)?.shape.clone()?;
             volumes.offer(super::nbd_export(number, name, &shape));
             let wrong = format!("Clients that are connected to volume {name} go on with the size before.");
-            return Some(Advice { wrong, next: "Connect again to see the new one.".into() });
+            return Some(Advice { wrong, next: "Restart them, or let them connect again, and they have the new one.".into() });
         }
         let mut export = lock(&self.volumes).get_mut(&number)?.export.take()?;
         let shown = match &mut export {
@@ -76,6 +76,9 @@ impl Shared {
             slot.export = Some(export);
         }
         let wrong = shown.err().map(|why| format!("Volume {name} has grown, and {place} shows the size before: {why}"))?;
-        Some(Advice { wrong, next: "To see the new size, detach the volume when it is not in use, and attach it again.".into() })
+        Some(Advice {
+            wrong,
+            next: "Detach the volume when it is not in use, and attach it again, to have it shown with its new size.".into(),
+        })
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn of_late_disk(volume: &str, backing: &Spec) -> News {
 /// That a volume has more bytes.
 pub(super) fn of_grown(volume: &str, from: u64, to: u64) -> News {
     let what = format!("Volume {volume} has grown from {from} to {to} bytes.");
-    let next = "Nothing here: enlarge what is on it with its own tool, such as resize2fs or xfs_growfs.";
+    let next = "Use the own tool of what is on it, such as resize2fs or xfs_growfs, to enlarge that too.";
     tell(Level::Info, "volume-grown", what, next)
 }
 

@@ -141,11 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_another_size_or_block_is_not_the_volumes() {
+    fn a_larger_device_or_one_of_another_block_is_not_the_volumes_and_a_smaller_one_is_that_of_one_that_has_grown() {
         let found = params(&shape());
         assert!(fits(&found, &shape()));
         assert!(fits(&found, &Shape { rotational: false, optimal_io: 4096, ..shape() }));
-        assert!(!fits(&found, &Shape { size: 1 << 31, ..shape() }));
+        assert!(fits(&found, &Shape { size: 1 << 31, ..shape() }));
+        assert!(!fits(&found, &Shape { size: 1 << 29, ..shape() }));
         assert!(!fits(&found, &Shape { logical_block: 4096, ..shape() }));
         let deaf = Params { basic: Basic { attrs: 0, ..found.basic }, ..found };
         assert!(!fits(&deaf, &shape()));
