@@ -298,6 +298,15 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "pages that have left before the superblock has",
+        story: "A volume's intent pages are in their new place, and the old one is not written any more: that is the one that the superblock names when the power goes.",
+        edits: &[Edit {
+            file: "grow.rs",
+            old: "        v.intent.name_other();\n    }\n    v.sectors",
+            new: "        v.intent.name_other();\n        v.intent.leave_other(core, v).await;\n    }\n    v.sectors",
+        }],
+    },
+    Mistake {
         name: "pages named where they are not yet",
         story: "The superblock says where a volume's intent pages are to be, and the power goes: its bits were elsewhere.",
         edits: &[Edit {

@@ -821,11 +821,27 @@ fn beyond_its_end_a_volume_takes_nothing_before_that_is_durable() {
     assert_eq!(s.status().volumes[0].sectors, end);
 }
 
-/// A volume's pages are about to be elsewhere. Which of the two places a start reads is for the power to say: a write past
-/// the cache has its bit in both.
+/// A volume's pages are being written to their new place, and one of them is late. Where the superblock says, a write past the
+/// cache has its bit meanwhile.
 #[test]
 fn while_pages_move_a_bit_is_in_both_places() {
     let mut s = with_clean("while pages move a bit is in both places");
+    let layout = s.stage.layout();
+    s.hold_back(written(layout.intent(3, 0)..layout.intent(4, 0)));
+    grow(&mut s);
+    s.until_held();
+    s.write(0, PAST);
+    s.flush();
+    s.lose_power();
+    s.read(0, 8);
+    s.end();
+}
+
+/// All pages are in their new place, and the superblock that says so is under way. Which of the two a start reads is for the
+/// power to say: a write past the cache has its bit in both.
+#[test]
+fn pages_stay_where_they_were_until_the_superblock_has_left_them() {
+    let mut s = with_clean("pages stay where they were until the superblock has left them");
     s.hold_back(superblocks(&s.stage));
     grow(&mut s);
     s.until_held();
