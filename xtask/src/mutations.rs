@@ -279,4 +279,54 @@ pub const MISTAKES: &[Mistake] = &[
             new: "    let missing = missing(volume, batch);\n    core.exec.sleep(1_000_000).await;\n",
         }],
     },
+    Mistake {
+        name: "a volume's new end served before it is durable",
+        story: "A write beyond the old end is acknowledged, and the power goes: the start reads the old size, and drops it.",
+        edits: &[Edit {
+            file: "grow.rs",
+            old: "    v.sectors.set(sectors);\n",
+            new: "    v.sectors.set(sectors);\n    v.open.set(sectors);\n",
+        }],
+    },
+    Mistake {
+        name: "pages that move, written to one place alone",
+        story: "A volume grows, and its intent pages move. A bit that is set meanwhile is not where the superblock still says.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "            [Some(self.named.get()), self.beside.get()].into_iter().flatten().filter_map(",
+            new: "            self.beside.get().or(Some(self.named.get())).into_iter().filter_map(",
+        }],
+    },
+    Mistake {
+        name: "pages that have left before the superblock has",
+        story: "A volume's intent pages are in their new place, and the old one is not written any more: that is the one that the superblock names when the power goes.",
+        edits: &[Edit {
+            file: "grow.rs",
+            old: "        v.intent.name_other();\n    }\n    v.sectors",
+            new: "        v.intent.name_other();\n        v.intent.leave_other(core, v).await;\n    }\n    v.sectors",
+        }],
+    },
+    Mistake {
+        name: "pages named where they are not yet",
+        story: "The superblock says where a volume's intent pages are to be, and the power goes: its bits were elsewhere.",
+        edits: &[Edit {
+            file: "grow.rs",
+            old: "        if !v.intent.rewrite(core, v).await {",
+            new: "        if core.pool.borrow().stalled {",
+        }],
+    },
+    Mistake {
+        name: "an earlier volume's pages left under one that grows",
+        story: "Of each page that a volume grows by one slot is written: in the other one is what another volume had there.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "        self.written(core, volume, 2).await",
+            new: "        self.written(core, volume, 1).await",
+        }],
+    },
+    Mistake {
+        name: "pages given away that are still being written",
+        story: "A bit of a volume is being cleared when it is detached; another one grows into its pages, and both write there.",
+        edits: &[Edit { file: "engine.rs", old: "    v.intent.end().await;\n", new: "" }],
+    },
 ];

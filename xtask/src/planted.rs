@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const FROM: u64 = 1;
 /// Mistakes that need what few seeds draw: the hunt takes only those that have drawn it, or is in the small geometry, and begins at the
 /// seed named here where even that is rare.
-const DRAWN: [(&str, &[&str], u64); 39] = [
+const DRAWN: [(&str, &[&str], u64); 45] = [
     ("a read that does not follow what was moved", &["small", "joins"], FROM),
     ("a superblock that is not flushed", &["small"], FROM),
     ("two superblocks at once", &["small"], FROM),
@@ -61,6 +61,12 @@ const DRAWN: [(&str, &[&str], u64); 39] = [
     ("a preload that writes do not spoil", &["small", "preloads"], FROM),
     ("a preload of what is being written", &["small", "preloads"], FROM),
     ("a preload that knew what is missing before it waited", &["small", "preloads"], FROM),
+    ("a volume's new end served before it is durable", &["small", "grows"], FROM),
+    ("pages that move, written to one place alone", &["small", "grows"], FROM),
+    ("pages that have left before the superblock has", &["small", "grows"], FROM),
+    ("pages named where they are not yet", &["small", "grows"], FROM),
+    ("an earlier volume's pages left under one that grows", &["small", "grows", "scrubs"], FROM),
+    ("pages given away that are still being written", &["small", "grows", "two-volumes"], FROM),
 ];
 /// Seeds that a mistake is given.
 const SEEDS: u64 = 12_000;

@@ -55,6 +55,7 @@ const RARE: &[&str] = &[
     "ScrubHasNoRoom",
     "ScrubFindsLost",
     "PinnedLetGo",
+    "GrowFails",
 ];
 
 /// `cargo xtask test [--seed-base N]`.

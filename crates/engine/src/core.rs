@@ -3,7 +3,7 @@
 use crate::destage::{Chunk, Stuck};
 use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
-use crate::intent::Intent;
+use crate::intent::{Intent, Span};
 use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::log::Log;
 use crate::map::Map;
@@ -104,7 +104,12 @@ pub(crate) struct Volume<B: Buf> {
     pub number: u16,
     pub id: [u8; 16],
     pub name: String,
-    pub sectors: u64,
+    /// Its size, as the next superblock says it.
+    pub sectors: Cell<u64>,
+    /// Its size to clients: what is beyond is for nobody before the superblock with it is durable.
+    pub open: Cell<u64>,
+    /// It is being grown.
+    pub growing: Cell<bool>,
     /// Sectors that the grid is shifted by: grid sector = sector + shift.
     pub shift: u64,
     pub phase: u8,
@@ -182,9 +187,9 @@ impl<B: Buf> Volume<B> {
     pub fn disk_offset(&self, grid_sector: u64) -> u64 {
         (grid_sector - self.shift) * 512
     }
-    /// The grid sectors of the whole volume.
+    /// The grid sectors of the whole volume, as clients see it.
     pub fn extent(&self) -> Range<u64> {
-        self.shift..self.shift + self.sectors
+        self.shift..self.shift + self.open.get()
     }
     /// Spoils all fills that overlap `blocks`.
     pub fn spoil(&self, blocks: &Range<u64>) {
@@ -226,6 +231,8 @@ pub(crate) struct Core<B: Buf> {
     pub tickets: Cell<u64>,
     pub membership: Signal<B>,
     pub superblock_busy: Cell<bool>,
+    /// Pages of the intent map that are to be a volume's, or have just been one's.
+    pub pages_promised: RefCell<Vec<Span>>,
     pub superblock_free: Signal<B>,
     /// Space was freed, or may have been.
     pub space: Signal<B>,

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
 use crate::status::{MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
-use crate::{checkpoint, destage, joining, preload, read, recovery, scrub, space};
+use crate::{checkpoint, destage, grow, joining, preload, read, recovery, scrub, space};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -99,6 +99,7 @@ impl<B: Buf> Engine<B> {
             tickets: Cell::new(0),
             membership: Signal::new(&exec),
             superblock_busy: Cell::new(false),
+            pages_promised: RefCell::default(),
             superblock_free: Signal::new(&exec),
             space: Signal::new(&exec),
             checkpoint_wanted: Cell::new(false),
@@ -267,7 +268,7 @@ impl<B: Buf> Engine<B> {
         let Some(v) = self.core.volume(volume) else { return Vec::new() };
         let sectors = |b: Range<u64>| {
             let start = (b.start * BLOCK_SECTORS).saturating_sub(v.shift);
-            start..(b.end * BLOCK_SECTORS - v.shift).min(v.sectors)
+            start..(b.end * BLOCK_SECTORS - v.shift).min(v.open.get())
         };
         v.pins.borrow().iter().map(sectors).collect()
     }
@@ -291,7 +292,7 @@ async fn serve<B: Buf>(
     request: Request<B>,
 ) -> Result<(Vec<B>, Option<Fate>), RequestError> {
     let checked = |sector: u64, sectors: u64| {
-        let end = sector.checked_add(sectors).filter(|e| *e <= v.sectors && sectors > 0).ok_or(RequestError::OutOfRange)?;
+        let end = sector.checked_add(sectors).filter(|e| *e <= v.open.get() && sectors > 0).ok_or(RequestError::OutOfRange)?;
         Ok(sector + v.shift..end + v.shift)
     };
     match request {
@@ -330,7 +331,9 @@ fn build_volume<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPa
         number: e.number,
         id: e.id,
         name: e.name,
-        sectors: e.sectors,
+        sectors: Cell::new(e.sectors),
+        open: Cell::new(e.sectors),
+        growing: Cell::new(false),
         shift,
         phase: e.phase,
         backing: e.backing,
@@ -558,6 +561,7 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         Command::BackingCame { volume } => backing_came(core, find(volume)?).await,
         Command::Detach { volume, give_up_lost } => detach(core, &find(volume)?, give_up_lost, cancel).await,
         Command::Abandon { volume } => abandon(core, &find(volume)?).await,
+        Command::Grow { volume, sectors } => grow::grow(core, &find(volume)?, sectors).await,
         Command::SetMode { volume, mode } => set_mode(core, &find(volume)?, mode, cancel).await,
         Command::Destage { volume } => {
             let v = find(volume)?;
@@ -614,25 +618,12 @@ async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), Comman
     if core.volumes.borrow().contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
         return Err(CommandError::TooManyVolumes);
     }
-    let wanted = headpond_format::pages_for(new.sectors);
-    let all = core.pool.borrow().members.first().map_or(0, |m| m.layout.intent_pages);
-    let mut taken: Vec<(u32, u32)> =
-        core.volumes.borrow().values().map(|v| (v.intent.first_page(), v.intent.page_count())).collect();
-    taken.sort_unstable();
-    let mut first = 0;
-    for (at, count) in taken {
-        if first + wanted <= at {
-            break;
-        }
-        first = at + count;
-    }
-    if first + wanted > all {
-        return Err(CommandError::TooLarge);
-    }
+    let span = grow::pages(core, new.sectors, None).ok_or(CommandError::TooLarge)?;
+    let _promised = grow::Promise::new(core, span);
     // Records of a volume that had this number before must not be replayed into this one.
     checkpoint_now(core).await?;
     let sequence = core.next_version();
-    let pages = (first..first + wanted).map(|p| (IntentPage { sequence, ..IntentPage::empty(p, new.number) }, true)).collect();
+    let pages = (span.first..span.end()).map(|p| (IntentPage { sequence, ..IntentPage::empty(p, new.number) }, true)).collect();
     let entry = VolumeEntry {
         number: new.number,
         id: new.id,
@@ -640,8 +631,8 @@ async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), Comman
         sectors: new.sectors,
         phase: new.phase,
         mode: new.mode,
-        intent_first: first,
-        intent_pages: wanted,
+        intent_first: span.first,
+        intent_pages: span.count,
         backing: new.backing,
     };
     let volume = build_volume(core, entry, pages);
@@ -785,6 +776,8 @@ async fn take_off<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), C
     v.dirty_log.seal(core);
     v.clean_log.seal(core);
     core.segments.borrow_mut().settle();
+    // Its pages are nobody else's before no superblock names them, and nothing is being written there.
+    let _kept: Vec<_> = v.intent.taken().map(|span| grow::Promise::new(core, span)).collect();
     core.volumes.borrow_mut().remove(&v.number);
     core.pinned.set(core.pinned.get() - v.pins.borrow().blocks());
     if !core.write_superblock().await {
@@ -792,6 +785,7 @@ async fn take_off<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), C
         core.volumes.borrow_mut().insert(v.number, v.clone());
         return Err(CommandError::NoMembers);
     }
+    v.intent.end().await;
     Ok(())
 }
 
@@ -879,7 +873,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                     id: v.id,
                     name: v.name.clone(),
                     backing: v.backing.clone(),
-                    sectors: v.sectors,
+                    sectors: v.open.get(),
                     phase: v.phase,
                     mode: v.mode.get(),
                     serving: v.serving.get(),

@@ -10,7 +10,7 @@ use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ops::Range;
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE};
 
@@ -40,9 +40,36 @@ struct Use {
     dirty_touched: u64,
 }
 
+/// Pages of the pool's intent map, one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Span {
+    pub fn end(self) -> u32 {
+        self.first + self.count
+    }
+    pub fn meets(self, other: Span) -> bool {
+        self.first < other.end() && other.first < self.end()
+    }
+    /// The number in the pool of a volume's page `n`, if it is in here.
+    fn page(self, n: u32) -> Option<u32> {
+        (n < self.count).then_some(self.first + n)
+    }
+}
+
 /// The intent map of one volume.
 pub(crate) struct Intent<B: Buf> {
-    first_page: u32,
+    /// Where a start looks for the pages: what the superblock says.
+    named: Cell<Span>,
+    /// Where they are written as well, while it is not settled which of the two a start will look at.
+    beside: Cell<Option<Span>>,
+    /// Where nothing is written any more, but for what is under way.
+    left: Cell<Option<Span>>,
+    /// The volume is let go: nothing is written any more.
+    ended: Cell<bool>,
     pages: RefCell<Vec<PageState>>,
     uses: RefCell<Vec<Use>>,
     changed: Signal<B>,
@@ -83,19 +110,76 @@ impl<B: Buf> Intent<B> {
             PageState { wanted: p, written: there.clone(), durable: there, needs: !on_all, writing: false }
         };
         Self {
-            first_page,
+            named: Cell::new(Span { first: first_page, count: pages.len() as u32 }),
+            beside: Cell::new(None),
+            left: Cell::new(None),
+            ended: Cell::new(false),
             pages: RefCell::new(pages.into_iter().enumerate().map(state).collect()),
             uses: RefCell::new(vec![Use::default(); regions]),
             changed,
         }
     }
 
-    pub fn first_page(&self) -> u32 {
-        self.first_page
+    /// Where a start looks for the pages: what the superblock is to say.
+    pub fn named(&self) -> Span {
+        self.named.get()
     }
 
-    pub fn page_count(&self) -> u32 {
-        self.pages.borrow().len() as u32
+    /// Pages that must be nobody else's.
+    pub fn taken(&self) -> impl Iterator<Item = Span> {
+        [Some(self.named.get()), self.beside.get(), self.left.get()].into_iter().flatten()
+    }
+
+    /// From now on the pages are written to `span` too, which has at least as many; more of them begin at `sequence`, with
+    /// no bit set.
+    pub fn write_beside(&self, span: Span, volume: u16, sequence: u64) {
+        let mut pages = self.pages.borrow_mut();
+        for n in pages.len() as u32..span.count {
+            let p = IntentPage { sequence, ..IntentPage::empty(span.first + n, volume) };
+            pages.push(PageState { wanted: p.clone(), written: p.clone(), durable: p, needs: false, writing: false });
+        }
+        self.uses.borrow_mut().resize(pages.len() * REGIONS_PER_PAGE as usize, Use::default());
+        self.beside.set(Some(span));
+    }
+
+    /// The next superblock names the other one of the two places.
+    pub fn name_other(&self) {
+        if let Some(beside) = self.beside.take() {
+            self.beside.set(Some(self.named.replace(beside)));
+        }
+    }
+
+    /// The newest superblock, on all members in sync, names the place that is named: the other one is let go, when what is
+    /// being written there has ended.
+    pub async fn leave_other(&self, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+        self.left.set(self.beside.take());
+        self.written(core, volume, 0).await;
+        self.left.set(None);
+    }
+
+    /// Nothing more is written, and nothing is being written when this has ended: the pages may be another volume's.
+    pub async fn end(&self) {
+        self.ended.set(true);
+        loop {
+            let wait = self.changed.wait();
+            if !self.pages.borrow().iter().any(|p| p.writing) {
+                break;
+            }
+            wait.await;
+        }
+    }
+
+    /// Whether superblocks may be on the media that name another place than is named now.
+    pub fn is_between(&self) -> bool {
+        self.beside.get().is_some()
+    }
+
+    /// The numbers in the pool under which page `n` is written: one, or two.
+    fn places(&self, n: u32) -> Vec<u32> {
+        let mut places: Vec<u32> =
+            [Some(self.named.get()), self.beside.get()].into_iter().flatten().filter_map(|span| span.page(n)).collect();
+        places.dedup();
+        places
     }
 
     /// Whether any region has the bit.
@@ -108,20 +192,29 @@ impl<B: Buf> Intent<B> {
         self.pages.borrow().iter().all(|p| !p.needs && !p.writing)
     }
 
-    /// Writes all pages, both slots of each, and waits for it: what an earlier volume left there is gone.
-    pub async fn rewrite(&self, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
-        for _ in 0..2 {
-            for p in self.pages.borrow_mut().iter_mut() {
-                p.needs = true;
+    /// Writes all pages, both slots of each, and waits for it: what an earlier volume left there is gone. `false` if
+    /// nobody is left to write to.
+    pub async fn rewrite(&self, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> bool {
+        self.written(core, volume, 2).await
+    }
+
+    /// Waits until each page has been written, durably, as often as this from now on; what is being written by now has
+    /// ended then. `false` if nobody is left to write to.
+    async fn written(&self, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, times: u64) -> bool {
+        let targets: Vec<u64> = self.pages.borrow().iter().map(|p| p.wanted.sequence + times).collect();
+        loop {
+            for (p, target) in self.pages.borrow_mut().iter_mut().zip(&targets) {
+                p.needs |= p.wanted.sequence < *target;
             }
             write_pages(core, volume);
-            loop {
-                let wait = self.changed.wait();
-                if self.settled() || core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
-                    break;
-                }
-                wait.await;
+            let wait = self.changed.wait();
+            if self.pages.borrow().iter().zip(&targets).all(|(p, target)| p.durable.sequence >= *target) {
+                return true;
             }
+            if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
+                return false;
+            }
+            wait.await;
         }
     }
 
@@ -259,7 +352,7 @@ pub(crate) async fn ensure<B: Buf>(
             // Nothing is cached any more that could be stale.
             return durable;
         }
-        if core.pool.borrow().stalled {
+        if core.pool.borrow().stalled || intent.ended.get() {
             return false;
         }
         wait.await;
@@ -273,7 +366,7 @@ pub(crate) fn write_pages<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
         let start = {
             let mut pages = volume.intent.pages.borrow_mut();
             let p = &mut pages[n];
-            let start = p.needs && !p.writing;
+            let start = p.needs && !p.writing && !volume.intent.ended.get();
             p.writing |= start;
             start
         };
@@ -290,7 +383,7 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
         let snapshot = {
             let mut pages = intent.pages.borrow_mut();
             let p = &mut pages[n];
-            if !p.needs {
+            if !p.needs || intent.ended.get() {
                 p.writing = false;
                 intent.changed.notify();
                 return;
@@ -302,14 +395,7 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
         core.wait_settled().await;
         let (key, epoch, members) = {
             let pool = core.pool.borrow();
-            let members: Vec<(u8, u64)> = pool
-                .in_sync()
-                .map(|m| {
-                    let layout = &pool.members[usize::from(m)].layout;
-                    (m, layout.intent(intent.first_page + n as u32, (snapshot.sequence % 2) as u8))
-                })
-                .collect();
-            (pool.key, pool.epoch, members)
+            (pool.key, pool.epoch, pool.in_sync().collect::<Vec<u8>>())
         };
         if members.is_empty() || core.pool.borrow().stalled {
             let p = &mut intent.pages.borrow_mut()[n];
@@ -317,14 +403,16 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
             intent.changed.notify();
             return;
         }
-        let bytes = B::from_bytes(&snapshot.encode(key));
-        let writes: Vec<_> = members
-            .iter()
-            .map(|(m, offset)| {
-                (*m, core.exec.io(Device::Member(*m), DeviceOp::Write { offset: *offset, bufs: vec![bytes.clone()] }))
-            })
-            .collect();
-        core.stats.borrow_mut().member_bytes += (INTENT_PAGE_BYTES * members.len()) as u64;
+        let mut writes = Vec::new();
+        for page in intent.places(n as u32) {
+            let bytes = B::from_bytes(&IntentPage { page, ..snapshot.clone() }.encode(key));
+            for m in &members {
+                let layout = core.pool.borrow().members[usize::from(*m)].layout;
+                let offset = layout.intent(page, (snapshot.sequence % 2) as u8);
+                writes.push((*m, core.exec.io(Device::Member(*m), DeviceOp::Write { offset, bufs: vec![bytes.clone()] })));
+            }
+        }
+        core.stats.borrow_mut().member_bytes += (INTENT_PAGE_BYTES * writes.len()) as u64;
         for (m, write) in writes {
             match write.await {
                 Ok(_) => core.member_flusher(m).wrote(),
@@ -335,7 +423,7 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
             }
         }
         settle(&core, intent, n, &snapshot, epoch, false).await;
-        for (m, _) in &members {
+        for m in &members {
             if core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {
                 core.fail_member(*m).await;
             }

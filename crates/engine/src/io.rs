@@ -238,6 +238,13 @@ pub enum Command {
         /// The new mode.
         mode: Mode,
     },
+    /// Make a volume larger, whose disk has become so. The new size holds, also for requests, from its end on.
+    Grow {
+        /// The volume.
+        volume: u16,
+        /// Its new size in sectors, that its disk has at the least.
+        sectors: u64,
+    },
     /// Destage all that is dirty now, and flush the disk.
     Destage {
         /// The volume.
@@ -316,6 +323,13 @@ pub enum CommandError {
     Served,
     /// The volume's backing device has been there before.
     DiskThere,
+    /// A volume is to be made smaller, or as large as it is.
+    NotLarger {
+        /// The volume's size in sectors.
+        sectors: u64,
+    },
+    /// The volume is being grown.
+    GrowBusy,
     /// The backing device is not as the cache knows it, or dirty data of the volume may be missing.
     Refused,
     /// Cancelled.
@@ -384,6 +398,14 @@ impl fmt::Display for CommandError {
             CommandError::DiskThere => f.write_str(
                 "The backing device of this volume is there already. Nothing was changed. `headpond status` says how the volume stands.",
             ),
+            CommandError::NotLarger { sectors } => write!(
+                f,
+                "The volume has {} bytes already, and volumes only become larger. Nothing was changed. Name a larger size; to make one smaller, detach it, make the device smaller, and attach that.",
+                sectors * SECTOR
+            ),
+            CommandError::GrowBusy => {
+                f.write_str("The volume is being grown already. Nothing was changed. Wait for its end; `headpond status` shows the size.")
+            }
             CommandError::Refused => f.write_str(
                 "The volume is refused: its disk was changed without the cache, or dirty data of it may be missing. Nothing was overwritten. Bring back the cache devices and the disk that belong together, and restart.",
             ),

@@ -16,6 +16,7 @@ mod engine;
 mod exec;
 mod fetch;
 mod flush;
+mod grow;
 mod intent;
 mod joining;
 mod log;

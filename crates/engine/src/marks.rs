@@ -262,6 +262,10 @@ marks! {
     IntentWithoutMembers,
     /// A member failed the write of an intent page.
     IntentFailsOnMember,
+    /// A volume that grows needs more intent pages than there is room for behind its own: all of them move.
+    IntentPagesMove,
+    /// A volume does not grow, since no member is left, or no majority.
+    GrowFails,
     /// A disk flush failed while a client's write was under way.
     FlushFailedMeanwhile,
     /// A flush failed that covered acknowledged writes which are nowhere else.

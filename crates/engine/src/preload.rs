@@ -58,10 +58,10 @@ pub(crate) fn most<B: Buf>(core: &Core<B>) -> u64 {
 
 /// The blocks that ranges of a volume's sectors are in.
 fn blocks_of<B: Buf>(volume: &Volume<B>, ranges: &[Range<u64>]) -> Result<Vec<Range<u64>>, CommandError> {
-    let inside = |r: &Range<u64>| r.start < r.end && r.end <= volume.sectors;
+    let inside = |r: &Range<u64>| r.start < r.end && r.end <= volume.open.get();
     match ranges.iter().all(inside) {
         true => Ok(ranges.iter().map(|r| Volume::<B>::blocks(&(r.start + volume.shift..r.end + volume.shift))).collect()),
-        false => Err(CommandError::OutsideVolume { sectors: volume.sectors }),
+        false => Err(CommandError::OutsideVolume { sectors: volume.open.get() }),
     }
 }
 

@@ -166,9 +166,9 @@ impl<B: Buf> Round<'_, B> {
 
     async fn intent_pages(&self, volume: &Rc<Volume<B>>) -> Result<(), CommandError> {
         let key = self.core.pool.borrow().key;
-        let (first, count) = (volume.intent.first_page(), volume.intent.page_count());
+        let span = volume.intent.named();
         let mut damaged = 0;
-        for page in first..first + count {
+        for page in span.first..span.end() {
             for member in self.in_sync() {
                 let layout = self.core.pool.borrow().members[usize::from(member)].layout;
                 let whole = |bytes: &[u8]| {
@@ -179,6 +179,10 @@ impl<B: Buf> Round<'_, B> {
                 }
             }
             self.pace(2 * INTENT_PAGE_BYTES as u64).await?;
+            if volume.intent.named() != span {
+                // The volume has grown: all of its pages were written just now, and these may be another's.
+                return Ok(());
+            }
         }
         self.found(damaged);
         // One that is being detached is left alone: its pages may soon be another volume's. One that is written waits to be.

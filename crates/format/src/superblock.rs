@@ -17,6 +17,8 @@ pub const INCOMPAT_KNOWN: u64 = 0;
 pub const MAX_MEMBERS: usize = 32;
 /// The most volumes on a pool.
 pub const MAX_VOLUMES: usize = 64;
+/// The most sectors of a volume.
+pub const MAX_SECTORS: u64 = 1 << 52;
 /// Epochs and sequence numbers are below this, so that they can still grow, and what is counted from them too.
 const MAX_COUNTER: u64 = 1 << 39;
 
@@ -320,7 +322,7 @@ impl Superblock {
             let mode = Mode::from_code(r.u8()?)?;
             let (intent_first, intent_pages) = (r.u32()?, r.u32()?);
             let backing = r.text()?;
-            if usize::from(number) >= MAX_VOLUMES || phase > 7 || sectors > 1 << 52 {
+            if usize::from(number) >= MAX_VOLUMES || phase > 7 || sectors > MAX_SECTORS {
                 return Err(DecodeError::Invalid("a volume"));
             }
             let end = intent_first.checked_add(intent_pages).filter(|end| *end <= most_pages);

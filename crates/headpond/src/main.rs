@@ -35,6 +35,8 @@ enum Command {
     Attach(commands::attach::Attach),
     /// Write all that is dirty to a volume's disk and let go of it
     Detach(commands::detach::Detach),
+    /// Let a volume have the size that its backing device has come to have, while it is in use
+    Grow(commands::grow::Grow),
     /// Show how a pool and its volumes stand
     Status(commands::status::Status),
     /// Print what a pool does, a line for each interval
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),
+        Command::Grow(grow) => grow.run(),
         Command::Status(status) => status.run(),
         Command::Stat(stat) => stat.run(),
         Command::Events(events) => events.run(),

@@ -115,7 +115,7 @@ fn all_errors() -> Vec<Walked> {
             CheckpointLost { page: 0 }, NoMajority, CopiesMissing { missing: vec![1] }),
         one_of_each!("engine/src/io.rs", "CommandError", CommandError:
             Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NotServed, Served,
-            DiskThere, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
+            DiskThere, NotLarger { sectors: 8 }, GrowBusy, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
             MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }),
         one_of_each!("host/src/extents.rs", "ExtentsError", ExtentsError:
             Read { path: path(), source: io() }, Untold { path: path(), source: io() }),
@@ -535,7 +535,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 19] = [
+const PASSED_ON: [(&str, &str, &str); 20] = [
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
         "headpond/src/commands/serve.rs",
@@ -544,6 +544,7 @@ const PASSED_ON: [(&str, &str, &str); 19] = [
     ),
     ("headpond/src/commands/serve.rs", "{text}", "the command's error, which is looked at, as a line of the log"),
     ("host/src/control.rs", "(cannot be seen)", "where faults are made from what callers say, each of which is looked at"),
+    ("host/src/daemon/grow.rs", "{wrong} {next}", "the answer's two fields, each of which is looked at"),
     ("host/src/daemon/members.rs", "was not added: {error}", "ends in the engine's own message"),
     ("host/src/daemon/members.rs", "was not removed: {error}", "ends in the engine's own message"),
     ("host/src/daemon/service.rs", "{error}.", "a backing device's own message"),

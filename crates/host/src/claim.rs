@@ -115,6 +115,11 @@ impl Claim {
         &self.facts
     }
 
+    /// Its size as it is now, in whole logical blocks.
+    pub fn measure(&self) -> io::Result<u64> {
+        Ok(Facts::of(&self.file)?.size)
+    }
+
     /// The path by which it was claimed.
     pub fn path(&self) -> &Path {
         &self.path

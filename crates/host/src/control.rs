@@ -109,6 +109,19 @@ pub enum Call {
     Unpin(Runs),
     /// What is pinned on a volume.
     Pinned { name: String },
+    /// Let a volume have the size that its backing device has come to have.
+    Grow(Grow),
+}
+
+/// The parameters of `Grow`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grow {
+    /// The volume's name.
+    pub name: String,
+    /// Its new size; all that the backing device has if not given.
+    #[serde(default)]
+    pub bytes: Option<u64>,
 }
 
 /// Runs of a volume's bytes.
@@ -271,6 +284,7 @@ impl Call {
             Call::Pin(runs) => ("Pin", json!(runs)),
             Call::Unpin(runs) => ("Unpin", json!(runs)),
             Call::Pinned { name } => ("Pinned", json!({ "name": name })),
+            Call::Grow(grow) => ("Grow", json!(grow)),
         };
         (method, parameters)
     }
@@ -318,6 +332,7 @@ impl Call {
             "Pin" => Call::Pin(get(parameters)?),
             "Unpin" => Call::Unpin(get(parameters)?),
             "Pinned" => Call::Pinned { name: get::<Name>(parameters)?.name },
+            "Grow" => Call::Grow(get(parameters)?),
             _ => {
                 let message = format!("There is no method {method:?}. Nothing was done. Use a command of the daemon's version.");
                 return Err(Fault { kind: FaultKind::Invalid, message });

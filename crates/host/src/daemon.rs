@@ -33,6 +33,7 @@ use late::Late;
 use scrub::Schedule;
 use watch::Watch;
 
+mod grow;
 pub(crate) mod inside;
 mod late;
 mod lost;
@@ -244,9 +245,10 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(facts: &Facts) -> Shape {
+    /// That of a volume of `sectors`, which may be fewer than its backing device has.
+    fn of(facts: &Facts, sectors: u64) -> Shape {
         Shape {
-            size: facts.size,
+            size: sectors * SECTOR,
             block: facts.logical_block,
             optimal_io: facts.optimal_io,
             rotational: facts.rotational,
@@ -600,7 +602,7 @@ fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, patience: Duration) ->
     };
     match open_disk(volume, spec, patience) {
         Ok(backing) => {
-            slot.shape = Some(Shape::of(&backing.facts()));
+            slot.shape = Some(Shape::of(&backing.facts(), volume.sectors));
             (slot, Some(backing.give(number)))
         }
         Err(error) => {
@@ -628,7 +630,7 @@ enum Mismatch {
     Open(BackingError),
     #[error("{path} is another device ({found}) than the one that the volume was made on ({expected})")]
     Identity { path: PathBuf, found: String, expected: String },
-    #[error("{path} has {found} bytes, and the volume {expected}")]
+    #[error("{path} has {found} bytes, fewer than the {expected} of the volume")]
     Size { path: PathBuf, found: u64, expected: u64 },
 }
 
@@ -642,9 +644,16 @@ fn same_disk(volume: &VolumeEntry, backing: Backing) -> Result<Backing, Mismatch
     if found != volume.backing {
         return Err(Mismatch::Identity { path: path(), found, expected: volume.backing.clone() });
     }
-    if backing.sectors() != volume.sectors {
-        let (found, expected) = (backing.sectors() * SECTOR, volume.sectors * SECTOR);
+    let (found, expected) = (backing.sectors() * SECTOR, volume.sectors * SECTOR);
+    if found < expected {
         return Err(Mismatch::Size { path: path(), found, expected });
+    }
+    if found > expected {
+        let (path, name) = (path(), &volume.name);
+        tracing::info!(
+            "{} has {found} bytes, more than the {expected} of volume {name}: `headpond grow {name}` uses them",
+            path.display()
+        );
     }
     Ok(backing)
 }
@@ -672,13 +681,7 @@ impl Shared {
         let (export, place, problem) = match &self.frontend {
             Frontend::None => (None, None, None),
             Frontend::Nbd { socket, volumes } => {
-                volumes.offer(ExportInfo {
-                    description: format!("Headpond volume {name}"),
-                    min_block: shape.block,
-                    preferred_block: shape.optimal_io.clamp(4096, 1 << 20).next_power_of_two(),
-                    rotational: shape.rotational,
-                    ..ExportInfo::new(usize::from(number), name.clone(), shape.size)
-                });
+                volumes.offer(nbd_export(number, &name, &shape));
                 (None, Some(format!("nbd+unix:///{name}?socket={}", socket.display())), None)
             }
             Frontend::Fuse { folder } => match self.loop_device(number, &name, &shape, folder) {
@@ -828,6 +831,17 @@ impl Shared {
                 "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
             );
         }
+    }
+}
+
+/// How a volume is to be offered over NBD.
+fn nbd_export(number: u16, name: &str, shape: &Shape) -> ExportInfo {
+    ExportInfo {
+        description: format!("Headpond volume {name}"),
+        min_block: shape.block,
+        preferred_block: shape.optimal_io.clamp(4096, 1 << 20).next_power_of_two(),
+        rotational: shape.rotational,
+        ..ExportInfo::new(usize::from(number), name.to_owned(), shape.size)
     }
 }
 

@@ -85,6 +85,8 @@ impl Zeroing {
 struct Open {
     device: Device,
     claim: Claim,
+    /// Its size in bytes, as it was last looked at.
+    size: Cell<u64>,
     /// Bits of the `Zeroing`s that it turned out not to have.
     lacks: Cell<u8>,
     /// Its model's place in `Devices::held`, if it has one.
@@ -341,8 +343,8 @@ impl Devices {
 
     fn insert(&mut self, device: Device, claim: Claim, pace: Option<usize>, load: Rc<RefCell<Load>>) {
         load.borrow_mut().advance(nanos(self.origin.elapsed()));
-        let lacks = Cell::new(0);
-        self.table.insert(device, Rc::new(Open { device, claim, lacks, pace, load }));
+        let (lacks, size) = (Cell::new(0), Cell::new(claim.facts().size));
+        self.table.insert(device, Rc::new(Open { device, claim, size, lacks, pace, load }));
     }
 
     /// Forgets a device: what is in flight ends as it would have, what comes later is answered `Gone`. Its claim
@@ -354,6 +356,15 @@ impl Devices {
     /// The facts of a device, if there is one of this name.
     pub fn facts(&self, device: Device) -> Option<&Facts> {
         self.table.get(&device).map(|open| open.claim.facts())
+    }
+
+    /// The size of a device as it is now, in bytes, for operations from now on. A smaller one than it had is not believed
+    /// before it fails: what is in flight was begun under the larger one.
+    pub fn measure(&self, device: Device) -> io::Result<u64> {
+        let open = self.table.get(&device).ok_or(io::ErrorKind::NotFound)?;
+        let size = open.claim.measure()?;
+        open.size.set(open.size.get().max(size));
+        Ok(size)
     }
 
     /// What each device was asked to do since it was added.
@@ -396,9 +407,9 @@ impl Devices {
         let facts = open.claim.facts();
         let block = u64::from(facts.logical_block);
         let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block) && len > 0;
-        let inside = offset.checked_add(len).is_some_and(|end| end <= facts.size);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= open.size.get());
         if kind != PaceKind::Flush && !(aligned && inside) {
-            let (path, size) = (open.claim.path().display(), facts.size);
+            let (path, size) = (open.claim.path().display(), open.size.get());
             tracing::error!(
                 io = io.0,
                 "{device} ({path}): refused {kind:?} of {len} bytes at {offset}: the device has {size} bytes in blocks of {block}. Report it, with this line"
@@ -572,7 +583,7 @@ mod tests {
         file.as_file().set_len(1 << 20).unwrap();
         let claim = Claim::take(file.path(), Duration::ZERO).unwrap();
         let (device, lacks) = (Device::Witness, Cell::new(0));
-        let open = Rc::new(Open { device, claim, lacks, pace: None, load: Rc::default() });
+        let open = Rc::new(Open { device, claim, size: Cell::new(1 << 20), lacks, pace: None, load: Rc::default() });
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192);

@@ -69,6 +69,7 @@ enum Message {
     Command { id: CommandId, command: Command, end: Sender<Result<(), CommandError>> },
     Add(Given),
     Remove(Device),
+    Measure(Device, Sender<std::io::Result<u64>>),
     Status(Sender<Status>),
     Snapshot(Sender<Snapshot>),
     Pinned(u16, Sender<Vec<Range<u64>>>),
@@ -119,6 +120,13 @@ impl Handle {
     /// Takes a device away; its claim ends with its last operation.
     pub fn remove(&self, device: Device) {
         self.send(Message::Remove(device));
+    }
+
+    /// The size of a device as it is now, in bytes; from now on the engine may use all of it. `None` if the runtime has ended.
+    pub fn measure(&self, device: Device) -> Option<std::io::Result<u64>> {
+        let (to, size) = mpsc::channel();
+        self.send(Message::Measure(device, to));
+        size.recv().ok()
     }
 
     /// How everything stands; `None` if the runtime has ended.
@@ -322,6 +330,7 @@ impl Thread {
                 }
             }
             // Whoever asked may have left, here and below.
+            Message::Measure(device, to) => drop(to.send(self.devices.measure(device))),
             Message::Status(to) => drop(to.send(self.engine.status())),
             Message::Snapshot(to) => {
                 let snapshot = Snapshot {

@@ -165,6 +165,7 @@ impl Shrinker<'_> {
             |p| p.switch_modes = false,
             |p| p.scrubs = false,
             |p| p.preloads = false,
+            |p| p.grows = false,
             |p| p.rot = 0,
             |p| p.disk_errors = 0,
             |p| p.sickness = Sickness::default(),

@@ -2,6 +2,7 @@
 //! after crash, and ends by healing everything: all I/O ends, all dirty data reaches the disk, and the disk alone is
 //! what the clients wrote.
 
+mod grows;
 mod joins;
 mod outcome;
 mod plan;
@@ -17,6 +18,7 @@ use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError, StartError};
+use std::collections::BTreeMap;
 
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
@@ -41,6 +43,8 @@ struct Run {
     refused: bool,
     /// Volumes that clients use.
     attached: Vec<u16>,
+    /// How large volumes are that were looked at.
+    sizes: BTreeMap<u16, grows::Size>,
 }
 
 /// Runs a seed. Two runs of one seed are equal to the bit.
@@ -72,6 +76,7 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         added: 0,
         refused: false,
         attached: vec![0],
+        sizes: BTreeMap::new(),
     };
     run.world.narrator = narrator;
     // A sector that rotted is a copy that is not one. Without a majority a record may be left on one copy alone, which
@@ -242,6 +247,7 @@ impl Run {
         // A crash may have left a volume attached, or not.
         let volumes = self.world.engine.as_ref().map(|e| e.status().volumes).unwrap_or_default();
         self.attached = volumes.iter().map(|v| v.number).collect();
+        self.check_sizes()?;
         self.check_segments();
         // Of a device that is sick or rots what is on the media need not be what was written.
         if self.plan.rot == 0 && !self.plan.sickness.any() {
@@ -429,6 +435,8 @@ impl Run {
         match self.world.command_result(id) {
             Some(Ok(())) if detaches => self.world.check_disk(1),
             Some(Ok(())) => self.attached.push(1),
+            // The other one has grown into its place meanwhile.
+            Some(Err(CommandError::TooLarge)) if self.plan.grows && !detaches => {}
             Some(Err(e)) if !self.world.errors_allowed => {
                 return Err(Violation(format!("volume 1 cannot be {}: {e}", if detaches { "detached" } else { "attached" })));
             }
@@ -440,7 +448,7 @@ impl Run {
     /// Asks for a volume to be attached; its disk keeps what is on it.
     fn attach(&mut self, number: u16) -> u64 {
         let base = BASE + (u64::from(number) << 40);
-        let (sectors, phase, mode) = (self.plan.sectors, self.plan.phase, self.plan.mode);
+        let (sectors, phase, mode) = (self.sectors(number), self.plan.phase, self.plan.mode);
         self.world.devices.entry(Device::Backing(number)).or_insert_with(|| SimDevice::new(sectors * 512, Some(base)));
         self.world.oracles.entry(number).or_insert_with(|| crate::oracle::Oracle::new(base));
         let name = format!("v{number}");
@@ -478,6 +486,9 @@ impl Run {
             }
             if self.plan.preloads && self.rng.one_in(if self.plan.small { 20 } else { 100 }) {
                 self.preload();
+            }
+            if self.plan.grows {
+                self.grow()?;
             }
             if self.plan.switch_modes && self.rng.one_in(300) {
                 let mode =
@@ -534,29 +545,34 @@ impl Run {
 
     /// One client's next request.
     fn request(&mut self, client: usize) -> u64 {
-        // Hot places at the start, around the borders of regions, and at the end.
+        // Where volumes differ in size, which one comes first.
+        let known = self.plan.grows.then(|| *self.rng.pick(&self.attached));
+        let size = known.map_or(self.plan.sectors, |v| self.sectors(v));
+        // Hot places at the start, around the borders of regions, and at the end; and around what was the end.
         let region = (64 << 20) / 512;
-        let place =
-            *self.rng.pick(&[0, region - self.plan.hot_sectors / 2, 2 * region, self.plan.sectors - self.plan.hot_sectors]);
+        let mut place = *self.rng.pick(&[0, region - self.plan.hot_sectors / 2, 2 * region, size - self.plan.hot_sectors]);
+        if size - self.plan.sectors >= self.plan.hot_sectors && self.rng.one_in(4) {
+            place = self.plan.sectors - self.plan.hot_sectors / 2;
+        }
         let longest = self.plan.longest.min(self.plan.hot_sectors / 2);
         let sectors = if self.rng.one_in(2) { *self.rng.pick(&[1, 2, 8, 8, 8, 16]) } else { self.rng.within(1, longest) };
         let mut sector = place + self.rng.below(self.plan.hot_sectors - sectors);
         if self.rng.one_in(2) {
             sector = (sector + 8 - u64::from(self.plan.phase)) / 8 * 8 + u64::from(self.plan.phase);
-            if sector + sectors > self.plan.sectors {
-                sector = self.plan.sectors - sectors;
+            if sector + sectors > size {
+                sector = size - sectors;
             }
         }
         if self.rng.one_in(4) {
             // A stream goes on.
             let at = self.cursors[client];
-            sector = if at + sectors <= self.plan.sectors { at } else { 0 };
+            sector = if at + sectors <= size { at } else { 0 };
             self.cursors[client] = sector + sectors;
         } else if self.rng.one_in(64) {
             self.cursors[client] = sector;
         }
         let fua = self.rng.one_in(8);
-        let volume = *self.rng.pick(&self.attached);
+        let volume = known.unwrap_or_else(|| *self.rng.pick(&self.attached));
         match self.rng.below(20) {
             0..=7 => self.world.write(volume, sector, sectors, fua),
             8..=15 => self.world.read(volume, sector, sectors as u32),

@@ -54,6 +54,12 @@ pub const TOLD: &[Told] = &[
     ("steps::a_mark_does_not_outlive_what_hid_a_part", "marks that outlive what hid a part of the block"),
     ("steps::two_that_wait_for_room_let_others_have_their_turn", "marks short of space that wake each other"),
     ("steps::clean_is_clean_after_a_power_cut", "marks that count before they are flushed"),
+    ("steps::beyond_its_end_a_volume_takes_nothing_before_that_is_durable", "a volume's new end served before it is durable"),
+    ("steps::while_pages_move_a_bit_is_in_both_places", "pages that move, written to one place alone"),
+    ("steps::pages_stay_where_they_were_until_the_superblock_has_left_them", "pages that have left before the superblock has"),
+    ("steps::pages_that_move_take_their_bits_with_them", "pages named where they are not yet"),
+    ("steps::of_the_pages_that_a_volume_grows_by_both_slots_are_its_own", "an earlier volume's pages left under one that grows"),
+    ("steps::a_page_is_given_away_when_nothing_is_written_there_any_more", "pages given away that are still being written"),
 ];
 
 /// Mistakes that no other list has.

@@ -11,6 +11,7 @@ pub mod events;
 mod exhaustive;
 pub mod experiments;
 pub mod flush;
+pub mod grow;
 pub mod histogram;
 pub mod list_damaged;
 pub mod mode;

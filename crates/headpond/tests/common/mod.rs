@@ -40,7 +40,7 @@ impl Yard {
             ["pool", "add" | "remove" | "replace", ..]
             | [
                 "attach" | "detach" | "flush" | "mode" | "scrub" | "status" | "stat" | "histogram" | "events" | "preload" | "pin"
-                | "unpin" | "upgrade",
+                | "grow" | "unpin" | "upgrade",
                 ..,
             ] => {
                 command.args(["--socket", "control"]);

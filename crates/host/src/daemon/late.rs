@@ -118,7 +118,7 @@ impl Shared {
                 return false;
             }
         };
-        let shape = Shape::of(&backing.facts());
+        let shape = Shape::of(&backing.facts(), volume.sectors);
         self.handle.add(backing.give(volume.number));
         let running = self.handle.begin(Command::BackingCame { volume: volume.number });
         let result = loop {

@@ -60,6 +60,7 @@ impl Service for Shared {
             Call::Pin(runs) => self.pin(&runs, true),
             Call::Unpin(runs) => self.pin(&runs, false),
             Call::Pinned { name } => self.pinned(&name),
+            Call::Grow(wish) => self.grow(&wish),
             Call::Stop => self.want_stop(),
             Call::Upgrade { program, cut } => self.upgrade(&program, cut),
         }
@@ -126,7 +127,8 @@ impl Shared {
             Some(phase) => phase,
             None => backing.phase().map_err(io)?,
         };
-        let (shape, sectors) = (Shape::of(&backing.facts()), backing.sectors());
+        let sectors = backing.sectors();
+        let shape = Shape::of(&backing.facts(), sectors);
         if phase > 7 || phase != 0 && shape.block > 512 {
             return Err(Fault::failed(format!(
                 "A phase of {phase} does not fit {}, whose blocks have {} bytes. Nothing was changed. Give 0 to 7, or auto; 0 where \

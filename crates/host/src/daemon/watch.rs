@@ -72,6 +72,13 @@ pub(super) fn of_abandoned(what: String) -> News {
     tell(Level::Warning, "volume-thrown-away", what, "Check its file system before it is used, or restore it from a backup.")
 }
 
+/// That a volume has more bytes.
+pub(super) fn of_grown(volume: &str, from: u64, to: u64) -> News {
+    let what = format!("Volume {volume} has grown from {from} to {to} bytes.");
+    let next = "Use the own tool of what is on it, such as resize2fs or xfs_growfs, to enlarge that too.";
+    tell(Level::Info, "volume-grown", what, next)
+}
+
 /// That dirty data is gone with all its copies.
 pub(super) fn of_loss(advice: Advice) -> News {
     tell(Level::Error, "data-lost", advice.wrong, advice.next)

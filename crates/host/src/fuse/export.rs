@@ -98,8 +98,11 @@ impl Export {
         let point = real(&options.mount_point)?;
         let mount = Mount::adopt(&point, left.mount);
         let device = LoopDevice::adopt(left.device, &point.join(&options.name))?;
+        let size = backend.size();
         let server = Server::start(mount.device(), &options.name, backend, options.threads)?;
-        Ok(Export { served: Some((mount, server, device)), warnings: Vec::new() })
+        // That life may have ended between the volume's growing and the device's.
+        let warnings = if device.size() < size { device.grow(size).err().into_iter().collect() } else { Vec::new() };
+        Ok(Export { served: Some((mount, server, device)), warnings })
     }
 
     /// Takes no more requests, and leaves the mount and the loop device as they are. What was taken is answered as before;
@@ -122,6 +125,16 @@ impl Export {
     /// What did not go as wished at the start, without keeping the volume from being served.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
+    }
+
+    /// The volume has grown to `size` bytes: the loop device shows it, and says so to whoever watches.
+    ///
+    /// # Errors
+    /// The device keeps the size that it had.
+    pub fn grow(&mut self, size: u64) -> Result<(), Error> {
+        let Some((_, server, device)) = &self.served else { return Err(Error::invalid("the volume has no device".into())) };
+        server.grow(size);
+        device.grow(size)
     }
 
     /// Lets go of the loop device, unmounts, and waits for the threads.

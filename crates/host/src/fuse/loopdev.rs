@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::ioctl;
 
@@ -14,6 +14,7 @@ use super::Error;
 
 const LOOP_CONFIGURE: ioctl::Opcode = 0x4c0a;
 const LOOP_CLR_FD: ioctl::Opcode = 0x4c01;
+const LOOP_SET_CAPACITY: ioctl::Opcode = 0x4c07;
 const LOOP_CTL_GET_FREE: ioctl::Opcode = 0x4c82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -128,6 +129,30 @@ impl LoopDevice {
             now => Err(io::Error::other(format!("it reads {} afterwards", now.unwrap_or_default()))),
         });
         set.map_err(|e| Error::new(format!("cannot set {name} of {} to {value}", self.path().display()), e))
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        let sectors = read_trimmed(&attribute(self.number, "size")).and_then(|text| text.parse::<u64>().ok());
+        sectors.unwrap_or(0) * 512
+    }
+
+    /// Takes the size that the file has come to have, which is to be `size` bytes.
+    ///
+    /// The kernel asks the file system about the file meanwhile: a FUSE server must be answering.
+    pub fn grow(&self, size: u64) -> Result<(), Error> {
+        let failed = |what: &str| format!("cannot {what} of {}", self.path().display());
+        // What the kernel knows of the file may be a second old, and is what the device goes by.
+        rustix::fs::statx(rustix::fs::CWD, &self.file, AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE)
+            .map_err(|e| Error::new(failed("look at the file"), e))?;
+        let device = open(&node(self.number)?, OFlags::RDWR).map_err(|e| Error::new(failed("open the node"), e))?;
+        // SAFETY: LOOP_SET_CAPACITY takes no argument and touches no memory of ours.
+        unsafe { ioctl::ioctl(&device, ioctl::NoArg::<LOOP_SET_CAPACITY>::new()) }
+            .map_err(|e| Error::new(failed("change the size"), e))?;
+        match self.size() {
+            now if now == size => Ok(()),
+            now => Err(Error::new(failed("change the size"), io::Error::other(format!("it has {now} bytes afterwards")))),
+        }
     }
 
     /// Lets go of the file, unless the device is mounted or otherwise held: then nothing changes.

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
@@ -24,7 +24,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Memory with the content of a write or a read in it.
     type Buf: AsRef<[u8]> + Send + 'static;
 
-    /// The size of the volume in bytes, a multiple of 512; asked once, at the start.
+    /// The size of the volume in bytes, a multiple of 512; asked once, at the start. See [`Server::grow`].
     fn size(&self) -> u64;
 
     /// A buffer of its own with a copy of the payload of a write, at most 1 MiB.
@@ -131,6 +131,8 @@ fn is_worth_a_word(e: Errno) -> bool {
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
     end: Arc<End>,
+    /// Of the file, in bytes.
+    size: Arc<AtomicU64>,
 }
 
 /// Tells the threads to end.
@@ -145,18 +147,25 @@ impl Server {
     /// Starts to serve the requests read from `device`, which is mounted, with at least one thread.
     pub fn start<B: Backend>(device: BorrowedFd<'_>, name: &str, backend: Arc<B>, threads: usize) -> Result<Server, Error> {
         let file = SingleFile { name: name.to_owned(), size: backend.size() };
+        let size = Arc::new(AtomicU64::new(file.size));
         let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::new("cannot make an event for FUSE", e))?;
-        let mut server = Server { threads: Vec::new(), end: Arc::new(End { wanted: AtomicBool::new(false), bell }) };
+        let end = Arc::new(End { wanted: AtomicBool::new(false), bell });
+        let mut server = Server { threads: Vec::new(), end, size };
         for number in 0..threads.max(1) {
             let device = Arc::new(clone(device)?);
-            let (file, backend, end) = (file.clone(), backend.clone(), server.end.clone());
+            let (mut file, size, backend, end) = (file.clone(), server.size.clone(), backend.clone(), server.end.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("fuse-{number}"))
-                .spawn(move || serve(&device, &file, &*backend, &end))
+                .spawn(move || serve(&device, &mut file, &size, &*backend, &end))
                 .map_err(|e| Error::new("cannot start a thread for FUSE", e))?;
             server.threads.push(thread);
         }
         Ok(server)
+    }
+
+    /// The file has so many bytes for all requests that are read from now on. The kernel is told when it asks.
+    pub fn grow(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
     }
 
     /// Takes no more requests. Those that were taken are answered as before; those that were not wait in the kernel for
@@ -200,7 +209,7 @@ pub fn mark_io_flusher() {
     }
 }
 
-fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &SingleFile, backend: &B, end: &End) {
+fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &mut SingleFile, size: &AtomicU64, backend: &B, end: &End) {
     mark_io_flusher();
     // Page-aligned, which lets the kernel copy whole pages.
     let mut memory = vec![0; REQUEST_MAX + 4096];
@@ -226,6 +235,7 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &SingleFile, backend: &B, end:
                 return;
             }
         };
+        file.size = size.load(Ordering::Acquire);
         match file.step(&memory[..len]) {
             Step::Ignore => {}
             Step::Reply(reply) => send(device, &reply),

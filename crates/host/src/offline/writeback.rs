@@ -244,7 +244,7 @@ fn is_the_disk(volume: &VolumeEntry, backing: &Backing, other_disk: bool) -> Res
         return Err(WritebackError::Identity { path: path(), volume: name(), found, expected });
     }
     let (found, expected) = (backing.sectors() * SECTOR, volume.sectors * SECTOR);
-    if found != expected {
+    if found < expected {
         return Err(WritebackError::Size { path: path(), volume: name(), found, expected });
     }
     Ok(())

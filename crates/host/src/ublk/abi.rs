@@ -19,6 +19,8 @@ pub mod feature {
     pub const CMD_IOCTL_ENCODE: u64 = 1 << 6;
     /// Payload is read from and written to the character device (6.5).
     pub const USER_COPY: u64 = 1 << 7;
+    /// The size of a device that is in use can be changed (6.16).
+    pub const UPDATE_SIZE: u64 = 1 << 10;
 }
 
 /// Commands to the control device.
@@ -45,6 +47,8 @@ pub mod control {
     pub const END_USER_RECOVERY: u32 = read_write::<ControlCommand>(b'u', 0x11) as u32;
     /// Tells what the driver can do.
     pub const GET_FEATURES: u32 = read::<ControlCommand>(b'u', 0x13) as u32;
+    /// Changes a device's size; the number that goes with it is in sectors (6.16).
+    pub const UPDATE_SIZE: u32 = read_write::<ControlCommand>(b'u', 0x15) as u32;
     /// Removes a device, and does not wait until its last user has closed it.
     pub const DEL_DEV_ASYNC: u32 = read::<ControlCommand>(b'u', 0x14) as u32;
 }

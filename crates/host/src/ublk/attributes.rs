@@ -70,11 +70,12 @@ fn optimal_shift(bytes: u32, physical: u32) -> u8 {
     factor.max(physical.ilog2()) as u8
 }
 
-/// Whether a device is of the size and block that a volume has; what else differs is only seen, not relied on.
+/// Whether a device is of the block that a volume has, and within its size: a volume that has grown may have a device that
+/// has not. What else differs is only seen, not relied on.
 pub fn fits(found: &Params, shape: &Shape) -> bool {
     let wanted = params(shape);
     found.types & params::BASIC != 0
-        && found.basic.dev_sectors == wanted.basic.dev_sectors
+        && found.basic.dev_sectors <= wanted.basic.dev_sectors
         && found.basic.logical_bs_shift == wanted.basic.logical_bs_shift
         && sends_flushes(found)
 }
@@ -140,11 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_another_size_or_block_is_not_the_volumes() {
+    fn a_larger_device_or_one_of_another_block_is_not_the_volumes_and_a_smaller_one_is_that_of_one_that_has_grown() {
         let found = params(&shape());
         assert!(fits(&found, &shape()));
         assert!(fits(&found, &Shape { rotational: false, optimal_io: 4096, ..shape() }));
-        assert!(!fits(&found, &Shape { size: 1 << 31, ..shape() }));
+        assert!(fits(&found, &Shape { size: 1 << 31, ..shape() }));
+        assert!(!fits(&found, &Shape { size: 1 << 29, ..shape() }));
         assert!(!fits(&found, &Shape { logical_block: 4096, ..shape() }));
         let deaf = Params { basic: Basic { attrs: 0, ..found.basic }, ..found };
         assert!(!fits(&deaf, &shape()));

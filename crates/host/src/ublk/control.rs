@@ -104,6 +104,11 @@ impl Control {
         }
     }
 
+    /// Changes the size of a device that is in use, in sectors of 512 bytes; udev is told by the kernel.
+    pub fn update_size(&mut self, id: u32, sectors: u64) -> io::Result<()> {
+        self.uninterrupted(control::UPDATE_SIZE, id, sectors, QUICK)
+    }
+
     /// Begins to take over a device.
     pub fn start_recovery(&mut self, id: u32) -> io::Result<()> {
         self.uninterrupted(control::START_USER_RECOVERY, id, 0, QUICK)

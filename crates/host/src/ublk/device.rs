@@ -172,6 +172,10 @@ impl Device {
         }
         self.set_limits(options);
         if self.taken_over {
+            // The daemon before may have ended between the volume's growing and the device's.
+            if let Err(error) = self.grow(options.shape.size) {
+                self.warnings.push(error);
+            }
             // Udev saw it when it was made, perhaps by a version that did not note whose it is. Without udev nobody misses this.
             let _ = fs::write(format!("/sys/block/ublkb{}/uevent", self.id), "change");
         }
@@ -392,6 +396,31 @@ impl Device {
     /// What did not go as wished at the start, without keeping the volume from being served.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
+    }
+
+    /// The volume has grown to `size` bytes: the device shows it, and says so to whoever watches.
+    ///
+    /// # Errors
+    /// The device keeps the size that it had, as it does where the kernel cannot change it (before Linux 6.16).
+    pub fn grow(&mut self, size: u64) -> Result<(), Error> {
+        let path = block_device(self.id);
+        let next = "Detach the volume when it is not in use, and attach it again, to have it shown with its whole size";
+        let wrong = |why: String| Error::new(format!("the size of {path} cannot be made {size} bytes: {why}"), next);
+        let shown = |device: &mut Self| device.control.params(device.id).map(|params| params.basic.dev_sectors * 512);
+        if shown(self).is_ok_and(|now| now == size) {
+            return Ok(());
+        }
+        match self.control.features() {
+            Ok(features) if features & feature::UPDATE_SIZE != 0 => {}
+            Ok(_) => return Err(wrong("this kernel changes no sizes, as Linux 6.16 and newer do".into())),
+            Err(error) => return Err(wrong(format!("the driver does not tell what it can do ({error})"))),
+        }
+        self.control.update_size(self.id, size / 512).map_err(|error| wrong(format!("the kernel refuses it ({error})")))?;
+        match shown(self) {
+            Ok(now) if now == size => Ok(()),
+            Ok(now) => Err(wrong(format!("it has {now} bytes afterwards"))),
+            Err(error) => Err(wrong(format!("it does not tell its parameters ({error})"))),
+        }
     }
 
     /// Removes the device, unless somebody uses it: then this fails and changes nothing.

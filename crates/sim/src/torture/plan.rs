@@ -79,6 +79,8 @@ pub struct Plan {
     pub scrubs: bool,
     /// Data is preloaded, pinned and unpinned.
     pub preloads: bool,
+    /// Volumes grow, as far as the intent map has room.
+    pub grows: bool,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -107,6 +109,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("joins", |p| p.joins),
     ("scrubs", |p| p.scrubs),
     ("preloads", |p| p.preloads),
+    ("grows", |p| p.grows),
     ("routed", |p| p.settings.route),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
@@ -187,6 +190,7 @@ impl Plan {
             // From a chance of its own: a seed stays what it was without.
             scrubs: Rng::new(seed ^ 0x5c2b_b1e5).one_in(5),
             preloads: Rng::new(seed ^ 0x9e1_0ad5).one_in(4),
+            grows: Rng::new(seed ^ 0x6772_6f77).one_in(5),
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -268,7 +272,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -301,6 +305,7 @@ impl fmt::Display for Plan {
             if self.joins { ", cache devices come and go" } else { "" },
             if self.scrubs { ", the cache is scrubbed" } else { "" },
             if self.preloads { ", data is preloaded and pinned" } else { "" },
+            if self.grows { ", volumes grow" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )

@@ -1,0 +1,84 @@
+//! A volume takes the size that its backing device has come to have, and its block device shows it.
+
+use headpond_engine::io::{Command, Device, SECTOR};
+use serde_json::{Value, json};
+
+use super::service::{ended, failed};
+use super::{Export, Frontend, Shared, lock, watch};
+use crate::control::{Fault, Grow};
+use crate::report::Advice;
+
+impl Shared {
+    pub(super) fn grow(&self, wish: &Grow) -> Result<Value, Fault> {
+        let name = &wish.name;
+        let _changing = lock(&self.changing);
+        let volume = self.volume(name)?;
+        let (number, bytes) = (volume.number, volume.sectors * SECTOR);
+        let slot = lock(&self.volumes).get(&number).and_then(|slot| Some((slot.spec.clone()?, slot.shape.clone()?)));
+        let Some((spec, shape)) = slot.filter(|_| volume.serving) else {
+            return Err(Fault::refused(format!(
+                "Volume {name} is not served, and cannot grow now. Nothing was changed. `headpond status` says why."
+            )));
+        };
+        let device = Device::Backing(number);
+        let found = self.handle.measure(device).ok_or_else(ended)?.map_err(|error| {
+            Fault::failed(format!("{spec} does not tell its size: {error}. Nothing was changed. Look at the kernel's log."))
+        })?;
+        if found <= bytes {
+            return Err(Fault::refused(format!(
+                "{spec} has {found} bytes, and volume {name} has {bytes}. Nothing was changed. Make the device below larger first \
+                 (lvextend, mdadm --grow, truncate), then try again."
+            )));
+        }
+        let to = wish.bytes.unwrap_or(found);
+        if to > found {
+            return Err(Fault::refused(format!(
+                "{spec} has {found} bytes, and volume {name} cannot have {to}. Nothing was changed. Make the device below larger \
+                 first, or name a smaller size."
+            )));
+        }
+        if !to.is_multiple_of(u64::from(shape.block.max(SECTOR as u32))) {
+            return Err(Fault::refused(format!(
+                "{to} bytes are no whole number of blocks of {} bytes. Nothing was changed. Name a multiple of that.",
+                shape.block
+            )));
+        }
+        let end = self.handle.begin(Command::Grow { volume: number, sectors: to / SECTOR }).end();
+        end.map_err(|error| failed(&volume, &error))?;
+        lock(&self.events).add(watch::of_grown(name, bytes, to));
+        if let Some(shape) = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.shape.as_mut()) {
+            shape.size = to;
+        }
+        let advice = self.show_size(number, name, to);
+        if let Some(Advice { wrong, next }) = &advice {
+            tracing::warn!("{wrong} {next}");
+        }
+        Ok(json!({ "bytes": to, "bytes_before": bytes, "advice": advice }))
+    }
+
+    /// Has clients see a volume's new size, in bytes; else says what they have to do for it. Its block device is taken out of
+    /// the table meanwhile: the kernel may ask the volume's own threads, and whoever looks at a device whose size has changed
+    /// reads it.
+    fn show_size(&self, number: u16, name: &str, size: u64) -> Option<Advice> {
+        if let Frontend::Nbd { volumes, .. } = &self.frontend {
+            let shape = lock(&self.volumes).get(&number)?.shape.clone()?;
+            volumes.offer(super::nbd_export(number, name, &shape));
+            let wrong = format!("Clients that are connected to volume {name} go on with the size before.");
+            return Some(Advice { wrong, next: "Restart them, or let them connect again, and they have the new one.".into() });
+        }
+        let mut export = lock(&self.volumes).get_mut(&number)?.export.take()?;
+        let shown = match &mut export {
+            Export::Loop(export) => export.grow(size).map_err(|error| format!("{error}.")),
+            Export::Ublk(device) => device.grow(size).map_err(|error| format!("{error}.")),
+        };
+        let place = export.path().display().to_string();
+        if let Some(slot) = lock(&self.volumes).get_mut(&number) {
+            slot.export = Some(export);
+        }
+        let wrong = shown.err().map(|why| format!("Volume {name} has grown, and {place} shows the size before: {why}"))?;
+        Some(Advice {
+            wrong,
+            next: "Detach the volume when it is not in use, and attach it again, to have it shown with its new size.".into(),
+        })
+    }
+}
