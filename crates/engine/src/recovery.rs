@@ -449,7 +449,9 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
     version
 }
 
-/// A copy that could not be read in one piece is read unit by unit: what is readable counts, the rest reads as zeroes.
+/// A copy that could not be read in one piece is read unit by unit: what is readable counts, the rest reads as zeroes. No
+/// record shares a unit with another: one that is readable and was not seen could be there at the next start, when what
+/// could not be read beside it has been written anew.
 async fn reread_around_errors<B: Buf>(core: &Rc<Core<B>>, copies: Vec<Copy<B>>, from: u32, capacity: u32) -> Vec<Copy<B>> {
     let mut out = Vec::with_capacity(copies.len());
     for c in copies {
@@ -459,9 +461,10 @@ async fn reread_around_errors<B: Buf>(core: &Rc<Core<B>>, copies: Vec<Copy<B>>, 
         }
         core.mark(Mark::ReadAroundErrors);
         let base = core.slot_offset(c.place);
+        let unit = core.pool.borrow().unit / 512;
         let ranges: Vec<_> = (from..capacity)
-            .step_by(8)
-            .map(|s| (c.place.member, base + u64::from(s) * 512, (capacity - s).min(8) * 512))
+            .step_by(unit as usize)
+            .map(|s| (c.place.member, base + u64::from(s) * 512, (capacity - s).min(unit) * 512))
             .collect();
         let parts = read_all(core, &ranges).await;
         let bufs: Vec<B> =

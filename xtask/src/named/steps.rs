@@ -26,6 +26,7 @@ pub const TOLD: &[Told] = &[
         "a durable write past the cache, answered while membership is undecided",
     ),
     ("steps::a_flush_that_failed_under_a_write_is_told_to_the_next", "a flush that failed under a write, forgotten"),
+    ("steps::what_cannot_be_read_hides_no_record_beside_it", "errors read around in steps that are longer than a unit"),
     (
         "steps::an_ordered_overwrite_that_fails_takes_the_block_out_of_the_sweep",
         "a sweep that calls clean what was overwritten under it",
@@ -230,6 +231,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "destage.rs",
             old: "            if !chunk.marking.borrow().iter().any(|b| blocks.contains(b)) {",
             new: "            if true {",
+        }],
+    },
+    Mistake {
+        name: "errors read around in steps that are longer than a unit",
+        story: "A record beside an unreadable sector is not seen, and is back when the sector has been written anew.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "        let unit = core.pool.borrow().unit / 512;\n        let ranges",
+            new: "        let unit = 8u32;\n        let ranges",
         }],
     },
     Mistake {

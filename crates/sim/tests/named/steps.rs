@@ -549,6 +549,31 @@ fn an_ordered_overwrite_that_fails_takes_the_block_out_of_the_sweep() {
     }
 }
 
+/// A power cut leaves a record on one cache device alone, just behind another one of which a sector cannot be read there.
+/// What the first start sees of it holds for good: that start writes the sector anew, and a second one reads what was in
+/// its way before.
+///
+/// Found by a seed among seventeen thousand in the small geometry: reading around an error went in steps of 4 KiB, where the
+/// pool's unit was 512 bytes. A write that nobody had acknowledged as durable was gone after a power cut, and back after the
+/// fifth start from there.
+#[test]
+fn what_cannot_be_read_hides_no_record_beside_it() {
+    let mut s = Scene::new("a record beside an unreadable sector", Stage { unit: 512, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    s.write(800, 3);
+    let (member, at) = s.copies(7).into_iter().find(|(device, _)| *device == Device::Member(1)).unwrap();
+    s.world.cut_power_keeping(|device, _, _| device == Device::Member(1));
+    s.device(member).bad.insert(at, ());
+    s.start();
+    s.read_all();
+    for _ in 0..2 {
+        s.kill();
+        s.read_all();
+    }
+    s.end();
+}
+
 /// A write past the cache finds a record of its range on its way into the log: it waits for it. The disk would have the
 /// newer data, and the next start might find the record, and lay it over.
 #[test]
