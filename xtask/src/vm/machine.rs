@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -98,7 +99,21 @@ impl Machine {
         listener.set_nonblocking(true)?;
         let log = File::options().create(true).append(true).open(parts.folder.join("qemu.log"))?;
         let mut command = Command::new(QEMU);
-        command.args(["-nodefaults", "-display", "none", "-no-reboot", "-smp", "2", "-m", "2048", "-cpu", "max"]);
+        // Its threads have names, by which those that are emulated processors are told from the others.
+        command.args([
+            "-name",
+            "rig,debug-threads=on",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-smp",
+            "2",
+            "-m",
+            "2048",
+            "-cpu",
+            "max",
+        ]);
         command.arg("-accel").arg(parts.accel);
         command.arg("-kernel").arg(parts.kernel).arg("-initrd").arg(parts.initramfs);
         let clock = parts.clock.arguments();
@@ -120,8 +135,10 @@ impl Machine {
         }
         for (name, file) in &parts.throttled {
             let Throttle { iops, bytes_per_s } = THROTTLE;
+            // In memory too where the kernel can.
+            let direct = if past_the_page_cache(file) { "on" } else { "off" };
             command.arg("-object").arg(format!("throttle-group,id=group-{name},x-iops-total={iops},x-bps-total={bytes_per_s}"));
-            let file = format!("file.driver=file,file.filename={},file.aio=io_uring,file.cache.direct=on", file.display());
+            let file = format!("file.driver=file,file.filename={},file.aio=io_uring,file.cache.direct={direct}", file.display());
             command.arg("-blockdev").arg(format!("driver=throttle,node-name={name},throttle-group=group-{name},{file}"));
             command.arg("-device").arg(device(name).to_string());
         }
@@ -228,6 +245,12 @@ fn device(name: &str) -> Value {
         "driver": "virtio-blk-pci", "id": format!("the-{name}"), "drive": name, "serial": name,
         "write-cache": "on", "werror": "report", "rerror": "report",
     })
+}
+
+/// Whether a file can be read past the page cache.
+fn past_the_page_cache(file: &Path) -> bool {
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(file).is_ok()
 }
 
 /// A child until it is somebody's.

@@ -22,13 +22,13 @@ cargo xtask peers [--list] [--only ROW,..] [--contenders NAME,..] [--rounds N] [
   --only ROW,..          these rows alone; --list shows them
   --contenders NAME,..   these contenders alone
   --rounds N             rounds, each contender once in each, in the opposite order in every second (4)
-  --short                a quarter of everything: sizes, times; one round, unless --rounds says otherwise
+  --short                half the sizes, a third of the time; one round, unless --rounds says otherwise
   --markdown FILE        write the table and all that belongs to it there
   --json                 the same as JSON, at the end
   --verbose              show all that the guest says
   --suite SUITE          Debian's suite that the kernel is taken from (the backports of this machine's release)
   --accel ACCEL          QEMU's accelerator (tcg,thread=multi: software alone, which works everywhere)
-  --dir DIR              where drives and logs are meanwhile (the folder for temporary files)
+  --dir DIR              where drives and logs are meanwhile (/dev/shm, if they fit there twice: then nothing waits for a real disk)
   --headpond PATH        measure this program rather than the one that is built now";
 
 /// What scripts in the guest set contenders up with.
@@ -86,7 +86,7 @@ struct Options {
     verbose: bool,
     suite: Option<String>,
     accel: String,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     headpond: Option<PathBuf>,
 }
 
@@ -103,7 +103,7 @@ impl Options {
             verbose: false,
             suite: None,
             accel: "tcg,thread=multi".into(),
-            folder: std::env::temp_dir(),
+            folder: None,
             headpond: None,
         };
         let mut args = args.iter();
@@ -121,7 +121,7 @@ impl Options {
                 "--verbose" => options.verbose = true,
                 "--suite" => options.suite = Some(value()?.clone()),
                 "--accel" => options.accel = value()?.clone(),
-                "--dir" => options.folder = value()?.into(),
+                "--dir" => options.folder = Some(value()?.into()),
                 "--headpond" => options.headpond = Some(value()?.into()),
                 _ => bail!("peers knows no option {flag}\n{USAGE}"),
             }
@@ -138,6 +138,9 @@ struct Plan {
     vm: Vm,
     scale: Scale,
     rows: Vec<&'static str>,
+    version: String,
+    command: String,
+    begun: Instant,
 }
 
 /// `cargo xtask peers`.
@@ -162,6 +165,7 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let scale = if options.short { Scale::SHORT } else { Scale::FULL };
     let rounds = options.rounds.unwrap_or(if options.short { 1 } else { 4 });
+    let folder = options.folder.unwrap_or_else(|| folder_for(&scale));
     let vm = Vm {
         headpond,
         kernel,
@@ -170,7 +174,8 @@ pub fn run(args: &[String]) -> Result<()> {
         clock: Clock::counter()?,
         sizes: Sizes { cache: scale.cache, disk: scale.disk() },
         throttled: true,
-        folder: options.folder.canonicalize().with_context(|| format!("there is no folder {}", options.folder.display()))?,
+        in_real_time: true,
+        folder: folder.canonicalize().with_context(|| format!("there is no folder {}", folder.display()))?,
         rounds,
         length: Duration::ZERO,
         seed: 1,
@@ -182,7 +187,7 @@ pub fn run(args: &[String]) -> Result<()> {
         worse: false,
         late: Duration::ZERO,
     };
-    let mut plan = Plan { vm, scale, rows };
+    let mut plan = Plan { vm, scale, rows, version, command: words_of(args), begun };
     let mut table = Table::new(&contenders, &plan.rows);
     for round in 1..=rounds {
         let mut order = contenders.clone();
@@ -192,21 +197,38 @@ pub fn run(args: &[String]) -> Result<()> {
         for contender in order {
             let since = Instant::now();
             plan.vm.seed = round;
-            let (run, settings) = plan.one(contender, round).with_context(|| format!("{}, round {round}", contender.label))?;
-            let figures: Vec<String> = run.samples.iter().map(|(key, it)| format!("{key} {}", table::figure(*it))).collect();
-            eprintln!("peers: round {round}, {} ({}): {}", contender.label, in_words(since.elapsed()), figures.join(", "));
-            table.take(contender.name, run, settings);
+            match plan.one(contender, round) {
+                Ok((run, settings)) => {
+                    let figures: Vec<String> =
+                        run.samples.iter().map(|(key, it)| format!("{key} {}", table::figure(*it))).collect();
+                    eprintln!(
+                        "peers: round {round}, {} ({}): {}",
+                        contender.label,
+                        in_words(since.elapsed()),
+                        figures.join(", ")
+                    );
+                    table.take(contender.name, run, settings);
+                }
+                Err(error) => {
+                    interrupt::check()?;
+                    eprintln!("peers: round {round}, {} FAILED: {error:#}", contender.label);
+                    table.failed(contender.label, round, &error);
+                }
+            }
             interrupt::check()?;
         }
+        // After each round, as the next one may be one too many for whoever waits.
+        if let Some(file) = &options.markdown {
+            let document = table.document(&plan.about(round))?;
+            fs::write(file, document).with_context(|| format!("{} cannot be written", file.display()))?;
+        }
     }
-    let about = About { version, command: words_of(args), rounds, scale, took: begun.elapsed() };
-    let document = table.document(&about)?;
     println!("{}", table.figures());
-    if let Some(file) = options.markdown {
-        fs::write(&file, document).with_context(|| format!("{} cannot be written", file.display()))?;
-    }
     if options.json {
-        println!("{:#}", table.json(&about)?);
+        println!("{:#}", table.json(&plan.about(rounds))?);
+    }
+    if let Some(failure) = table.failures().first() {
+        bail!("the table is not whole: {failure}");
     }
     Ok(())
 }
@@ -217,6 +239,8 @@ pub struct About {
     command: String,
     rounds: u64,
     scale: Scale,
+    folder: PathBuf,
+    accel: String,
     took: Duration,
 }
 
@@ -238,26 +262,51 @@ impl About {
         git.args(["describe", "--always", "--dirty"]).current_dir(crate::root());
         Ok(vec![
             ("guest's kernel", format!("Linux {}", self.version)),
-            (
-                "virtual machine",
-                format!(
-                    "{}; 2 processors, 2 GiB, {}",
-                    first(machine::QEMU, &["--version"])?,
-                    "software emulation unless --accel says otherwise"
-                ),
-            ),
+            ("virtual machine", format!("{}; 2 processors, 2 GiB, {}", first(machine::QEMU, &["--version"])?, self.accel)),
             ("load", first("fio", &["--version"])?),
             ("bcache-tools", package("bcache-tools")),
             ("dmsetup", package("dmsetup")),
             ("Headpond", output(git).map_or_else(|_| "not known".into(), |it| it.trim().to_owned())),
             ("host", format!("{count} processors, {}", model.unwrap_or("not known"))),
+            (
+                "drives' files",
+                if self.folder.starts_with("/dev/shm") {
+                    "in memory: a flush of an SSD takes no time"
+                } else {
+                    "on a disk of the host"
+                }
+                .into(),
+            ),
             ("date", date),
         ])
     }
 }
 
+/// The command as anybody would give it: without where things are on this computer, and what it prints beside.
 fn words_of(args: &[String]) -> String {
-    ["cargo xtask peers".to_owned()].iter().chain(args).map(String::as_str).collect::<Vec<_>>().join(" ")
+    let mut words = vec!["cargo xtask peers"];
+    let mut args = args.iter().map(String::as_str);
+    while let Some(arg) = args.next() {
+        match arg {
+            "--dir" | "--headpond" => drop(args.next()),
+            "--verbose" | "--json" => {}
+            _ => words.push(arg),
+        }
+    }
+    words.join(" ")
+}
+
+/// Where drives are: in memory if there is twice as much of it, so that a flush of an SSD takes no time that this computer's disks, and
+/// whoever else uses them, decide.
+fn folder_for(scale: &Scale) -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    let wanted = 2 * (scale.disk() + 2 * scale.cache);
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available =
+        meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let fits = available.is_some_and(|kib| kib << 10 > wanted)
+        && rustix::fs::statvfs(&memory).is_ok_and(|it| it.f_bavail * it.f_frsize > wanted);
+    if fits { memory } else { std::env::temp_dir() }
 }
 
 /// Those of the names that were asked for; all, where none was.
@@ -269,6 +318,18 @@ fn chosen(all: &[&'static str], asked: &[String], what: &str) -> Result<Vec<&'st
 }
 
 impl Plan {
+    fn about(&self, rounds: u64) -> About {
+        About {
+            version: self.version.clone(),
+            command: self.command.clone(),
+            rounds,
+            scale: self.scale,
+            folder: self.vm.folder.clone(),
+            accel: self.vm.accel.clone(),
+            took: self.begun.elapsed(),
+        }
+    }
+
     /// A contender in a machine of its own, on new drives; and its settings, as it told them.
     fn one(&self, contender: &Contender, round: u64) -> Result<(Run, Vec<String>)> {
         let name = contender.name;

@@ -218,9 +218,20 @@ up_again() {
     echo "took $(($(now) - begun))"
 }
 
-# Runs a job; what fio counts goes to the host.
+# What the processors did so far, and the daemon if there is one, in hundredths of a second.
+processors() {
+    read -r _ user nice system idle _ </proc/stat
+    daemon=none
+    [ ! -e /run/daemon.pid ] || daemon=$(cut -d ' ' -f 14,15 "/proc/$(cat /run/daemon.pid)/stat")
+    echo "processors $1: user $((user + nice)), system $system, idle $idle; the daemon's user and system: $daemon"
+}
+
+# Runs a job; what fio counts goes to the host. What else is told says why a figure is what it is.
 measure() {
     TARGET=$(target)
     export TARGET
+    processors "before $1"
     must fio --output-format=json --output="/host/$1.json" "/host/$1.fio"
+    processors "after $1"
+    [ ! -e /run/daemon.pid ] || echo "status after $1: $(status)"
 }

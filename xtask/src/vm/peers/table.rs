@@ -23,6 +23,7 @@ pub struct Table<'a> {
     /// MiB that were dirty when contenders were told to clean.
     dirty: BTreeMap<&'static str, Vec<f64>>,
     settings: BTreeMap<&'static str, Vec<String>>,
+    failures: Vec<String>,
 }
 
 /// The middle of some samples, and their ends.
@@ -62,6 +63,7 @@ impl<'a> Table<'a> {
             samples: BTreeMap::new(),
             dirty: BTreeMap::new(),
             settings: BTreeMap::new(),
+            failures: Vec::new(),
         }
     }
 
@@ -74,6 +76,17 @@ impl<'a> Table<'a> {
             self.dirty.entry(contender).or_default().push(kib as f64 / 1024.0);
         }
         self.settings.entry(contender).or_insert(settings);
+    }
+
+    /// A contender that did not come to the end of a round: none of that round's figures count.
+    pub fn failed(&mut self, contender: &str, round: u64, error: &anyhow::Error) {
+        let story = format!("{error:#}");
+        self.failures.push(format!("{contender}, round {round}: {}", story.lines().next().unwrap_or_default()));
+    }
+
+    /// All that failed.
+    pub fn failures(&self) -> &[String] {
+        &self.failures
     }
 
     /// A contender's figure, if it takes part.
@@ -156,6 +169,9 @@ impl<'a> Table<'a> {
                 let _ = writeln!(text, "- {}: {} MiB were dirty when it was told to clean.", it.label, cell(spread));
             }
         }
+        for failure in &self.failures {
+            let _ = writeln!(text, "- Not in the table: {failure}.");
+        }
         text += "\n## The rows\n\n";
         let (ramp, seconds) = (scale.ramp, scale.seconds);
         let mib = |bytes: u64| bytes >> 20;
@@ -182,7 +198,7 @@ impl<'a> Table<'a> {
              direct I/O.\n\n## The drives\n\nThe disk is the project's modelled one, behind NBD: {} MiB at 7200 rpm and 200 MB/s, with a volatile \
              write cache of 128 MiB and an elevator, its file's space set aside. The SSDs are files of {} MiB, written once before, which QEMU \
              reads and writes past the host's page cache, at no more than 12,000 requests and 500 MB a second each; a flush takes what the \
-             host's fdatasync takes, and is not slower for it. The power cut takes from the disk what it had not flushed, by dice, and \
+             host's fdatasync takes. The power cut takes from the disk what it had not flushed, by dice, and \
              nothing from the SSDs.\n\n## The contenders\n\n",
             mib(scale.disk()),
             mib(scale.cache)
