@@ -136,9 +136,6 @@ pub struct Context {
     sizes: rig::Sizes,
     /// SSDs are files as fast as they may be, rather than modelled drives, which lose at a power cut what was not flushed.
     throttled: bool,
-    /// What is timed goes before all else on this computer, not only with a better nice value: a thread that wakes does not wait for the
-    /// slice of whoever has the processor, of which a request through an emulated machine would wait for many.
-    in_real_time: bool,
     folder: PathBuf,
     rounds: u64,
     length: Duration,
@@ -297,7 +294,6 @@ pub fn run(args: &[String]) -> Result<()> {
         clock: machine::Clock::Device,
         sizes: rig::SMALL,
         throttled: false,
-        in_real_time: false,
         folder: options.folder.canonicalize().with_context(|| format!("there is no folder {}", options.folder.display()))?,
         rounds: if options.short { options.rounds.min(3) } else { options.rounds },
         patient: options.short,

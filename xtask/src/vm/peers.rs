@@ -25,6 +25,7 @@ cargo xtask peers [--list] [--only ROW,..] [--contenders NAME,..] [--rounds N] [
   --short                half the sizes, a third of the time; one round, unless --rounds says otherwise
   --markdown FILE        write the table and all that belongs to it there
   --json                 the same as JSON, at the end
+  --config FILE          serve Headpond with this configuration instead of its defaults, to see what a setting does
   --verbose              show all that the guest says
   --suite SUITE          Debian's suite that the kernel is taken from (the backports of this machine's release)
   --accel ACCEL          QEMU's accelerator (tcg,thread=multi: software alone, which works everywhere)
@@ -88,6 +89,7 @@ struct Options {
     accel: String,
     folder: Option<PathBuf>,
     headpond: Option<PathBuf>,
+    config: Option<PathBuf>,
 }
 
 impl Options {
@@ -105,6 +107,7 @@ impl Options {
             accel: "tcg,thread=multi".into(),
             folder: None,
             headpond: None,
+            config: None,
         };
         let mut args = args.iter();
         while let Some(flag) = args.next() {
@@ -122,6 +125,7 @@ impl Options {
                 "--suite" => options.suite = Some(value()?.clone()),
                 "--accel" => options.accel = value()?.clone(),
                 "--dir" => options.folder = Some(value()?.into()),
+                "--config" => options.config = Some(value()?.into()),
                 "--headpond" => options.headpond = Some(value()?.into()),
                 _ => bail!("peers knows no option {flag}\n{USAGE}"),
             }
@@ -138,6 +142,7 @@ struct Plan {
     vm: Vm,
     scale: Scale,
     rows: Vec<&'static str>,
+    config: Option<String>,
     version: String,
     command: String,
     begun: Instant,
@@ -174,20 +179,24 @@ pub fn run(args: &[String]) -> Result<()> {
         clock: Clock::counter()?,
         sizes: Sizes { cache: scale.cache, disk: scale.disk() },
         throttled: true,
-        in_real_time: true,
         folder: folder.canonicalize().with_context(|| format!("there is no folder {}", folder.display()))?,
         rounds,
         length: Duration::ZERO,
         seed: 1,
         instant: false,
         verbose: options.verbose,
-        keep: true,
+        // Gigabytes, perhaps of memory.
+        keep: false,
         patient: true,
         lying: false,
         worse: false,
         late: Duration::ZERO,
     };
-    let mut plan = Plan { vm, scale, rows, version, command: words_of(args), begun };
+    let config = match &options.config {
+        Some(file) => Some(fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?),
+        None => None,
+    };
+    let mut plan = Plan { vm, scale, rows, config, version, command: words_of(args), begun };
     let mut table = Table::new(&contenders, &plan.rows);
     for round in 1..=rounds {
         let mut order = contenders.clone();
@@ -197,23 +206,23 @@ pub fn run(args: &[String]) -> Result<()> {
         for contender in order {
             let since = Instant::now();
             plan.vm.seed = round;
-            match plan.one(contender, round) {
+            // An emulated machine may go down by no fault of whoever is measured in it: once more, and the page says so.
+            let mut tried = plan.one(contender, round);
+            if let Err(error) = &tried {
+                interrupt::check()?;
+                eprintln!("peers: round {round}, {} FAILED: {error:#}", contender.label);
+                table.failed(contender.label, round, error);
+                tried = plan.one(contender, round);
+            }
+            match tried {
                 Ok((run, settings)) => {
                     let figures: Vec<String> =
                         run.samples.iter().map(|(key, it)| format!("{key} {}", table::figure(*it))).collect();
-                    eprintln!(
-                        "peers: round {round}, {} ({}): {}",
-                        contender.label,
-                        in_words(since.elapsed()),
-                        figures.join(", ")
-                    );
+                    let took = in_words(since.elapsed());
+                    eprintln!("peers: round {round}, {} ({took}): {}", contender.label, figures.join(", "));
                     table.take(contender.name, run, settings);
                 }
-                Err(error) => {
-                    interrupt::check()?;
-                    eprintln!("peers: round {round}, {} FAILED: {error:#}", contender.label);
-                    table.failed(contender.label, round, &error);
-                }
+                Err(error) => bail!("{}, round {round}, twice: {error:#}", contender.label),
             }
             interrupt::check()?;
         }
@@ -226,9 +235,6 @@ pub fn run(args: &[String]) -> Result<()> {
     println!("{}", table.figures());
     if options.json {
         println!("{:#}", table.json(&plan.about(rounds))?);
-    }
-    if let Some(failure) = table.failures().first() {
-        bail!("the table is not whole: {failure}");
     }
     Ok(())
 }
@@ -335,6 +341,9 @@ impl Plan {
         let name = contender.name;
         let mut rig = Rig::set_up(&self.vm)?;
         fs::write(rig.share().join("peers.sh"), PEERS)?;
+        if let Some(config) = &self.config {
+            fs::write(rig.share().join("headpond.toml"), config)?;
+        }
         rig.drives[DISK].allocate()?;
         rig.boot()?;
         let before = clock(&mut rig)?;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,6 @@ pub struct Rig {
     initramfs: PathBuf,
     accel: String,
     clock: Clock,
-    in_real_time: bool,
     verbose: bool,
     /// The disk, the two SSDs, and the server's own disk; without the SSDs where these are files.
     pub drives: Vec<Drive>,
@@ -140,7 +139,6 @@ impl Rig {
             initramfs: vm.initramfs.clone(),
             accel: vm.accel.clone(),
             clock: vm.clock,
-            in_real_time: vm.in_real_time,
             verbose: vm.verbose,
             drives: Vec::new(),
             files: Vec::new(),
@@ -237,10 +235,8 @@ impl Rig {
         for entry in processes.filter_map(|it| fs::read_dir(format!("/proc/{it}/task")).ok()).flatten().flatten() {
             let thread = entry.file_name().to_str().and_then(|name| rustix::process::Pid::from_raw(name.parse().ok()?));
             // Without the right to it, things are as they are.
-            match thread {
-                Some(_) if !self.in_real_time => drop(rustix::process::setpriority_process(thread, nice)),
-                Some(thread) => set_real_time(thread, &entry.path(), nice == FIRST),
-                None => {}
+            if thread.is_some() {
+                let _ = rustix::process::setpriority_process(thread, nice);
             }
         }
     }
@@ -376,20 +372,6 @@ impl Rig {
         }
         figures
     }
-}
-
-/// Puts a thread before all that are not in real time, or back. The emulated processors never sleep while their guest is busy, so all
-/// others go before them.
-fn set_real_time(thread: rustix::process::Pid, task: &Path, first: bool) {
-    let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
-    let (policy, priority) = match (first, name.starts_with("CPU ")) {
-        (true, true) => ("--rr", "1"),
-        (true, false) => ("--rr", "2"),
-        (false, _) => ("--other", "0"),
-    };
-    let id = thread.as_raw_nonzero().to_string();
-    let mut command = Command::new("chrt");
-    let _ = command.args([policy, "--pid", priority, &id]).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 /// Makes a file of zeroes all of which are written: a first write to a place costs no more than a second one.

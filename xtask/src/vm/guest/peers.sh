@@ -162,6 +162,7 @@ writecache_settings() {
 headpond_modules() {
     module ublk_drv
     state_disk "$1"
+    [ ! -e /host/headpond.toml ] || cp /host/headpond.toml "$CONFIG"
 }
 
 headpond_up() {
@@ -185,6 +186,7 @@ headpond_clean() {
 
 headpond_settings() {
     echo "setting $(cat /run/serve.arguments)"
+    [ ! -e "$CONFIG" ] || sed 's/^/setting /' "$CONFIG"
 }
 
 # Whether what is waited for takes longer than it may.

@@ -53,12 +53,12 @@ impl Scale {
         hot: 256 << 20,
         past: 2 << 30,
         stream: 1 << 30,
-        fill: 25,
-        warm: 8,
-        ramp: 3,
-        seconds: 8,
-        past_seconds: (45, 15),
-        clean: 60,
+        fill: 15,
+        warm: 6,
+        ramp: 2,
+        seconds: 6,
+        past_seconds: (32, 10),
+        clean: 40,
     };
 
     /// Bytes of the disk.
@@ -104,7 +104,7 @@ pub const METRICS: [Metric; 12] = [
     rate("beside-reads-stream", "beside-reads", "stream read beside random reads: the stream", "MB/s"),
     rate("beside-reads-random", "beside-reads", "stream read beside random reads: these", "IOPS"),
     rate("past", "past", "random 4 KiB writes past the cache's size, steady", "IOPS"),
-    time("restart", "restart", "power cut under these, until a block is read and written"),
+    time("restart", "restart", "power cut under random writes: until a block is read and written"),
 ];
 
 /// The rows' names, in their order.

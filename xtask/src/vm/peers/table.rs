@@ -78,15 +78,10 @@ impl<'a> Table<'a> {
         self.settings.entry(contender).or_insert(settings);
     }
 
-    /// A contender that did not come to the end of a round: none of that round's figures count.
+    /// A contender that did not come to the end of a round: what it had measured does not count, and it is measured again.
     pub fn failed(&mut self, contender: &str, round: u64, error: &anyhow::Error) {
         let story = format!("{error:#}");
         self.failures.push(format!("{contender}, round {round}: {}", story.lines().next().unwrap_or_default()));
-    }
-
-    /// All that failed.
-    pub fn failures(&self) -> &[String] {
-        &self.failures
     }
 
     /// A contender's figure, if it takes part.
@@ -170,7 +165,7 @@ impl<'a> Table<'a> {
             }
         }
         for failure in &self.failures {
-            let _ = writeln!(text, "- Not in the table: {failure}.");
+            let _ = writeln!(text, "- Not counted, and done again: {failure}.");
         }
         text += "\n## The rows\n\n";
         let (ramp, seconds) = (scale.ramp, scale.seconds);
