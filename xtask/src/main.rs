@@ -27,6 +27,7 @@ cargo xtask hammer [--list] [..]        the daemon under fio, qemu-io, nbdcopy a
 cargo xtask day [--markdown FILE] [..]  an operator's day, from making a pool to taking it apart, under a checked load (as root)
 cargo xtask fuzz [--list] [..]          libFuzzer over media, sockets and clients; --stable does without a nightly compiler
 cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed, its power cut, its drives failing
+cargo xtask peers [--list] [--short]..  the kernel's own caches and Headpond on the same drives, in a virtual machine
 cargo xtask deb [--check] [..]          the Debian package; --check installs, upgrades and removes it in a folder (as root)
 cargo xtask capi                        the library for C, and its example compiled and run
 cargo xtask udev                        the rules of udev, over loop devices (as root); the guides' lines for /etc/fstab
@@ -52,6 +53,7 @@ fn run(args: &[String]) -> Result<()> {
         Some(("day", rest)) => day::run(rest),
         Some(("fuzz", rest)) => fuzz::run(rest),
         Some(("vm", rest)) => vm::run(rest),
+        Some(("peers", rest)) => vm::peers::run(rest),
         // What the rig runs in its guest.
         Some(("guest", rest)) => vm::load::run(rest),
         Some(("deb", rest)) => deb::make(rest),

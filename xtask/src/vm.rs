@@ -8,6 +8,7 @@ mod kernel;
 mod kills;
 pub mod load;
 mod machine;
+pub mod peers;
 mod planted;
 mod power;
 mod pull;
@@ -131,6 +132,10 @@ pub struct Context {
     kernel: PathBuf,
     initramfs: PathBuf,
     accel: String,
+    clock: machine::Clock,
+    sizes: rig::Sizes,
+    /// SSDs are files as fast as they may be, rather than modelled drives, which lose at a power cut what was not flushed.
+    throttled: bool,
     folder: PathBuf,
     rounds: u64,
     length: Duration,
@@ -286,6 +291,9 @@ pub fn run(args: &[String]) -> Result<()> {
         kernel,
         initramfs,
         accel: options.accel,
+        clock: machine::Clock::Device,
+        sizes: rig::SMALL,
+        throttled: false,
         folder: options.folder.canonicalize().with_context(|| format!("there is no folder {}", options.folder.display()))?,
         rounds: if options.short { options.rounds.min(3) } else { options.rounds },
         patient: options.short,

@@ -122,6 +122,15 @@ impl Drive {
         Ok(Drive { name, speed, socket: folder.join(format!("{name}.nbd")), back, server: None, pacer })
     }
 
+    /// Has its file's space set aside: none of it is a hole, which a file system would serve, and fill, at another speed.
+    pub fn allocate(&self) -> Result<()> {
+        let state = self.back.lock();
+        let file = state.cache.medium();
+        let allocate = |bytes| Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes)?);
+        let allocated: io::Result<()> = file.metadata().and_then(|meta| allocate(meta.len()));
+        allocated.with_context(|| format!("there is no space for drive {}", self.name))
+    }
+
     /// Its socket, which is there while the power is on.
     pub fn socket(&self) -> &Path {
         &self.socket

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -33,8 +34,52 @@ pub struct Parts<'a> {
     pub share: &'a Path,
     /// Names and NBD sockets of its drives.
     pub drives: Vec<(&'a str, &'a Path)>,
+    /// Names and files of those that are files as fast as they may be.
+    pub throttled: Vec<(&'a str, &'a Path)>,
     /// `tcg,thread=multi`, or what is faster here.
     pub accel: &'a str,
+    /// What its guest tells the time by.
+    pub clock: Clock,
+}
+
+/// How fast a file may be that is an SSD to the guest.
+pub struct Throttle {
+    /// Requests in a second.
+    pub iops: u64,
+    /// Bytes in a second.
+    pub bytes_per_s: u64,
+}
+
+/// As fast as the modelled SSDs. QEMU itself counts, which costs an emulated machine a fraction of what another process does.
+pub const THROTTLE: Throttle = Throttle { iops: 12_000, bytes_per_s: 500_000_000 };
+
+/// What a guest tells the time by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clock {
+    /// A device of the machine: right whatever else the computer does, and slow to read.
+    Device,
+    /// The processor's own counter, which goes at so many kHz and is this computer's, also under emulation. Programs read it
+    /// without a call of the kernel; with the other one whoever looks at the time often is slow for no reason of its own.
+    Counter(u64),
+}
+
+impl Clock {
+    /// The counter, at the rate that this computer's kernel tells.
+    pub fn counter() -> Result<Clock> {
+        let text = fs::read_to_string("/proc/cpuinfo")?;
+        let rate =
+            text.lines().find_map(|line| line.strip_prefix("cpu MHz")?.trim_start_matches([':', '\t', ' ']).parse::<f64>().ok());
+        let rate = rate.context("/proc/cpuinfo does not tell how fast the processor is")?;
+        Ok(Clock::Counter((rate * 1000.0).round() as u64))
+    }
+
+    fn arguments(self) -> String {
+        match self {
+            // On a busy machine an emulated processor cannot tell how fast its own counter goes: time from that would be wrong by far.
+            Clock::Device => "tsc=unstable clocksource=hpet".into(),
+            Clock::Counter(khz) => format!("tsc=reliable tsc_early_khz={khz} clocksource=tsc"),
+        }
+    }
 }
 
 /// A machine that runs. Dropped, it is killed.
@@ -54,14 +99,27 @@ impl Machine {
         listener.set_nonblocking(true)?;
         let log = File::options().create(true).append(true).open(parts.folder.join("qemu.log"))?;
         let mut command = Command::new(QEMU);
-        command.args(["-nodefaults", "-display", "none", "-no-reboot", "-smp", "2", "-m", "2048", "-cpu", "max"]);
+        // Its threads have names, by which those that are emulated processors are told from the others.
+        command.args([
+            "-name",
+            "rig,debug-threads=on",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-smp",
+            "2",
+            "-m",
+            "2048",
+            "-cpu",
+            "max",
+        ]);
         command.arg("-accel").arg(parts.accel);
         command.arg("-kernel").arg(parts.kernel).arg("-initrd").arg(parts.initramfs);
-        // On a busy machine an emulated processor cannot tell how fast its own counter goes: time from that would be wrong by far.
-        command.args([
-            "-append",
-            "console=ttyS0 loglevel=5 panic=-1 mitigations=off tsc=unstable clocksource=hpet nosoftlockup no_timer_check",
-        ]);
+        let clock = parts.clock.arguments();
+        command
+            .arg("-append")
+            .arg(format!("console=ttyS0 loglevel=5 panic=-1 mitigations=off {clock} nosoftlockup no_timer_check"));
         // Added to, as the console of the boot before says what it was doing when its power was cut.
         let console = parts.folder.join("console.log");
         command.arg("-chardev").arg(format!("file,id=console,path={},append=on", console.display()));
@@ -73,6 +131,15 @@ impl Machine {
         for (name, socket) in &parts.drives {
             let server = format!("server.type=unix,server.path={}", socket.display());
             command.arg("-blockdev").arg(format!("driver=nbd,node-name={name},export={name},discard=unmap,{server}"));
+            command.arg("-device").arg(device(name).to_string());
+        }
+        for (name, file) in &parts.throttled {
+            let Throttle { iops, bytes_per_s } = THROTTLE;
+            // In memory too where the kernel can.
+            let direct = if past_the_page_cache(file) { "on" } else { "off" };
+            command.arg("-object").arg(format!("throttle-group,id=group-{name},x-iops-total={iops},x-bps-total={bytes_per_s}"));
+            let file = format!("file.driver=file,file.filename={},file.aio=io_uring,file.cache.direct={direct}", file.display());
+            command.arg("-blockdev").arg(format!("driver=throttle,node-name={name},throttle-group=group-{name},{file}"));
             command.arg("-device").arg(device(name).to_string());
         }
         let control = parts.folder.join("qmp");
@@ -178,6 +245,12 @@ fn device(name: &str) -> Value {
         "driver": "virtio-blk-pci", "id": format!("the-{name}"), "drive": name, "serial": name,
         "write-cache": "on", "werror": "report", "rerror": "report",
     })
+}
+
+/// Whether a file can be read past the page cache.
+fn past_the_page_cache(file: &Path) -> bool {
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(file).is_ok()
 }
 
 /// A child until it is somebody's.

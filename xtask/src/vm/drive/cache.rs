@@ -101,6 +101,11 @@ impl<M: Medium> Cache<M> {
         Cache { medium, pending, first: 0, newest, bytes: 0, limits: (bytes, changes) }
     }
 
+    /// Where flushed data is.
+    pub fn medium(&self) -> &M {
+        &self.medium
+    }
+
     /// What the range reads as while the power is on.
     pub fn read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         let mut buf = vec![0; len as usize];

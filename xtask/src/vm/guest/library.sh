@@ -11,7 +11,7 @@ NAME=rig
 fail() {
     echo "::fail $*"
     echo "--- the daemon's last words:"
-    tail -n 15 /host/daemon.log 2>/dev/null
+    tail -n 15 /host/daemon.log 2>/dev/null || :
     echo "--- the kernel's:"
     dmesg | tail -n 15
     exit 1
