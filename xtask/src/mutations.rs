@@ -61,6 +61,16 @@ pub const MISTAKES: &[Mistake] = &[
         ],
     },
     Mistake {
+        name: "a twin taken from a segment that was opened since",
+        story: "The number of one that was closed when the checkpoint began is another's, which loses a copy that a start needs: with the other \
+                one's device its newer data goes, and what it superseded is back.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "        let s = segments.get(*n).filter(|s| s.generation <= generation)?;\n",
+            new: "        let s = segments.get(*n)?;\n",
+        }],
+    },
+    Mistake {
         name: "a checkpoint that flushes those alone that hold it",
         story: "The image names what is on a member that is about to leave, and holds no page of it: the power takes that.",
         edits: &[Edit {

@@ -186,7 +186,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         let copies = s.places().count();
         s.dirty == 0 || copies == 0 || copies >= usize::from(core.pool.borrow().copies)
     });
-    let twins = twins_to_release(core, &closed);
+    let twins = twins_to_release(core, &closed, generation);
     let table = segment_table(core, generation, begun, &positions, &twins);
     core.mark_if(!twins.is_empty(), Mark::TwinReleased);
     core.mark_if(
@@ -249,10 +249,11 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
 /// The copies that this checkpoint lets go: of each segment that was closed when it began and is wholly clean, one of
 /// two. In the table the segment is a single one; in memory it becomes one when the table is durable, since until then
 /// recovery would replay it from both, over what it superseded (H18, R12).
-fn twins_to_release<B: Buf>(core: &Core<B>, closed: &[u32]) -> BTreeMap<u32, Place> {
+fn twins_to_release<B: Buf>(core: &Core<B>, closed: &[u32], generation: u64) -> BTreeMap<u32, Place> {
     let segments = core.segments.borrow();
     let twin = |n: &u32| {
-        let s = segments.get(*n)?;
+        // The number may be another segment's by now, which was opened since: that one is replayed from both.
+        let s = segments.get(*n).filter(|s| s.generation <= generation)?;
         let clean = s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0 && s.live > 0;
         let gone = match s.places().count() {
             2 => s.copies[1 - (*n as usize & 1)],
