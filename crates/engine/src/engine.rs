@@ -755,8 +755,12 @@ async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), Co
     let ours = || core.volume(v.number).is_some_and(|w| Rc::ptr_eq(&w, v));
     // Copies of what is dirty may be being mended.
     nothing_under_way(core, v).await;
-    if v.serving.get() || !ours() {
+    // One that is being detached is not served either, and what it has is on its way to its disk.
+    if v.there.get() && !v.refused.get() {
         return Err(CommandError::Served);
+    }
+    if !ours() {
+        return Err(CommandError::NoSuchVolume);
     }
     core.mark(Mark::Abandoned);
     forget_all(core, v);

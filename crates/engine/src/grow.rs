@@ -73,12 +73,15 @@ async fn widen<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, sectors: u64) -> R
 /// them, where these are free; else others than it has. `None` if there is no room.
 pub(crate) fn pages<B: Buf>(core: &Core<B>, sectors: u64, of: Option<&Volume<B>>) -> Option<Span> {
     let all = core.pool.borrow().members.first().map_or(0, |m| m.layout.intent_pages);
+    if sectors > MAX_SECTORS {
+        return None;
+    }
     let count = pages_for(sectors);
     let own = of.map(|v| v.intent.named());
     if own.is_some_and(|own| count <= own.count) {
         return own;
     }
-    if sectors > MAX_SECTORS || count > all {
+    if count > all {
         return None;
     }
     let mut taken: Vec<Span> = core.volumes.borrow().values().flat_map(|v| v.intent.taken()).collect();

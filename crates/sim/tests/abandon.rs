@@ -1,7 +1,7 @@
 //! A volume that is not served is let go of, with all that the cache still has of it: nothing of it is written to its disk,
 //! nothing of it comes back in the volume that has its number next, and whatever fails meanwhile, it is there or it is gone.
 
-use headpond_engine::{Command, CommandError, Device};
+use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::oracle::Oracle;
 use headpond_sim::scene::{Scene, Stage};
 
@@ -60,6 +60,17 @@ fn one_that_is_served_is_not_thrown_away() {
     s.write(0, 8);
     let id = s.world.command(Command::Abandon { volume: 0 });
     assert_eq!(s.end_of(id), Err(CommandError::Served));
+    // Nor one that is being detached, which is served no more.
+    s.hold_back(|device, op| device == Device::Backing(0) && matches!(op, DeviceOp::Write { .. }));
+    let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+    s.until_held();
+    let id = s.world.command(Command::Abandon { volume: 0 });
+    assert_eq!(s.end_of(id), Err(CommandError::Served));
+    s.let_go();
+    s.ends_well(detach);
+    s.world.check_disk(0);
+    s.check();
+    s.obey(Command::Attach(s.stage.volume(0)));
     let id = s.world.command(Command::Abandon { volume: 7 });
     assert_eq!(s.end_of(id), Err(CommandError::NoSuchVolume));
     s.read_all();
