@@ -35,6 +35,11 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "a member in sync while the epoch before it is still being written",
+        story: "A superblock is on its way, and the new member's epoch waits for it. It counts as in sync meanwhile: what is acknowledged should be on it, and cannot.",
+        edits: &[Edit { file: "membership.rs", old: "failing == 0 && !core.superblock_busy.get() {", new: "failing == 0 {" }],
+    },
+    Mistake {
         name: "a new member's one superblock written over",
         story: "It gets one superblock with its epoch, and the next one is written into the same slot when the power goes: it has none.",
         edits: &[Edit {

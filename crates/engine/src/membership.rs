@@ -232,9 +232,14 @@ pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8]) {
 pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) -> bool {
     loop {
         core.wait_settled().await;
-        // What failed meanwhile has to leave first.
-        if core.pool.borrow().failing == 0 {
+        let wait = core.superblock_free.wait();
+        // What failed meanwhile has to leave first; and it is in sync in its own epoch, not while the one before is still being
+        // written down: what is acknowledged then has its copies on the others.
+        if core.pool.borrow().failing == 0 && !core.superblock_busy.get() {
             break;
+        }
+        if core.superblock_busy.get() {
+            wait.await;
         }
     }
     let before: Vec<u8> = {

@@ -52,6 +52,8 @@ struct Asked {
     at: u64,
     /// The epoch in which it was submitted.
     epoch: u64,
+    /// Dirty data lacked a copy then.
+    lacking: bool,
 }
 
 enum AskedKind {
@@ -308,8 +310,9 @@ impl World {
             now
         });
         self.say(|| format!("request {id}: {}", in_words(&request)));
-        let epoch = self.epoch();
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, epoch });
+        let status = self.engine.as_ref().filter(|_| self.count_copies).map(Engine::status);
+        let (epoch, lacking) = status.map_or((0, false), |s| (s.epoch, s.lacking_copies > 0));
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, epoch, lacking });
         if let Some(e) = &self.engine {
             e.request(volume, RequestId(id), request);
         }
@@ -665,15 +668,17 @@ impl World {
                 if let Some(r) = record.filter(|_| ok && self.count_copies) {
                     // One that a member left under, or joined, may rest on the other copy, as what was acknowledged just
                     // before.
-                    let earlier = self.epoch() > a.epoch;
-                    self.copies_of(a.volume, r.sector, r.sectors, *durable, earlier);
+                    let rests = self.epoch() > a.epoch;
+                    self.copies_of(a.volume, r.sector, r.sectors, *durable, rests);
                 }
             }
             (AskedKind::Flush, Ok(_)) => {
                 let covered = self.oracles.get_mut(&a.volume).map(|o| o.flushed(a.submitted)).unwrap_or_default();
+                // What lacked a copy when it was asked for may have been copied since: that copy is for the next one.
+                let rests = a.lacking || self.epoch() > a.epoch || self.lacks_copies();
                 if self.count_copies {
                     for (sector, sectors) in covered {
-                        self.copies_of(a.volume, sector, sectors, true, true);
+                        self.copies_of(a.volume, sector, sectors, true, rests);
                     }
                 }
             }

@@ -58,17 +58,22 @@ impl World {
         }
     }
 
-    /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be.
-    pub(super) fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, earlier: bool) {
+    /// Whether what was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
+    pub(super) fn lacks_copies(&self) -> bool {
+        let status = self.engine.as_ref().map(headpond_engine::Engine::status);
+        status.is_some_and(|s| s.lacking_copies > 0 || s.members.iter().any(|m| !m.in_sync))
+    }
+
+    /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be;
+    /// on one of them, where it `rests` on that alone until it is copied again.
+    pub(super) fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, rests: bool) {
         let Some(engine) = &self.engine else { return };
         let status = engine.status();
         // A member that died this moment does not count, whether or not the engine has noticed.
         let alive = |m: u8| self.devices.get(&Device::Member(m)).is_some_and(|d| !d.dead);
         let in_sync = status.members.iter().filter(|m| m.in_sync && alive(m.number)).count();
         let unnoticed = status.members.iter().any(|m| m.in_sync && !alive(m.number));
-        // What was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
-        let lost = unnoticed || earlier && (in_sync < status.members.len() || status.lacking_copies > 0);
-        let need = if lost { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
+        let need = if unnoticed || rests { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
         // A few sectors of each write: a count of all would cost more than it finds.
         for s in [sector, sector + sectors / 2, sector + sectors - 1] {
             let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
