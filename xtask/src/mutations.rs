@@ -342,6 +342,6 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "pages given away that are still being written",
         story: "A bit of a volume is being cleared when it is detached; another one grows into its pages, and both write there.",
-        edits: &[Edit { file: "engine.rs", old: "    v.intent.end().await;\n", new: "" }],
+        edits: &[Edit { file: "volumes.rs", old: "    v.intent.end().await;\n", new: "" }],
     },
 ];

@@ -392,9 +392,9 @@ impl fmt::Display for CommandError {
             CommandError::NotServed => {
                 f.write_str("The volume is not being served, so this cannot be done to it now. `headpond status` says why.")
             }
-            CommandError::Served => {
-                f.write_str("The volume is being served. Nothing was changed. Detach it without throwing anything away.")
-            }
+            CommandError::Served => f.write_str(
+                "The volume is being served. Nothing was changed. Detach it without throwing anything away. If its disk is gone for good, take the disk out and restart first.",
+            ),
             CommandError::DiskThere => f.write_str(
                 "The backing device of this volume is there already. Nothing was changed. `headpond status` says how the volume stands.",
             ),
@@ -407,7 +407,7 @@ impl fmt::Display for CommandError {
                 f.write_str("The volume is being grown already. Nothing was changed. Wait for its end; `headpond status` shows the size.")
             }
             CommandError::Refused => f.write_str(
-                "The volume is refused: its disk was changed without the cache, or dirty data of it may be missing. Nothing was overwritten. Bring back the cache devices and the disk that belong together, and restart.",
+                "The volume is refused: its disk was changed without the cache, or dirty data of it may be missing. Nothing was overwritten. Bring back the cache devices and the disk that belong together, and restart. If they are gone for good: `headpond detach --throw-away` lets go of the volume, and of what is dirty on it; before that, with the daemon stopped, `headpond writeback --without-missing` can put what is left onto the disk.",
             ),
             CommandError::Cancelled => f.write_str("Cancelled. What was done so far is safe and stays; start it again to go on."),
             CommandError::Disk => f.write_str(

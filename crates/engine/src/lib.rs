@@ -28,6 +28,7 @@ mod read;
 mod recovery;
 mod scrub;
 mod space;
+mod volumes;
 mod write;
 
 pub mod create;

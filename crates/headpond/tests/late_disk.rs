@@ -126,3 +126,33 @@ fn a_disk_that_was_changed_while_it_was_away_is_refused_when_it_comes() {
         assert_eq!(nbd.read(place(number), 4096).unwrap(), block(number), "block {number}");
     }
 }
+
+/// A volume is thrown away while its disk is looked for, and another one has its number when that disk comes after all.
+#[test]
+fn a_disk_that_comes_when_its_volume_is_gone_is_let_alone() {
+    let yard = Yard::new();
+    left_dirty(&yard);
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    let daemon = serve(&yard);
+    yard.run(&["detach", "v", "--throw-away"]).told(&["taken off the pool", "thrown away"]);
+    yard.file("new", 16 * MIB);
+    yard.run(&["attach", "w", "new"]).good();
+    let old = Contents::of(&[&yard.path("away")]);
+    fs::rename(yard.path("away"), yard.path("disk")).unwrap();
+    // Disks are looked for every three seconds.
+    std::thread::sleep(Duration::from_secs(8));
+    let mut nbd = yard.nbd("w");
+    for number in 0..BLOCKS {
+        nbd.write(place(number), &block(number), false).unwrap();
+    }
+    nbd.flush().unwrap();
+    drop(nbd);
+    yard.run(&["detach", "w"]).good();
+    daemon.stop();
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    old.unchanged();
+    let bytes = fs::read(yard.path("new")).unwrap();
+    for number in 0..BLOCKS {
+        assert_eq!(bytes[place(number) as usize..][..4096], block(number), "block {number} of the disk");
+    }
+}

@@ -271,7 +271,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "another disk overlooked",
         story: "Clean data is not what the disk has there: it is another one, and dirty data is put onto it.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "volumes.rs",
             old: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(true);",
             new: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(false);",
         }],

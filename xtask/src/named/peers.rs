@@ -150,7 +150,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a mode entered while a write is on its way into the log",
         story: "The map holds nothing dirty, and the switch is done; a write that was under way becomes dirty after it, and the disk lacks it.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "volumes.rs",
             old: "        if v.map.borrow().dirty_blocks() == 0 && v.pending.borrow().is_empty() {",
             new: "        if v.map.borrow().dirty_blocks() == 0 {",
         }],
@@ -214,7 +214,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a disk that is another one taken for its own",
         story: "Clean copies and the disk differ, so somebody has written to it; the volume is served, and its dirty data put over that.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "volumes.rs",
             old: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(true);",
             new: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(false);",
         }],
@@ -241,7 +241,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "an attach over a log that still has the number's old records",
         story: "A volume is detached, and another one gets its number before a checkpoint: after a crash the first one's records are replayed into it.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "volumes.rs",
             old: "    // Records of a volume that had this number before must not be replayed into this one.\n    checkpoint_now(core).await?;\n",
             new: "",
         }],
@@ -250,7 +250,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "waiting for a disk that does not come back",
         story: "The disk takes nothing, and whoever asked for the volume to be clean waits until it does.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "volumes.rs",
             old: "filter(|s| s.rounds >= 3 && core.now()",
             new: "filter(|s| false && s.rounds >= 3 && core.now()",
         }],

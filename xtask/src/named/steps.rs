@@ -251,7 +251,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a detach that does not wait for requests",
         story: "The volume is gone and the disk somebody else's, and a write of ours lands on it.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "volumes.rs",
             old: "        if v.requests.get() == 0 {\n            break;",
             new: "        if true {\n            break;",
         }],
@@ -282,13 +282,13 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "clean data kept of a disk that is another one",
         story: "Nothing is dirty, so the volume is served; what was read from the other disk is shown.",
-        edits: &[Edit { file: "engine.rs", old: "    } else {\n        drop_clean(core, v);\n    }\n", new: "    }\n" }],
+        edits: &[Edit { file: "volumes.rs", old: "    } else {\n        drop_clean(core, v);\n    }\n", new: "    }\n" }],
     },
     Mistake {
         name: "clean data kept when the cache is switched off",
         story: "It is out of date as soon as somebody takes the cache devices away and writes.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "volumes.rs",
             old: "    if mode == Mode::PassThrough {\n        drop_clean(core, v);\n    }\n",
             new: "",
         }],

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use headpond_engine::Status;
 use headpond_engine::io::{Command, CommandError, Device};
 use headpond_format::VolumeEntry;
 
@@ -95,7 +96,8 @@ impl Sight {
 }
 
 impl Shared {
-    /// Whether a volume need not be looked for any more: its disk is there, and the volume is served, or refused by the engine.
+    /// Whether a volume need not be looked for any more: its disk is there, and the volume is served, or refused by the engine;
+    /// or there is no such volume any more.
     /// The wait for the engine's word is cut short when the daemon ends.
     fn look_for(&self, missing: &mut Missing, ended: &Receiver<()>) -> bool {
         let Missing { volume, spec, not } = missing;
@@ -107,6 +109,11 @@ impl Shared {
             return false;
         }
         let _changing = lock(&self.changing);
+        // It may have been thrown away meanwhile; its number may be another volume's, whose disk is not to be replaced.
+        let still = |status: &Status| status.volumes.iter().any(|it| it.number == volume.number && it.id == volume.id);
+        if !self.handle.status().as_ref().is_some_and(still) {
+            return true;
+        }
         let backing = match open_disk(volume, spec, Duration::ZERO) {
             Ok(backing) => backing,
             Err(error) => {

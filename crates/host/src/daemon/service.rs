@@ -309,6 +309,7 @@ impl Shared {
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
     ) -> Result<(), Fault> {
+        let switches = if let Command::SetMode { mode, .. } = &command { Some(mode.name()) } else { None };
         let running = self.handle.begin(command);
         self.set_running(volume.number, Some(&running))?;
         let begun = Instant::now();
@@ -338,12 +339,21 @@ impl Shared {
         let _ = self.set_running(volume.number, None);
         match (result, over, deadline_seconds) {
             (Err(CommandError::Cancelled), Some((bytes, seconds)), Some(deadline)) => {
-                let more = seconds.map_or("an unknown time".into(), |seconds| format!("about {seconds} seconds"));
-                Err(Fault::failed(format!(
-                    "Volume {}: the {deadline} seconds were over with {bytes} bytes not on the disk yet; at the rate so far they would have taken \
-                     {more} more. Nothing is lost, and the volume is served on. Give it more time, or write less to it meanwhile.",
-                    volume.name
-                )))
+                let (name, more) =
+                    (&volume.name, seconds.map_or("an unknown time".into(), |seconds| format!("about {seconds} s")));
+                Err(Fault::failed(match switches {
+                    // The switch itself comes before what is dirty is waited for.
+                    Some(mode) => format!(
+                        "Volume {name}: it is in mode {mode} now, and new writes follow it; but the {deadline} s given were over with {bytes} bytes of \
+                         earlier ones not on the disk yet. At the rate so far they would have taken {more} more. Nothing is lost: the cache keeps \
+                         them, and writes them down while clients leave the disk idle. Wait for the rest with `headpond flush {name}`, and keep \
+                         the cache devices until then."
+                    ),
+                    None => format!(
+                        "Volume {name}: the {deadline} s given were over with {bytes} bytes not on the disk yet. At the rate so far they would have \
+                         taken {more} more. Nothing is lost, and the volume is served on. Give it more time, or write less to it meanwhile."
+                    ),
+                }))
             }
             (result, ..) => result.map_err(|error| failed(volume, &error)),
         }

@@ -90,7 +90,11 @@ pub(super) fn of_refused_disk(volume: &str, backing: &Spec) -> News {
         "The backing device of volume {volume}, {backing}, has come; the volume is refused: the disk was changed without the cache, \
          or dirty data may be missing."
     );
-    let next = "Bring back the cache devices and the disk that belong together, and restart. Nothing was overwritten.";
+    let next = format!(
+        "Bring back the cache devices and the disk that belong together, and restart. Nothing was overwritten. If they are gone for good: \
+         `headpond detach --throw-away {volume}` lets go of the volume, and of what is dirty on it; before that, with the daemon stopped, \
+         `headpond writeback --without-missing` can put what is left onto the disk."
+    );
     tell(Level::Error, "volume-refused", what, next)
 }
 

@@ -1,0 +1,322 @@
+//! What becomes of a volume: it is attached, switched between modes, made clean, detached, or let go of with all that is
+//! dirty on it.
+//!
+//! A volume is there when a superblock that says so is durable, and gone when one without it is. Whatever could be taken
+//! for its data, or for another one's, has to be out of the way on the right side of that.
+
+use crate::core::{Core, Volume};
+use crate::destage::{self, Obstacle};
+use crate::engine::{Cancel, checkpoint_now};
+use crate::exec::Signal;
+use crate::flush::Flusher;
+use crate::intent::Intent;
+use crate::io::{BLOCK_SECTORS, Buf, CommandError, Device, NewVolume};
+use crate::log::Log;
+use crate::map::{Map, mask};
+use crate::marks::Mark;
+use crate::ranges::RangeLocks;
+use crate::{grow, recovery};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use headpond_format::{Class, IntentPage, MAX_VOLUMES, Mode, VolumeEntry};
+
+/// Blocks of each volume compared with its disk at a start.
+const SAMPLES: usize = 32;
+/// Who waits for a volume to be clean is told that it will not be when nothing has become clean for this long, though it
+/// was tried.
+const STUCK_NS: u64 = 10_000_000_000;
+
+/// A volume as a superblock tells of it, which is not served yet.
+pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPage, bool)>) -> Rc<Volume<B>> {
+    let exec = &core.exec;
+    let shift = (8 - u64::from(e.phase)) % 8;
+    Rc::new(Volume {
+        number: e.number,
+        id: e.id,
+        name: e.name,
+        sectors: Cell::new(e.sectors),
+        open: Cell::new(e.sectors),
+        growing: Cell::new(false),
+        shift,
+        phase: e.phase,
+        backing: e.backing,
+        mode: Cell::new(e.mode),
+        wanted_clean: Cell::new(0),
+        serving: Cell::new(false),
+        there: Cell::new(false),
+        refused: Cell::new(false),
+        map: RefCell::new(Map::default()),
+        pending: RefCell::default(),
+        pending_changed: Signal::new(exec),
+        writing: RefCell::default(),
+        fills: RefCell::default(),
+        disk: RangeLocks::new(exec),
+        disk_flusher: Flusher::new(exec, Device::Backing(e.number)),
+        intent: Intent::new(Signal::new(exec), e.number, e.intent_first, pages),
+        dirty_log: Log::new(Class::Mirrored),
+        clean_log: Log::new(Class::Single),
+        reads: RefCell::default(),
+        writes: RefCell::default(),
+        flushes_seen: Cell::new(0),
+        disk_in_use: Cell::new(0),
+        disk_last_used: Cell::new(core.now()),
+        requests: Cell::new(0),
+        requests_changed: Signal::new(exec),
+        sweep_at: Cell::new(0),
+        destage_failures: Cell::new(0),
+        stuck: Cell::new(None),
+        destaging: Cell::new(false),
+        reached: Cell::default(),
+        window: Cell::default(),
+        turns: Cell::default(),
+        waiting: Cell::default(),
+        direct: Cell::default(),
+        direct_writes: Cell::default(),
+        sweeping: Cell::default(),
+        chunks: RefCell::default(),
+        read_route: RefCell::default(),
+        write_route: RefCell::default(),
+        hitting: Cell::new(0),
+        absorbing: Cell::new(0),
+        losses: Cell::new(0),
+        losses_told: Cell::new(0),
+        work: Signal::new(exec),
+        pins: RefCell::default(),
+        pins_changed: Cell::new(0),
+        pins_at: Cell::new(0),
+        preload: Cell::default(),
+        stats: RefCell::default(),
+    })
+}
+
+pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
+    v.serving.set(true);
+    core.exec.spawn(destage::run(core.clone(), v));
+}
+
+/// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
+pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+    if recovery::disk_matches(core, v, SAMPLES).await != Some(false) {
+        return;
+    }
+    core.mark(Mark::DiskIsAnother);
+    if v.map.borrow().dirty_blocks() > 0 {
+        v.refused.set(true);
+    } else {
+        drop_clean(core, v);
+    }
+}
+
+/// The disk of a volume has come that was not there at the start. Nothing was read from it or written to it meanwhile, and
+/// no request was answered: what was to be done then is done now.
+pub(crate) async fn backing_came<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) -> Result<(), CommandError> {
+    if v.there.replace(true) {
+        return Err(CommandError::DiskThere);
+    }
+    compare_disk(core, &v).await;
+    if v.refused.get() {
+        return Err(CommandError::Refused);
+    }
+    if core.stopping.get() {
+        return Err(CommandError::Cancelled);
+    }
+    begin_to_serve(core, v);
+    core.want_checkpoint();
+    Ok(())
+}
+
+pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), CommandError> {
+    if core.volumes.borrow().values().any(|v| v.name == new.name) {
+        return Err(CommandError::NameTaken);
+    }
+    if core.volumes.borrow().values().any(|v| v.backing == new.backing && !new.backing.is_empty()) {
+        return Err(CommandError::BackingTaken);
+    }
+    if core.volumes.borrow().contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
+        return Err(CommandError::TooManyVolumes);
+    }
+    let span = grow::pages(core, new.sectors, None).ok_or(CommandError::TooLarge)?;
+    let _promised = grow::Promise::new(core, span);
+    // Records of a volume that had this number before must not be replayed into this one.
+    checkpoint_now(core).await?;
+    let sequence = core.next_version();
+    let pages = (span.first..span.end()).map(|p| (IntentPage { sequence, ..IntentPage::empty(p, new.number) }, true)).collect();
+    let entry = VolumeEntry {
+        number: new.number,
+        id: new.id,
+        name: new.name,
+        sectors: new.sectors,
+        phase: new.phase,
+        mode: new.mode,
+        intent_first: span.first,
+        intent_pages: span.count,
+        backing: new.backing,
+    };
+    let volume = build(core, entry, pages);
+    volume.intent.rewrite(core, &volume).await;
+    core.volumes.borrow_mut().insert(volume.number, volume.clone());
+    if !core.write_superblock().await {
+        core.volumes.borrow_mut().remove(&volume.number);
+        return Err(CommandError::NoMembers);
+    }
+    volume.there.set(true);
+    begin_to_serve(core, volume);
+    Ok(())
+}
+
+/// Waits until nothing on the volume is dirty, or until it has shown that this will not be: nobody waits for ever.
+pub(crate) async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) -> Result<(), CommandError> {
+    v.wanted_clean.set(v.wanted_clean.get() + 1);
+    v.work.notify();
+    // What went wrong before somebody waited may have been mended.
+    v.stuck.set(None);
+    let result = loop {
+        if v.map.borrow().dirty_blocks() == 0 && v.pending.borrow().is_empty() {
+            break Ok(());
+        }
+        if cancel.wanted() {
+            break Err(CommandError::Cancelled);
+        }
+        if let Some(stuck) = v.stuck.get().filter(|s| s.rounds >= 3 && core.now().saturating_sub(s.since) >= STUCK_NS) {
+            break Err(match stuck.why {
+                Obstacle::Disk => CommandError::Disk,
+                Obstacle::Members => CommandError::NoMembers,
+                Obstacle::Lost => CommandError::Lost { blocks: v.map.borrow().dirty_blocks() },
+            });
+        }
+        v.work.wait_until(core.now() + 20_000_000).await;
+    };
+    v.wanted_clean.set(v.wanted_clean.get() - 1);
+    result
+}
+
+pub(crate) async fn set_mode<B: Buf>(
+    core: &Rc<Core<B>>,
+    v: &Rc<Volume<B>>,
+    mode: Mode,
+    cancel: &Cancel,
+) -> Result<(), CommandError> {
+    let old = v.mode.replace(mode);
+    if !core.write_superblock().await {
+        v.mode.set(old);
+        return Err(CommandError::NoMembers);
+    }
+    if mode != Mode::WriteBack {
+        clean(core, v, cancel).await?;
+    }
+    if mode == Mode::PassThrough {
+        drop_clean(core, v);
+    }
+    Ok(())
+}
+
+/// Lets go of everything clean.
+pub(crate) fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+    v.spoil(&(0..u64::MAX));
+    let mut blocks = Vec::new();
+    v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
+        if !p.dirty() {
+            blocks.push(b);
+        }
+    });
+    blocks.dedup();
+    let mut map = v.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for b in blocks {
+        map.drop_clean(&mut segments, b, |_| true);
+    }
+    segments.settle();
+}
+
+pub(crate) async fn detach<B: Buf>(
+    core: &Rc<Core<B>>,
+    v: &Rc<Volume<B>>,
+    give_up_lost: bool,
+    cancel: &Cancel,
+) -> Result<(), CommandError> {
+    if v.refused.get() || !v.serving.get() {
+        return Err(CommandError::NotServed);
+    }
+    let lost = match set_mode(core, v, Mode::PassThrough, cancel).await {
+        Err(CommandError::Lost { .. }) if give_up_lost => true,
+        result => result.map(|()| false)?,
+    };
+    v.serving.set(false);
+    loop {
+        let wait = v.requests_changed.wait();
+        if v.requests.get() == 0 {
+            break;
+        }
+        wait.await;
+    }
+    // A write that came by after the volume was clean went past the cache; nothing is dirty again.
+    let cleaned = if lost { Ok(()) } else { clean(core, v, cancel).await };
+    if cleaned.is_err() || v.disk_flusher.flush().await.is_err() {
+        v.serving.set(true);
+        return cleaned.and(Err(CommandError::Disk));
+    }
+    nothing_under_way(core, v).await;
+    drop_clean(core, v);
+    if lost {
+        forget_all(core, v);
+    }
+    take_off(core, v).await.inspect_err(|_| v.serving.set(true))?;
+    checkpoint_now(core).await
+}
+
+/// Lets go of a volume that is not served, with all that the cache has of it. Nothing is written to its disk.
+pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), CommandError> {
+    let ours = || core.volume(v.number).is_some_and(|w| Rc::ptr_eq(&w, v));
+    // Copies of what is dirty may be being mended.
+    nothing_under_way(core, v).await;
+    // One that is being detached is not served either, and what it has is on its way to its disk.
+    if v.there.get() && !v.refused.get() {
+        return Err(CommandError::Served);
+    }
+    if !ours() {
+        return Err(CommandError::NoSuchVolume);
+    }
+    core.mark(Mark::Abandoned);
+    forget_all(core, v);
+    take_off(core, v).await?;
+    checkpoint_now(core).await
+}
+
+/// Gives up all there is of a volume, dirty or not. Nobody reads it any more, and soon there is none: nothing has to be
+/// written down.
+fn forget_all<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+    let mut blocks = Vec::new();
+    v.map.borrow().each_in(0..u64::MAX >> 8, |b, _| blocks.push(b));
+    let mut map = v.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for b in blocks {
+        map.forget(&mut segments, b, mask(0, BLOCK_SECTORS as u8), u64::MAX);
+    }
+    segments.settle();
+}
+
+/// Waits until nothing of a volume is on its way into the log or the map.
+async fn nothing_under_way<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+    while !v.fills.borrow().is_empty() || !v.pending.borrow().is_empty() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
+        core.exec.sleep(1_000_000).await;
+    }
+}
+
+/// Takes a volume of which nothing is cached off the pool.
+async fn take_off<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), CommandError> {
+    v.dirty_log.seal(core);
+    v.clean_log.seal(core);
+    core.segments.borrow_mut().settle();
+    // Its pages are nobody else's before no superblock names them, and nothing is being written there.
+    let _kept: Vec<_> = v.intent.taken().map(|span| grow::Promise::new(core, span)).collect();
+    core.volumes.borrow_mut().remove(&v.number);
+    core.pinned.set(core.pinned.get() - v.pins.borrow().blocks());
+    if !core.write_superblock().await {
+        core.pinned.set(core.pinned.get() + v.pins.borrow().blocks());
+        core.volumes.borrow_mut().insert(v.number, v.clone());
+        return Err(CommandError::NoMembers);
+    }
+    v.intent.end().await;
+    Ok(())
+}
