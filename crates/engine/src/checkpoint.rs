@@ -153,7 +153,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     // there is not asked: that it does not answer would be taken for such a failure when it comes.
     let mut cleared = Vec::new();
     for (v, regions) in clearable {
-        if !regions.is_empty() && v.there.get() && v.disk_flusher.flush_since(0).await.is_ok() {
+        if !regions.is_empty() && (!v.has_disk() || v.there.get() && v.disk_flusher.flush_since(0).await.is_ok()) {
             cleared.push((v, regions));
         } else {
             core.mark_if(!regions.is_empty(), Mark::IntentKept);

@@ -163,6 +163,10 @@ pub(crate) struct Volume<B: Buf> {
     pub write_route: RefCell<Route>,
     pub hitting: Cell<u32>,
     pub absorbing: Cell<u32>,
+    /// No superblock names it any more.
+    pub leaving: Cell<bool>,
+    /// Something that was appended may be in the log or not, and was never acknowledged.
+    pub uncertain: Cell<bool>,
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,
@@ -356,11 +360,12 @@ impl<B: Buf> Core<B> {
         let sectors = self.sets_for_dirty(&segments, &pool) * u64::from(pool.segment_sectors());
         (segments.dirty_sectors * 100 / sectors.max(1)).min(200) as u32
     }
-    /// Segments, each with its copies, that may hold dirty data: a share of those that what is pinned leaves.
+    /// Segments, each with its copies, that may hold dirty data: a share of those that what is pinned leaves, and what has no disk.
     fn sets_for_dirty(&self, segments: &Segments, pool: &Pool) -> u64 {
         let copies = pool.copies_now();
         let pinned = (self.pinned.get() * BLOCK_SECTORS).div_ceil(u64::from(pool.segment_sectors()).max(1));
-        let left = u64::from(segments.total_sets(copies)).saturating_sub(pinned.div_ceil(copies.max(1) as u64));
+        let taken = pinned.div_ceil(copies.max(1) as u64) + self.set_aside(pool);
+        let left = u64::from(segments.total_sets(copies)).saturating_sub(taken);
         left * u64::from(self.settings.dirty_percent) / 100
     }
     /// Blocks that are pinned, on all volumes.

@@ -354,8 +354,8 @@ async fn start<B: Buf>(
         let uncertain = lost_copies && v.intent.any(Bit::Dirty);
         core.mark_if(uncertain, Mark::UncertainVolume);
         v.refused.set(uncertain);
-        v.there.set(backings.contains(&v.number));
-        if v.there.get() {
+        v.there.set(!v.has_disk() || backings.contains(&v.number));
+        if v.there.get() && v.has_disk() {
             volumes::compare_disk(core, &v).await;
         }
         if v.mode.get() == Mode::PassThrough {
@@ -448,6 +448,7 @@ impl Cancel {
 
 async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> Result<(), CommandError> {
     let find = |n: u16| core.volume(n).ok_or(CommandError::NoSuchVolume);
+    let with_disk = |n: u16| find(n).and_then(|v| if v.has_disk() { Ok(v) } else { Err(CommandError::NoDisk) });
     match command {
         Command::Attach(new) => volumes::attach(core, new).await,
         Command::BackingCame { volume } => volumes::backing_came(core, find(volume)?).await,
@@ -466,9 +467,9 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         Command::AddMember { member, id, bytes } => joining::add(core, member, id, bytes, cancel).await,
         Command::RemoveMember { member } => joining::remove(core, member, cancel).await,
         Command::Scrub { bytes_per_second } => scrub::run(core, bytes_per_second, cancel).await,
-        Command::Preload { volume, ranges } => preload::preload(core, &find(volume)?, &ranges, cancel).await,
-        Command::Pin { volume, ranges } => preload::pin(core, &find(volume)?, &ranges),
-        Command::Unpin { volume, ranges } => preload::unpin(core, &find(volume)?, &ranges),
+        Command::Preload { volume, ranges } => preload::preload(core, &with_disk(volume)?, &ranges, cancel).await,
+        Command::Pin { volume, ranges } => preload::pin(core, &with_disk(volume)?, &ranges),
+        Command::Unpin { volume, ranges } => preload::unpin(core, &with_disk(volume)?, &ranges),
         Command::Quiesce => {
             quiesce(core).await;
             Ok(())
@@ -526,7 +527,7 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
         }
         v.dirty_log.seal(core);
         v.clean_log.seal(core);
-        if v.disk_flusher.flush().await.is_err() && v.serving.get() {
+        if v.has_disk() && v.disk_flusher.flush().await.is_err() && v.serving.get() {
             return Err(CommandError::Disk);
         }
     }
@@ -558,6 +559,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         segments_free: segments.free_total(),
         dirty_percent: core.dirty_percent_of(&segments, &pool),
         lacking_copies: segments.lacking(pool.copies_now()),
+        set_aside: core.set_aside(&pool),
         scrub: core.scrub.borrow().clone(),
         members: pool
             .members

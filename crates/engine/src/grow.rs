@@ -22,6 +22,10 @@ pub(crate) async fn grow<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, sectors:
     if sectors <= v.open.get() {
         return Err(CommandError::NotLarger { sectors: v.open.get() });
     }
+    if !v.has_disk() {
+        let total = core.segments.borrow().total_sets(core.pool.borrow().copies_now());
+        core.has_room_for(sectors, v.sectors.get(), total)?;
+    }
     if v.growing.replace(true) {
         return Err(CommandError::GrowBusy);
     }

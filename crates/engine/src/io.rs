@@ -205,7 +205,8 @@ pub struct NewVolume {
     pub phase: u8,
     /// Its mode.
     pub mode: Mode,
-    /// What identifies the backing device, at most 256 bytes.
+    /// What identifies the backing device, at most 256 bytes. Empty for a volume without one: its data stays on the cache
+    /// devices, room for it is set aside, and its mode is write-back.
     pub backing: String,
 }
 
@@ -226,7 +227,8 @@ pub enum Command {
         /// Let go of it also where dirty data is lost, with all its copies: the disk keeps what it had there before.
         give_up_lost: bool,
     },
-    /// Let go of a volume that is not served, with all that the cache has of it, dirty or not: nothing is written to its disk.
+    /// Let go of a volume that is not served, or has no backing device, with all that the cache has of it, dirty or not: nothing
+    /// is written to its disk.
     Abandon {
         /// The volume.
         volume: u16,
@@ -317,6 +319,15 @@ pub enum CommandError {
     TooManyVolumes,
     /// The pool's intent map has no room for a volume of this size.
     TooLarge,
+    /// The volume has no backing device: what it holds stays on the cache devices.
+    NoDisk,
+    /// There is no room for a volume of this size without a backing device.
+    NoRoom {
+        /// The most that there is room for, in bytes.
+        most_bytes: u64,
+    },
+    /// Without the cache device there would not be enough room for volumes without a backing device.
+    NoRoomWithout,
     /// The volume is not served.
     NotServed,
     /// The volume is served, and only one that is not can be let go of in this way.
@@ -388,6 +399,16 @@ impl fmt::Display for CommandError {
             CommandError::TooManyVolumes => f.write_str("The pool has no number free for another volume. Detach one first."),
             CommandError::TooLarge => f.write_str(
                 "The pool's intent map has no room for a volume of this size beside the others. Detach one; or use a pool whose smallest cache device is larger: each 8 MiB of it make room for about 1 TiB of volumes.",
+            ),
+            CommandError::NoDisk => f.write_str(
+                "The volume has no backing device: what it holds is on the cache devices alone, and stays there. Nothing was changed. `headpond volume delete` takes it off the pool, with what is on it.",
+            ),
+            CommandError::NoRoom { most_bytes } => write!(
+                f,
+                "The cache devices have room for {most_bytes} bytes more of volumes without a backing device: twice their size is set aside on each of two, of half of the pool at most. Nothing was changed. Choose a smaller size, or add a cache device."
+            ),
+            CommandError::NoRoomWithout => f.write_str(
+                "Without this cache device the others would have too little room for the volumes without a backing device, which take half of the pool at most. Nothing was changed. Add another cache device first, or delete such a volume.",
             ),
             CommandError::NotServed => {
                 f.write_str("The volume is not being served, so this cannot be done to it now. `headpond status` says why.")

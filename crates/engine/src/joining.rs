@@ -158,6 +158,13 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
     if core.pool.borrow().stalled || !core.would_have_votes(&rest).await {
         return Err(CommandError::NoMembers);
     }
+    // What has no disk stays on those that stay.
+    let copies = usize::from(core.pool.borrow().copies);
+    let total = core.segments.borrow().total_sets_without(member, copies);
+    let set_aside = core.set_aside(&core.pool.borrow());
+    if set_aside > u64::from(total) / 2 {
+        return Err(CommandError::NoRoomWithout);
+    }
     core.segments.borrow_mut().close_member(member);
     core.pool.borrow_mut().leaving = Some(member);
     let mut emptied = empty(core, member, cancel).await;

@@ -12,6 +12,7 @@ extern crate alloc;
 mod checkpoint;
 mod core;
 mod destage;
+mod diskless;
 mod engine;
 mod exec;
 mod fetch;

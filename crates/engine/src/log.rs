@@ -625,7 +625,8 @@ impl<B: Buf> Core<B> {
             return None;
         }
         let generation = self.generation.get() + 1;
-        let n = self.segments.borrow_mut().open(generation, class, volume, copies)?;
+        let diskless = self.volume(volume).is_some_and(|v| !v.has_disk());
+        let n = self.segments.borrow_mut().open(generation, class, volume, diskless, copies)?;
         self.generation.set(generation);
         Some(n)
     }

@@ -272,6 +272,14 @@ marks! {
     OwedFlushFails,
     /// A flush failed that covered nothing of clients'.
     FlushFails,
+    /// What is written to a volume without a disk waits for room.
+    DisklessWaits,
+    /// It has waited for so long that it fails.
+    DisklessHasNoRoom,
+    /// A mark in the log takes data of a volume without a disk back.
+    DisklessZeroed,
+    /// A segment of a volume without a disk was moved for the room that was out of date in it.
+    DisklessCompacted,
     /// A device did not answer for so long that it is given up.
     DeviceGivenUp,
 }

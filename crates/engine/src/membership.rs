@@ -70,6 +70,7 @@ impl<B: Buf> Core<B> {
                 .volumes
                 .borrow()
                 .values()
+                .filter(|v| !v.leaving.get())
                 .map(|v| VolumeEntry {
                     number: v.number,
                     id: v.id,

@@ -59,6 +59,7 @@ pub(crate) async fn read<B: Buf>(
     for _ in 0..4 {
         let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
         let sooner = core.settings.route
+            && volume.has_disk()
             && !disk_failed
             && volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line);
         let note = |side, line| volume.read_route.borrow_mut().note(side, core.now(), sectors * 512, line, core.now() - since);
@@ -208,6 +209,10 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: 
     }
     if at < range.end {
         plan.missing.push(at..range.end);
+    }
+    if !volume.has_disk() {
+        // What was never written, or is discarded.
+        plan.parts.extend(plan.missing.drain(..).map(|range| Part { range, source: Source::Zeroes }));
     }
     // What is clean is the same on the disk, and what it was when the read began it may have been read as.
     plan.sooner = sooner && !plan.lost && cached.iter().all(|(_, _, p)| !p.dirty());

@@ -37,6 +37,8 @@ pub struct Segment {
     pub class: Class,
     /// Whose data it holds.
     pub volume: u16,
+    /// That volume has no disk: what is dirty here stays so, in space that is set aside for it.
+    pub diskless: bool,
     /// Where it is; [`Place::NONE`] where a copy is missing.
     pub copies: [Place; 2],
     /// Where it stands.
@@ -47,6 +49,8 @@ pub struct Segment {
     pub live: u32,
     /// Of those, the dirty ones.
     pub dirty: u32,
+    /// Sectors of data that the dirty ones were written with.
+    pub dirty_sectors: u32,
     /// Reads and appends in flight on it.
     pub pins: u32,
     /// Has been read since the clock hand last passed.
@@ -67,9 +71,9 @@ impl Segment {
         self.copies.iter().copied().filter(|p| p.member != NO_MEMBER)
     }
 
-    /// Mirrored, and holds anything dirty, or marks.
+    /// Mirrored, and holds anything dirty, or marks; in space that is for what waits for its disk.
     fn takes_dirty_space(&self) -> bool {
-        self.class == Class::Mirrored && (self.dirty > 0 || self.marks) && self.state != SegmentState::Free
+        !self.diskless && self.class == Class::Mirrored && (self.dirty > 0 || self.marks) && self.state != SegmentState::Free
     }
 }
 
@@ -86,7 +90,7 @@ pub struct Segments {
     pub live: u64,
     /// Dirty pieces in all maps.
     pub dirty: u64,
-    /// Sectors of data that the dirty ones were written with.
+    /// Sectors of data that the dirty ones were written with, of volumes that have a disk.
     pub dirty_sectors: u64,
     /// Segments for which [`Segment::takes_dirty_space`].
     taken: u64,
@@ -181,6 +185,12 @@ impl Segments {
         sets(self.total_slots.iter().map(|n| u64::from(*n)), copies)
     }
 
+    /// The same without one member.
+    pub fn total_sets_without(&self, member: u8, copies: usize) -> u32 {
+        let others = self.total_slots.iter().enumerate().filter(|(m, _)| *m != usize::from(member));
+        sets(others.map(|(_, n)| u64::from(*n)), copies)
+    }
+
     /// Slots in all.
     pub fn total(&self) -> u64 {
         self.total_slots.iter().map(|n| u64::from(*n)).sum()
@@ -192,7 +202,7 @@ impl Segments {
     }
 
     /// Opens a segment with `copies` copies on the members with most room; `None` where there is no room.
-    pub fn open(&mut self, generation: u64, class: Class, volume: u16, copies: usize) -> Option<u32> {
+    pub fn open(&mut self, generation: u64, class: Class, volume: u16, diskless: bool, copies: usize) -> Option<u32> {
         let mut members: Vec<u8> = (0..self.free_slots.len() as u8).filter(|m| self.free_on(*m) > 0).collect();
         // Most room first; equal ones turn about, so that clean segments spread evenly.
         let turn = generation as u8;
@@ -212,11 +222,13 @@ impl Segments {
             generation,
             class,
             volume,
+            diskless,
             copies: places,
             state: SegmentState::Open,
             next: 0,
             live: 0,
             dirty: 0,
+            dirty_sectors: 0,
             pins: 0,
             referenced: false,
             looked: Looked::default(),
@@ -254,11 +266,13 @@ impl Segments {
                 generation: 0,
                 class: Class::Single,
                 volume: 0,
+                diskless: false,
                 copies: [Place::NONE; 2],
                 state: SegmentState::Free,
                 next: 0,
                 live: 0,
                 dirty: 0,
+                dirty_sectors: 0,
                 pins: 0,
                 referenced: false,
                 looked: Looked::default(),
@@ -295,24 +309,31 @@ impl Segments {
     pub fn gain(&mut self, n: u32, dirty: Option<u8>) {
         self.live += 1;
         self.dirty += u64::from(dirty.is_some());
-        self.dirty_sectors += u64::from(dirty.unwrap_or(0));
-        self.change(n, |s| {
+        let sectors = dirty.unwrap_or(0);
+        let stays = self.change(n, |s| {
             s.live += 1;
             s.dirty += u32::from(dirty.is_some());
+            s.dirty_sectors += u32::from(sectors);
+            s.diskless
         });
+        self.dirty_sectors += if stays == Some(true) { 0 } else { u64::from(sectors) };
     }
 
     /// A piece in the map is no longer in segment `n`.
     pub fn lose(&mut self, n: u32, dirty: Option<u8>) {
         self.live -= 1;
         self.dirty -= u64::from(dirty.is_some());
-        self.dirty_sectors -= u64::from(dirty.unwrap_or(0));
-        let emptied = self.change(n, |s| {
-            s.live -= 1;
-            s.dirty -= u32::from(dirty.is_some());
-            s.live == 0 && s.state == SegmentState::Sealed
-        });
-        if emptied == Some(true) {
+        let sectors = dirty.unwrap_or(0);
+        let (stays, emptied) = self
+            .change(n, |s| {
+                s.live -= 1;
+                s.dirty -= u32::from(dirty.is_some());
+                s.dirty_sectors -= u32::from(sectors);
+                (s.diskless, s.live == 0 && s.state == SegmentState::Sealed)
+            })
+            .unwrap_or_default();
+        self.dirty_sectors -= if stays { 0 } else { u64::from(sectors) };
+        if emptied {
             self.emptied.push(n);
         }
     }
@@ -471,8 +492,8 @@ mod tests {
         assert_eq!((s.free_sets(1), s.free_sets(2), s.total_sets(2)), (30, 15, 15));
         s.close_member(0);
         assert_eq!((s.free_sets(1), s.free_sets(2)), (20, 10));
-        assert!((0..10).all(|n| s.open(n, Class::Mirrored, 0, 2).is_some()));
-        assert_eq!((s.free_sets(2), s.open(11, Class::Mirrored, 0, 2)), (0, None));
+        assert!((0..10).all(|n| s.open(n, Class::Mirrored, 0, false, 2).is_some()));
+        assert_eq!((s.free_sets(2), s.open(11, Class::Mirrored, 0, false, 2)), (0, None));
         s.add_member(0, 1);
         s.add_member(1, 9);
         assert_eq!((s.free_sets(1), s.free_sets(2)), (10, 1));

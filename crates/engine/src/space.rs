@@ -1,6 +1,7 @@
 //! Room in the log: who may have it, and how it is won back ahead of demand.
 
 use crate::core::{Core, Pool, Volume};
+use crate::diskless;
 use crate::fetch::fetch;
 use crate::io::Buf;
 use crate::log::Item;
@@ -41,13 +42,17 @@ impl<B: Buf> Core<B> {
         segments.live >= most - most / 16 && segments.dirty < segments.live
     }
 
-    /// Whether a write may be absorbed.
-    pub(crate) fn room_for_dirty(self: &Rc<Self>, volume: &Volume<B>) -> bool {
+    /// Whether there is a segment, and room in the map, for what a client writes.
+    pub(crate) fn has_space(&self, volume: &Volume<B>) -> bool {
         let free = self.free();
         let open = volume.dirty_log.position(self).is_some();
-        let room = (free > self.settings.reserve_segments || open && free == self.settings.reserve_segments)
+        (free > self.settings.reserve_segments || open && free == self.settings.reserve_segments) && self.map_has_room(volume)
+    }
+
+    /// Whether a write may be absorbed.
+    pub(crate) fn room_for_dirty(self: &Rc<Self>, volume: &Volume<B>) -> bool {
+        let room = self.has_space(volume)
             && self.dirty_percent() < 100
-            && self.map_has_room(volume)
             && !self.pool.borrow().stalled
             && self.pool.borrow().in_sync().next().is_some();
         if !room {
@@ -99,6 +104,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
         if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) {
             checkpoint(&core).await;
         }
+        diskless::compact(&core).await;
         while core.free() < core.free_target() || core.map_is_nearly_full() {
             if !win_one(&core).await {
                 break;
@@ -134,7 +140,7 @@ fn waits_for_checkpoint<B: Buf>(core: &Core<B>) -> usize {
 }
 
 /// A checkpoint, for what it frees; `false` if there was none.
-async fn checkpoint<B: Buf>(core: &Rc<Core<B>>) -> bool {
+pub(crate) async fn checkpoint<B: Buf>(core: &Rc<Core<B>>) -> bool {
     let done = core.checkpoints_done.get();
     core.want_checkpoint();
     while core.checkpoints_done.get() == done && core.checkpoint_wanted.get() {

@@ -34,6 +34,8 @@ pub struct Status {
     pub dirty_percent: u32,
     /// Dirty pieces on fewer copies than they could have, and on one at least: they are being copied.
     pub lacking_copies: u64,
+    /// Segments, each with its copies, that are set aside for volumes without a backing device.
+    pub set_aside: u64,
     /// The scrub that is under way, or what the last one of this life found.
     pub scrub: Scrub,
     /// The cache devices.

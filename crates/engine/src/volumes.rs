@@ -79,6 +79,8 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         write_route: RefCell::default(),
         hitting: Cell::new(0),
         absorbing: Cell::new(0),
+        leaving: Cell::new(false),
+        uncertain: Cell::new(false),
         losses: Cell::new(0),
         losses_told: Cell::new(0),
         work: Signal::new(exec),
@@ -92,7 +94,9 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
 
 pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
     v.serving.set(true);
-    core.exec.spawn(destage::run(core.clone(), v));
+    if v.has_disk() {
+        core.exec.spawn(destage::run(core.clone(), v));
+    }
 }
 
 /// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
@@ -136,6 +140,9 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
     if core.volumes.borrow().contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
         return Err(CommandError::TooManyVolumes);
     }
+    let diskless = new.backing.is_empty();
+    let sets_aside = || if diskless { core.has_room_for(new.sectors, 0, total_sets(core)) } else { Ok(()) };
+    sets_aside()?;
     let span = grow::pages(core, new.sectors, None).ok_or(CommandError::TooLarge)?;
     let _promised = grow::Promise::new(core, span);
     // Records of a volume that had this number before must not be replayed into this one.
@@ -148,13 +155,15 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
         name: new.name,
         sectors: new.sectors,
         phase: new.phase,
-        mode: new.mode,
+        mode: if diskless { Mode::WriteBack } else { new.mode },
         intent_first: span.first,
         intent_pages: span.count,
         backing: new.backing,
     };
     let volume = build(core, entry, pages);
     volume.intent.rewrite(core, &volume).await;
+    // Another one may have been made meanwhile.
+    sets_aside()?;
     core.volumes.borrow_mut().insert(volume.number, volume.clone());
     if !core.write_superblock().await {
         core.volumes.borrow_mut().remove(&volume.number);
@@ -197,6 +206,9 @@ pub(crate) async fn set_mode<B: Buf>(
     mode: Mode,
     cancel: &Cancel,
 ) -> Result<(), CommandError> {
+    if !v.has_disk() {
+        return Err(CommandError::NoDisk);
+    }
     let old = v.mode.replace(mode);
     if !core.write_superblock().await {
         v.mode.set(old);
@@ -235,6 +247,9 @@ pub(crate) async fn detach<B: Buf>(
     give_up_lost: bool,
     cancel: &Cancel,
 ) -> Result<(), CommandError> {
+    if !v.has_disk() {
+        return Err(CommandError::NoDisk);
+    }
     if v.refused.get() || !v.serving.get() {
         return Err(CommandError::NotServed);
     }
@@ -243,13 +258,7 @@ pub(crate) async fn detach<B: Buf>(
         result => result.map(|()| false)?,
     };
     v.serving.set(false);
-    loop {
-        let wait = v.requests_changed.wait();
-        if v.requests.get() == 0 {
-            break;
-        }
-        wait.await;
-    }
+    requests_end(v).await;
     // A write that came by after the volume was clean went past the cache; nothing is dirty again.
     let cleaned = if lost { Ok(()) } else { clean(core, v, cancel).await };
     if cleaned.is_err() || v.disk_flusher.flush().await.is_err() {
@@ -265,21 +274,48 @@ pub(crate) async fn detach<B: Buf>(
     checkpoint_now(core).await
 }
 
-/// Lets go of a volume that is not served, with all that the cache has of it. Nothing is written to its disk.
+/// Waits until no request to a volume is under way: it takes no more.
+async fn requests_end<B: Buf>(v: &Volume<B>) {
+    loop {
+        let wait = v.requests_changed.wait();
+        if v.requests.get() == 0 {
+            return;
+        }
+        wait.await;
+    }
+}
+
+/// Segments of all cache devices, each with as many copies as dirty data should have.
+fn total_sets<B: Buf>(core: &Core<B>) -> u32 {
+    core.segments.borrow().total_sets(core.pool.borrow().copies_now())
+}
+
+/// Lets go of a volume that is not served, or has no disk, with all that the cache has of it. Nothing is written to its disk.
 pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), CommandError> {
     let ours = || core.volume(v.number).is_some_and(|w| Rc::ptr_eq(&w, v));
+    if !v.has_disk() {
+        v.serving.set(false);
+        requests_end(v).await;
+    }
     // Copies of what is dirty may be being mended.
     nothing_under_way(core, v).await;
     // One that is being detached is not served either, and what it has is on its way to its disk.
-    if v.there.get() && !v.refused.get() {
+    if v.has_disk() && v.there.get() && !v.refused.get() {
         return Err(CommandError::Served);
     }
     if !ours() {
         return Err(CommandError::NoSuchVolume);
     }
     core.mark(Mark::Abandoned);
+    // Nothing of it is given up before the next start knows of no such volume: until then it may be there again, whole.
+    v.leaving.set(true);
+    if !core.write_superblock().await {
+        v.leaving.set(false);
+        v.serving.set(!v.has_disk() && !v.refused.get());
+        return Err(CommandError::NoMembers);
+    }
     forget_all(core, v);
-    take_off(core, v).await?;
+    take_off(core, v).await.inspect_err(|_| v.refused.set(true))?;
     checkpoint_now(core).await
 }
 

@@ -2,6 +2,7 @@
 
 use crate::core::{Core, Fill, Volume};
 use crate::destage::withdraw;
+use crate::diskless;
 use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::{AppendError, Appended, Item};
@@ -51,6 +52,9 @@ pub(crate) async fn write<B: Buf>(
     content: Content<B>,
     fua: bool,
 ) -> Result<stats::Fate, RequestError> {
+    if !volume.has_disk() {
+        return diskless::write(core, volume, range, content, fua).await;
+    }
     let blocks = Volume::<B>::blocks(&range);
     let _writing = core.begin_writing(volume, blocks);
     let bytes = (range.end - range.start) * 512;
@@ -124,7 +128,12 @@ async fn settled<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestError> {
 }
 
 /// What follows when the log has taken a write.
-async fn absorbed<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64, fua: bool) -> Result<stats::Fate, RequestError> {
+pub(crate) async fn absorbed<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Volume<B>,
+    bytes: u64,
+    fua: bool,
+) -> Result<stats::Fate, RequestError> {
     volume.stats.borrow_mut().absorbed.add(bytes);
     if fua {
         durable_for(core, volume).await?;
@@ -144,9 +153,9 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
     volume.stats.borrow_mut().flushes += 1;
     // All devices at once; the disk only if it alone has something that was acknowledged.
-    let on_disk = volume.disk_flusher.request_owed();
+    let on_disk = volume.has_disk().then(|| volume.disk_flusher.request_owed());
     let on_members = durable(core).await;
-    let on_disk = on_disk.get().await;
+    let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };
     let on_members = on_members.and(settled(core).await);
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
     let lost = volume.disk_flusher.take_lost();
@@ -278,7 +287,12 @@ pub(crate) fn by_block(range: &Range<u64>) -> impl Iterator<Item = (u64, u8, u8)
 }
 
 /// Takes a write into the log.
-async fn absorb<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, content: &Content<B>) -> Appended {
+pub(crate) async fn absorb<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+) -> Appended {
     let version = core.next_version();
     let _pending = core.begin_pending(volume, Volume::<B>::blocks(range));
     let (line, since) = (volume.absorbing.get(), core.now());
@@ -342,15 +356,7 @@ async fn to_disk<B: Buf>(
         set_ahead(core, volume, range.end);
     }
     let lock = volume.disk.lock(range.clone()).await;
-    // Records being appended count as existing.
-    loop {
-        let wait = volume.pending_changed.wait();
-        if !volume.is_pending(&blocks) {
-            break;
-        }
-        core.mark(Mark::BypassWaitsForAppend);
-        wait.await;
-    }
+    wait_for_appends(core, volume, &blocks).await;
     // No majority, no invalidation: a record whose append failed, or one on a member that left without the others'
     // word for it, may be found again at the next start and would lie over what the disk gets now (R4, R7).
     if core.pool.borrow().stalled && Intent::<B>::regions(range).any(|r| volume.intent.is_set(r, Bit::Dirty)) {
@@ -417,6 +423,18 @@ async fn to_disk<B: Buf>(
     result
 }
 
+/// Waits until nothing is being appended for `blocks`: such records count as existing (R4).
+pub(crate) async fn wait_for_appends<B: Buf>(core: &Core<B>, volume: &Volume<B>, blocks: &Range<u64>) {
+    loop {
+        let wait = volume.pending_changed.wait();
+        if !volume.is_pending(blocks) {
+            return;
+        }
+        core.mark(Mark::BypassWaitsForAppend);
+        wait.await;
+    }
+}
+
 /// Has the intent bits of the regions that a stream comes to next set before it is there: it waits for them but once, however
 /// busy the cache devices are.
 fn set_ahead<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, from: u64) {
@@ -444,7 +462,7 @@ impl<B: Buf> Drop for IntentGuard<B> {
 }
 
 /// The parts of a range, in whole blocks cut to the range, where something older than `version` is dirty.
-fn older_dirty<B: Buf>(volume: &Volume<B>, range: &Range<u64>, version: u64) -> Vec<Range<u64>> {
+pub(crate) fn older_dirty<B: Buf>(volume: &Volume<B>, range: &Range<u64>, version: u64) -> Vec<Range<u64>> {
     let mut parts: Vec<Range<u64>> = Vec::new();
     let blocks = Volume::<B>::blocks(range);
     let map = volume.map.borrow();
@@ -551,7 +569,7 @@ fn let_go_of_clean<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64
 }
 
 /// Takes a range out of the map, as far as it is older than `version`.
-fn forget<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, version: u64) {
+pub(crate) fn forget<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, version: u64) {
     let mut map = volume.map.borrow_mut();
     if !map.any(Volume::<B>::blocks(range)) {
         return;

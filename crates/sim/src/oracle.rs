@@ -46,7 +46,8 @@ pub struct WriteRecord {
 pub struct Oracle {
     sectors: NumberMap<Vec<Candidate>>,
     writes: NumberMap<WriteRecord>,
-    base: u64,
+    /// `None`: all is zero at first.
+    base: Option<u64>,
     clock: u64,
     crashed: u64,
     /// The last crash was a power cut: what is there is there to stay.
@@ -63,10 +64,16 @@ impl Oracle {
     /// Sector n holds the stamp `base + n` at first.
     #[must_use]
     pub fn new(base: u64) -> Self {
+        Self { base: Some(base), ..Self::zeroed() }
+    }
+
+    /// All sectors are zero at first.
+    #[must_use]
+    pub fn zeroed() -> Self {
         Self {
             sectors: NumberMap::default(),
             writes: NumberMap::default(),
-            base,
+            base: None,
             clock: 1,
             crashed: 0,
             power: false,
@@ -77,7 +84,7 @@ impl Oracle {
     }
 
     fn candidates(&mut self, sector: u64) -> &mut Vec<Candidate> {
-        let stamp = self.base + sector;
+        let stamp = self.base.map_or(0, |base| base + sector);
         self.sectors.entry(sector).or_insert_with(|| {
             vec![Candidate {
                 stamp,

@@ -2,6 +2,7 @@
 //! after crash, and ends by healing everything: all I/O ends, all dirty data reaches the disk, and the disk alone is
 //! what the clients wrote.
 
+mod diskless;
 mod grows;
 mod joins;
 mod outcome;
@@ -14,6 +15,7 @@ use crate::device::SimDevice;
 use crate::models::MILLISECOND;
 use crate::rng::Rng;
 use crate::world::{Timing, Violation, World};
+use diskless::DISKLESS;
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
@@ -43,6 +45,9 @@ struct Run {
     refused: bool,
     /// Volumes that clients use.
     attached: Vec<u16>,
+    /// The volume without a disk is there too; and how often it was made.
+    diskless: bool,
+    lives_of_it: u8,
     /// How large volumes are that were looked at.
     sizes: BTreeMap<u16, grows::Size>,
 }
@@ -76,6 +81,8 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         added: 0,
         refused: false,
         attached: vec![0],
+        diskless: false,
+        lives_of_it: 0,
         sizes: BTreeMap::new(),
     };
     run.world.narrator = narrator;
@@ -154,6 +161,12 @@ impl Run {
             if self.plan.joins && self.rng.one_in(2) {
                 self.change_members(n)?;
             }
+            if self.plan.diskless && !self.refused && !self.second_lost && self.rng.one_in(3) {
+                self.create_or_delete(n)?;
+            }
+            if self.refused {
+                return Ok(());
+            }
         }
         let budget = self.plan.operations;
         self.load(self.plan.crashes, budget)?;
@@ -190,6 +203,11 @@ impl Run {
             self.finish(id, "attach")?;
         }
         self.attached = (0..self.plan.volumes).collect();
+        if self.plan.diskless {
+            let id = self.create_diskless();
+            self.finish(id, "the making of a volume without a disk")?;
+            self.diskless = true;
+        }
         Ok(())
     }
 
@@ -246,14 +264,16 @@ impl Run {
         }
         // A crash may have left a volume attached, or not.
         let volumes = self.world.engine.as_ref().map(|e| e.status().volumes).unwrap_or_default();
-        self.attached = volumes.iter().map(|v| v.number).collect();
+        self.attached = volumes.iter().map(|v| v.number).filter(|n| *n != DISKLESS).collect();
+        self.diskless = volumes.iter().any(|v| v.number == DISKLESS);
         self.check_sizes()?;
         self.check_segments();
         // Of a device that is sick or rots what is on the media need not be what was written.
         if self.plan.rot == 0 && !self.plan.sickness.any() {
-            for v in self.attached.clone() {
-                self.world.check_clean(v, self.plan.phase);
-                self.world.check_copies(v, self.plan.phase);
+            for v in self.volumes() {
+                let phase = if v == DISKLESS { 0 } else { self.plan.phase };
+                self.world.check_clean(v, phase);
+                self.world.check_copies(v, phase);
             }
         }
         self.world.violation.take().map_or(Ok(()), Err)
@@ -274,7 +294,7 @@ impl Run {
     fn check_segments(&mut self) {
         // Once it is mended it stays so, until the next crash.
         self.world.to_be_mended &= self.world.engine.as_ref().is_some_and(|e| e.status().lacking_copies > 0);
-        self.attached.clone().into_iter().for_each(|v| self.world.check_segments(v));
+        self.volumes().into_iter().for_each(|v| self.world.check_segments(v));
     }
 
     /// Starts again, perhaps several times: recovery is cut too.
@@ -545,6 +565,9 @@ impl Run {
 
     /// One client's next request.
     fn request(&mut self, client: usize) -> u64 {
+        if self.diskless && self.rng.one_in(3) {
+            return self.request_to_diskless();
+        }
         // Where volumes differ in size, which one comes first.
         let known = self.plan.grows.then(|| *self.rng.pick(&self.attached));
         let size = known.map_or(self.plan.sectors, |v| self.sectors(v));
@@ -607,8 +630,9 @@ impl Run {
         if self.lost.is_some() {
             return;
         }
+        let volume = *self.rng.pick(&self.volumes());
+        let phase = if volume == DISKLESS { 0 } else { self.plan.phase };
         let Some(engine) = &self.world.engine else { return };
-        let volume = *self.rng.pick(&self.attached);
         // Where something is, on a mirrored segment: of clean data there is one copy, and the disk.
         let mut places = Vec::new();
         engine.each_piece(volume, |b, _| places.push(b));
@@ -616,7 +640,7 @@ impl Run {
             return;
         }
         let block = *self.rng.pick(&places);
-        let shift = (8 - u64::from(self.plan.phase)) % 8;
+        let shift = (8 - u64::from(phase)) % 8;
         let Some(sector) = (block * 8).checked_sub(shift) else { return };
         let Some(copies) = engine.locate(volume, sector) else { return };
         let Some((_, at)) = copies.iter().find(|(m, _)| *m == member) else { return };
@@ -647,7 +671,7 @@ impl Run {
                 return Err(Violation(format!("requests do not end: {}", self.describe())));
             }
         }
-        for volume in self.attached.clone() {
+        for volume in self.volumes() {
             self.read_all(volume)?;
         }
         self.check_segments();
@@ -655,7 +679,7 @@ impl Run {
             return self.give_up();
         }
         // Once more without a word from clients: what was in memory is what the media say.
-        let before: Vec<_> = self.attached.iter().map(|v| (*v, self.world.dirty(*v))).collect();
+        let before: Vec<_> = self.volumes().into_iter().map(|v| (v, self.world.dirty(v))).collect();
         self.before_crash();
         self.world.kill();
         self.start_whole()?;
@@ -667,10 +691,11 @@ impl Run {
             let id = self.world.command(Command::Detach { volume, give_up_lost: false });
             self.finish(id, "detach")?;
         }
+        self.delete_diskless()?;
         if let Some(e) = &self.world.engine {
             self.outcome.totals.counts.add(&e.status());
         }
-        let all: Vec<u16> = self.world.oracles.keys().copied().collect();
+        let all: Vec<u16> = self.world.oracles.keys().copied().filter(|v| *v != DISKLESS).collect();
         all.into_iter().for_each(|v| self.world.check_disk(v));
         self.world.violation.take().map_or(Ok(()), Err)
     }
@@ -715,6 +740,7 @@ impl Run {
                 Err(e) => return Err(Violation(format!("a detach with two members lost failed: {e}"))),
             }
         }
+        self.delete_diskless()?;
         self.world.violation.take().map_or(Ok(()), Err)
     }
 

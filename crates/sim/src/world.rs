@@ -436,6 +436,9 @@ impl World {
             DeviceOp::Discard { offset, len } => (Kind::Discard, *offset, *len),
             DeviceOp::WriteZeroes { offset, len } => (Kind::WriteZeroes, *offset, *len),
         };
+        if !self.devices.contains_key(&device) {
+            self.fail(format!("{kind:?} on {device}, which there is not"));
+        }
         let size = self.devices.get(&device).map_or(0, |d| d.size);
         if offset % 512 != 0 || len % 512 != 0 || offset + len > size {
             self.fail(format!("{kind:?} of {len} bytes at {offset} on {device}, which has {size} bytes"));

@@ -14,6 +14,13 @@ pub(super) struct Size {
     asked: Option<(u64, u64)>,
 }
 
+impl Size {
+    /// One that was told to have so many.
+    pub(super) fn of(told: u64) -> Self {
+        Self { told, asked: None }
+    }
+}
+
 impl Run {
     /// Sectors of a volume that requests may reach.
     pub(super) fn sectors(&self, volume: u16) -> u64 {

@@ -53,6 +53,7 @@ impl Run {
             }
             Some(Err(CommandError::Cancelled)) if cancels => {}
             Some(Err(CommandError::TooFewMembers)) if !adds => {}
+            Some(Err(CommandError::NoRoomWithout)) if !adds && self.diskless => {}
             Some(Err(e)) => {
                 return Err(Violation(format!("cache device {member} was not {}: {e}", if adds { "added" } else { "removed" })));
             }

@@ -81,6 +81,10 @@ pub struct Plan {
     pub preloads: bool,
     /// Volumes grow, as far as the intent map has room.
     pub grows: bool,
+    /// There is a volume without a disk, too.
+    pub diskless: bool,
+    /// Its size.
+    pub diskless_sectors: u64,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -110,6 +114,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("scrubs", |p| p.scrubs),
     ("preloads", |p| p.preloads),
     ("grows", |p| p.grows),
+    ("diskless", |p| p.diskless),
     ("routed", |p| p.settings.route),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
@@ -191,6 +196,8 @@ impl Plan {
             scrubs: Rng::new(seed ^ 0x5c2b_b1e5).one_in(5),
             preloads: Rng::new(seed ^ 0x9e1_0ad5).one_in(4),
             grows: Rng::new(seed ^ 0x6772_6f77).one_in(5),
+            diskless: Rng::new(seed ^ 0x6469_736b).one_in(5),
+            diskless_sectors: 0,
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -205,6 +212,7 @@ impl Plan {
         .with_loss(&mut r)
         .with_lasting(&mut Rng::new(seed ^ 0x1a57_1146))
         .with_joins(&mut Rng::new(seed ^ 0x6a6f_696e))
+        .with_diskless()
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -225,6 +233,7 @@ impl Plan {
             hasty: false,
             ..self
         }
+        .with_diskless()
     }
 
     /// Whether the disk takes what it is expected to serve sooner; and what does not heal before the run's end, beside
@@ -240,6 +249,15 @@ impl Plan {
     fn with_joins(self, r: &mut Rng) -> Self {
         let quiet = !self.lose_member && !self.sickness.any() && self.rot == 0 && !self.lose_witness;
         Self { joins: r.one_in(4) && quiet && self.disk_errors == 0 && !self.dead_sectors, ..self }
+    }
+
+    /// The volume without a disk is as large as there is room for, or a little smaller: what is set aside for it is half of the
+    /// pool's segments at most.
+    fn with_diskless(self) -> Self {
+        let slots = (self.member_bytes - (2 << 20)) / self.segment_bytes;
+        let segments = (slots / 4 - 2).clamp(1, 4);
+        let diskless_sectors = segments * self.segment_bytes / 512 - self.seed % 64;
+        Self { diskless_sectors, ..self }
     }
 
     /// How the member is lost, and whether dirty data is taken on one copy then.
@@ -272,7 +290,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -306,6 +324,7 @@ impl fmt::Display for Plan {
             if self.scrubs { ", the cache is scrubbed" } else { "" },
             if self.preloads { ", data is preloaded and pinned" } else { "" },
             if self.grows { ", volumes grow" } else { "" },
+            if self.diskless { ", one more has no disk" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )

@@ -1,0 +1,178 @@
+//! Volumes without a backing device: small mirrored disks on the cache devices alone, for journals and write-intent bitmaps.
+//!
+//! What they hold is dirty for good: it goes through the log as any other dirty data does, is never destaged and never let
+//! go. So room for it is set aside, and won back by moving what is live together.
+
+use crate::core::{Core, Pool, Volume};
+use crate::io::{Buf, CommandError, RequestError};
+use crate::log::Item;
+use crate::marks::Mark;
+use crate::policy::compact::{Crowd, Sparse, next_victim};
+use crate::segments::SegmentState;
+use crate::settings::Degraded;
+use crate::space::{checkpoint, relocate};
+use crate::stats::Fate;
+use crate::write::{Content, absorb, absorbed, by_block, forget, older_dirty, wait_for_appends};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use headpond_format::Class;
+
+/// How often a write that waits for room looks again, in nanoseconds.
+const AGAIN_NS: u64 = 5_000_000;
+/// How long a write waits for what such volumes take too much to be won back, in nanoseconds.
+const CROWDED_NS: u64 = 250_000_000;
+/// How long it waits for any room at all before it fails: there is no disk that could take it.
+const LONGEST_NS: u64 = 30_000_000_000;
+/// Segments set aside beside what data needs: the one that is open, and those that wait for a checkpoint.
+const SPARE: u64 = 4;
+
+/// Segments that are set aside for `sectors`: for twice as much, so that half of what is taken is out of date when room has to
+/// be won.
+fn set_aside_for(sectors: u64, pool: &Pool) -> u64 {
+    2 * sectors.div_ceil(u64::from(pool.segment_sectors()).max(1)) + SPARE
+}
+
+impl<B: Buf> Volume<B> {
+    /// Whether it has a backing device.
+    pub fn has_disk(&self) -> bool {
+        !self.backing.is_empty()
+    }
+}
+
+impl<B: Buf> Core<B> {
+    /// Segments that are set aside for volumes without a disk.
+    pub(crate) fn set_aside(&self, pool: &Pool) -> u64 {
+        self.volumes.borrow().values().filter(|v| !v.has_disk()).map(|v| set_aside_for(v.sectors.get(), pool)).sum()
+    }
+
+    /// Whether a volume without a disk may have `sectors`, beside what others have: together they take no more than half of
+    /// what `total` segments hold, each with its copies.
+    pub(crate) fn has_room_for(&self, sectors: u64, instead_of: u64, total: u32) -> Result<(), CommandError> {
+        let pool = self.pool.borrow();
+        let before = self.set_aside(&pool) - if instead_of > 0 { set_aside_for(instead_of, &pool) } else { 0 };
+        let left = (u64::from(total) / 2).saturating_sub(before);
+        // All of it is in the map, for good.
+        let blocks = self.most_pieces_of(&pool) / 4;
+        let most = (left.saturating_sub(SPARE) / 2 * u64::from(pool.segment_sectors())).min(blocks * 8);
+        if sectors <= most && set_aside_for(sectors, &pool) <= left {
+            return Ok(());
+        }
+        Err(CommandError::NoRoom { most_bytes: most * 512 })
+    }
+
+    /// Segments that volumes without a disk take, those included that wait for a checkpoint.
+    fn crowd(&self) -> Crowd {
+        let segments = self.segments.borrow();
+        let theirs = segments.iter().filter(|(_, s)| s.diskless && s.class == Class::Mirrored);
+        let (taken, waiting) = theirs.fold((0, 0), |(all, waiting), (_, s)| {
+            (all + 1, waiting + u64::from(s.state == SegmentState::Limbo || s.state == SegmentState::Sealed && s.dirty == 0))
+        });
+        Crowd { taken, waiting, set_aside: self.set_aside(&self.pool.borrow()) }
+    }
+}
+
+/// Changes a range of grid sectors.
+pub(crate) async fn write<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: Range<u64>,
+    content: Content<B>,
+    fua: bool,
+) -> Result<Fate, RequestError> {
+    // Where a copy is missing the other one takes it: there is no disk that could.
+    if core.pool.borrow().degraded() && core.settings.degraded == Degraded::ReadOnly {
+        return Err(RequestError::Io);
+    }
+    let bytes = (range.end - range.start) * 512;
+    match content {
+        Content::Data(_) => put(core, volume, &range, &content).await?,
+        Content::Zeroes | Content::Discarded => zero(core, volume, &range).await?,
+    }
+    absorbed(core, volume, bytes, fua).await
+}
+
+/// Takes data into the log, when there is room.
+async fn put<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+) -> Result<(), RequestError> {
+    let came = core.now();
+    loop {
+        {
+            let pool = core.pool.borrow();
+            if pool.stalled || pool.in_sync().next().is_none() {
+                return Err(RequestError::Io);
+            }
+        }
+        let waited = core.now() - came;
+        let crowd = core.crowd();
+        if core.has_space(volume) && (crowd.taken <= crowd.set_aside || waited >= CROWDED_NS) {
+            if absorb(core, volume, range, content).await.is_ok() {
+                return Ok(());
+            }
+            // Some of it may be in the log, and be found there by the next start.
+            volume.uncertain.set(true);
+        } else if waited >= LONGEST_NS {
+            core.mark(Mark::DisklessHasNoRoom);
+            return Err(RequestError::Io);
+        }
+        core.mark(Mark::DisklessWaits);
+        core.space_is_short();
+        core.exec.sleep(AGAIN_NS).await;
+    }
+}
+
+/// Zeroes are nothing: what is there no longer counts, and a mark in the log says so.
+async fn zero<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>) -> Result<(), RequestError> {
+    let _lock = volume.disk.lock(range.clone()).await;
+    wait_for_appends(core, volume, &Volume::<B>::blocks(range)).await;
+    if core.pool.borrow().stalled {
+        return Err(RequestError::Io);
+    }
+    let version = core.next_version();
+    let there = if volume.uncertain.get() { [range.clone()].into() } else { older_dirty(volume, range, version) };
+    let items: Vec<_> =
+        there.iter().flat_map(by_block).map(|(block, first, sectors)| Item::Forget { block, first, sectors, version }).collect();
+    if items.is_empty() {
+        return Ok(());
+    }
+    core.mark(Mark::DisklessZeroed);
+    let Ok(marked) = volume.dirty_log.append_marks(core, volume, items).await else { return Err(RequestError::Io) };
+    forget(core, volume, range, version);
+    drop(marked);
+    Ok(())
+}
+
+/// Wins room back while volumes without a disk take most of what is set aside for them.
+pub(crate) async fn compact<B: Buf>(core: &Rc<Core<B>>) {
+    // No more at once than there may be: others wait for room too.
+    for _ in 0..core.crowd().set_aside {
+        let crowd = core.crowd();
+        if !crowd.is_dense() || core.pool.borrow().stalled {
+            return;
+        }
+        let capacity = core.pool.borrow().segment_sectors();
+        let victim = {
+            let segments = core.segments.borrow();
+            let sealed = segments.iter().filter(|(_, s)| s.diskless && s.state == SegmentState::Sealed && s.dirty > 0);
+            let all: Vec<_> =
+                sealed.map(|(n, s)| Sparse { segment: n, generation: s.generation, live: s.dirty_sectors }).collect();
+            next_victim(&all, capacity, &crowd)
+        };
+        // What waits for a checkpoint is won without a move.
+        if crowd.waiting * 8 >= crowd.set_aside || victim.is_none() && crowd.waiting > 0 {
+            if !checkpoint(core).await || core.crowd().waiting >= crowd.waiting {
+                return;
+            }
+            continue;
+        }
+        let Some(victim) = victim else { return };
+        if core.free() == 0 || !relocate(core, victim).await {
+            return;
+        }
+        core.mark(Mark::DisklessCompacted);
+    }
+}
