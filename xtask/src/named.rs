@@ -2,6 +2,7 @@
 //! sequences that break a design like ours (H1 to H20); and steps that must not be left out. Each that can happen here is a scene in `crates/sim/tests/named`,
 //! and fails on an engine with that very mistake.
 
+mod abandon;
 mod format;
 mod hazards;
 mod peers;
@@ -14,11 +15,11 @@ pub type Told = (&'static str, &'static str);
 
 /// Mistakes that only these scenes need.
 pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
-    peers::MISTAKES.iter().chain(hazards::MISTAKES).chain(steps::MISTAKES).chain(format::MISTAKES)
+    peers::MISTAKES.iter().chain(hazards::MISTAKES).chain(steps::MISTAKES).chain(abandon::MISTAKES).chain(format::MISTAKES)
 }
 
 fn told() -> impl Iterator<Item = &'static Told> {
-    peers::TOLD.iter().chain(hazards::TOLD).chain(steps::TOLD).chain(format::TOLD)
+    peers::TOLD.iter().chain(hazards::TOLD).chain(steps::TOLD).chain(abandon::TOLD).chain(format::TOLD)
 }
 
 /// Numbers without a scene, with the reason.
@@ -55,7 +56,7 @@ mod tests {
     #[test]
     fn each_scene_in_the_folder_has_its_mistake() {
         let listed: BTreeSet<&str> = scenes().collect();
-        for module in ["peers", "hazards", "steps"] {
+        for module in ["peers", "hazards", "steps", "abandon"] {
             let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
             let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
             let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();

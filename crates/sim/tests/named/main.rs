@@ -3,6 +3,7 @@
 //! Each fails on an engine with that very mistake: `cargo xtask planted --named` plants them one at a time, and
 //! `xtask/src/named` says which mistake belongs to which scene.
 
+mod abandon;
 mod hazards;
 mod peers;
 mod steps;

@@ -1,0 +1,141 @@
+//! A volume that will never be served again is thrown away, with all that the cache has of it: nothing else goes with it,
+//! and nothing of it stays.
+
+use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_sim::SimBuf;
+use headpond_sim::device::SimDevice;
+use headpond_sim::oracle::Oracle;
+use headpond_sim::scene::{Scene, Stage};
+
+const DISK: Device = Device::Backing(0);
+/// Sectors of a write that goes past the cache.
+const PAST: u64 = 1024;
+/// A millisecond: long enough for whatever is not held back to end.
+const MOMENT: u64 = 1_000_000;
+
+/// The first volume has dirty data on both cache devices, and its disk is gone; the second one is served.
+fn without_its_disk(story: &str) -> Scene {
+    let mut s = Scene::new(story, Stage { volumes: 2, ..Stage::default() });
+    s.world.write(1, 800, 8, false);
+    for n in 0..16 {
+        s.write(n * 10_000, 8);
+    }
+    s.flush();
+    s.set_dead(DISK, true);
+    s.kill();
+    s.rest();
+    let v = &s.status().volumes[0];
+    assert!(!v.serving && !v.refused && v.dirty_blocks == 16, "{story}: {v:?}");
+    s
+}
+
+/// Its disk is there, and what is dirty is on its way there: who throws it away has taken it for another one.
+#[test]
+fn one_that_is_served_is_kept() {
+    let mut s = Scene::new("thrown away while it is served", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    let id = s.world.command(Command::Abandon { volume: 0 });
+    assert_eq!(s.end_of(id), Err(CommandError::Served), "{}", s.story());
+    s.read_all();
+    s.lose_power();
+    s.end();
+}
+
+/// One that is being detached is served no more. Whoever takes it for one that never will be ends with two commands that
+/// take it off the pool, the second one whatever has its number by then.
+#[test]
+fn one_that_is_being_detached_is_left_to_its_detach() {
+    let mut s = Scene::new("thrown away under its detach", Stage::default());
+    s.write(0, PAST);
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
+    let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+    s.until_held();
+    s.pass(MOMENT);
+    assert!(!s.status().volumes[0].serving, "{}: the detach has not come that far", s.story());
+    let id = s.world.command(Command::Abandon { volume: 0 });
+    assert_eq!(s.end_of(id), Err(CommandError::Served), "{}", s.story());
+    s.let_go();
+    s.ends_well(detach);
+    s.world.check_disk(0);
+    s.end();
+}
+
+/// The power goes at each step of it, and the disk turns up after all: the volume is gone, or all that was dirty is there.
+/// If the pool lets go of its data first and is told of it later, the disk's older data is served in its place.
+#[test]
+fn it_is_whole_until_the_pool_is_told() {
+    let (mut there, mut gone) = (0, 0);
+    for k in 0.. {
+        let mut s = without_its_disk(&format!("thrown away, and the power goes after {k} operations"));
+        let before = s.world.operations;
+        let id = s.world.command(Command::Abandon { volume: 0 });
+        while s.world.command_result(id).is_none() && s.world.operations < before + k {
+            s.step();
+        }
+        let done = s.world.command_result(id).is_some();
+        s.set_dead(DISK, false);
+        s.lose_power();
+        match s.status().volumes.iter().find(|v| v.number == 0) {
+            Some(v) => {
+                assert!(v.serving && v.dirty_blocks == 16 && !done, "{}: {v:?}", s.story());
+                there += 1;
+            }
+            None => gone += 1,
+        }
+        s.end();
+        if done {
+            break;
+        }
+    }
+    assert!(there > 4 && gone > 4, "there after {there} cuts, gone after {gone}");
+}
+
+/// What was dirty of it takes no room any more: nobody else could ever free that.
+#[test]
+fn its_room_is_the_others() {
+    let mut s = without_its_disk("the room of one that was thrown away");
+    s.obey(Command::Destage { volume: 1 });
+    s.obey(Command::Abandon { volume: 0 });
+    let (mut left, mut cached) = (0, 0);
+    let engine = s.world.engine.as_ref().expect("a daemon lives");
+    engine.each_segment(|_, segment| left += segment.live);
+    engine.each_piece(1, |_, _| cached += 1);
+    assert_eq!(left, cached, "{}: pieces of no volume take room", s.story());
+    s.end();
+}
+
+/// The daemon dies before the checkpoint that follows, and another volume gets its number: image and log still have what
+/// was dirty.
+#[test]
+fn nothing_of_it_comes_back_in_the_next_volume() {
+    let mut s = without_its_disk("what was thrown away comes back");
+    let layout = s.stage.layout();
+    let images = layout.checkpoint(0)..layout.slot(0);
+    let pages = move |device: Device, op: &DeviceOp<SimBuf>| {
+        matches!(device, Device::Member(_)) && matches!(op, DeviceOp::Write { offset, .. } if images.contains(offset))
+    };
+    s.hold_back(pages.clone());
+    s.world.command(Command::Abandon { volume: 0 });
+    s.until_held();
+    s.pass(10 * MOMENT);
+    // Nor does the start get to one.
+    s.world.kill_landing(|_, _, _| false);
+    s.hold_back(pages);
+    let start = s.begin_start();
+    s.ends_well(start);
+    assert_eq!(s.status().volumes.len(), 1, "{}: not thrown away", s.story());
+    let base = 1 << 55;
+    *s.device(DISK) = SimDevice::new(s.stage.sectors * 512, Some(base));
+    s.world.oracles.insert(0, Oracle::new(base));
+    // An attach that does not wait for a checkpoint is done before there is one.
+    s.world.command(Command::Attach(s.stage.volume(0)));
+    s.pass(100 * MOMENT);
+    s.kill();
+    if s.status().volumes.len() == 1 {
+        s.obey(Command::Attach(s.stage.volume(0)));
+    }
+    assert_eq!(s.dirty(), 0, "{}: the new volume has dirty data", s.story());
+    s.read(0, 8);
+    s.end();
+}

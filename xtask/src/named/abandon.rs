@@ -1,0 +1,49 @@
+//! A volume that is thrown away: what keeps that from being the wrong one, and what keeps it from being half gone.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/abandon.rs`.
+pub const TOLD: &[Told] = &[
+    ("abandon::one_that_is_served_is_kept", "a volume thrown away while it is served"),
+    ("abandon::one_that_is_being_detached_is_left_to_its_detach", "a volume thrown away under its detach"),
+    ("abandon::it_is_whole_until_the_pool_is_told", "dirty data let go of before the pool is told"),
+    ("abandon::its_room_is_the_others", "a volume thrown away that keeps its room"),
+    ("abandon::nothing_of_it_comes_back_in_the_next_volume", "an attach over a log that still has the number's old records"),
+];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a volume thrown away while it is served",
+        story: "Somebody names the wrong volume, and what was acknowledged and is not on its disk yet is gone.",
+        edits: &[Edit { file: "volumes.rs", old: "    if v.there.get() && !v.refused.get() {\n", new: "    if false {\n" }],
+    },
+    Mistake {
+        name: "a volume thrown away under its detach",
+        story: "One that is being detached is served no more, and taken for one that never will be: two commands take it off the pool.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    if v.there.get() && !v.refused.get() {\n",
+            new: "    if v.serving.get() && !v.refused.get() {\n",
+        }],
+    },
+    Mistake {
+        name: "dirty data let go of before the pool is told",
+        story: "A checkpoint without a volume's dirty data counts before the superblock without the volume does: after a crash between them the disk's older data is served.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    forget_all(core, v);\n    take_off(core, v).await?;\n",
+            new: "    forget_all(core, v);\n    checkpoint_now(core).await?;\n    take_off(core, v).await?;\n",
+        }],
+    },
+    Mistake {
+        name: "a volume thrown away that keeps its room",
+        story: "What is clean of it is let go of, and what is dirty is forgotten: nobody frees that any more.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    core.mark(Mark::Abandoned);\n    forget_all(core, v);\n",
+            new: "    core.mark(Mark::Abandoned);\n    drop_clean(core, v);\n",
+        }],
+    },
+];
