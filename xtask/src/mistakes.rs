@@ -57,7 +57,7 @@ const MISTAKES: &[Mistake] = &[
         story: "FLUSH flushes the cache devices alone: what was bypassed is in the disk's volatile cache when the power goes.",
         edits: &[Edit {
             file: "write.rs",
-            old: "    let on_disk = on_disk.get().await;\n",
+            old: "    let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };\n",
             new: "    drop(on_disk);\n    let on_disk: Result<(), ()> = Ok(());\n",
         }],
     },
@@ -323,7 +323,7 @@ const MISTAKES: &[Mistake] = &[
         story: "A checkpoint clears a region's bit while the disk still has the bypassed write in its volatile cache.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "if !regions.is_empty() && v.there.get() && v.disk_flusher.flush_since(0).await.is_ok() {",
+            old: "if !regions.is_empty() && (!v.has_disk() || v.there.get() && v.disk_flusher.flush_since(0).await.is_ok()) {",
             new: "if !regions.is_empty() {",
         }],
     },

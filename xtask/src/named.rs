@@ -3,6 +3,7 @@
 //! and fails on an engine with that very mistake.
 
 mod abandon;
+mod diskless;
 mod format;
 mod hazards;
 mod peers;
@@ -15,11 +16,17 @@ pub type Told = (&'static str, &'static str);
 
 /// Mistakes that only these scenes need.
 pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
-    peers::MISTAKES.iter().chain(hazards::MISTAKES).chain(steps::MISTAKES).chain(abandon::MISTAKES).chain(format::MISTAKES)
+    peers::MISTAKES
+        .iter()
+        .chain(diskless::MISTAKES)
+        .chain(hazards::MISTAKES)
+        .chain(steps::MISTAKES)
+        .chain(abandon::MISTAKES)
+        .chain(format::MISTAKES)
 }
 
 fn told() -> impl Iterator<Item = &'static Told> {
-    peers::TOLD.iter().chain(hazards::TOLD).chain(steps::TOLD).chain(abandon::TOLD).chain(format::TOLD)
+    peers::TOLD.iter().chain(diskless::TOLD).chain(hazards::TOLD).chain(steps::TOLD).chain(abandon::TOLD).chain(format::TOLD)
 }
 
 /// Numbers without a scene, with the reason.
@@ -56,7 +63,7 @@ mod tests {
     #[test]
     fn each_scene_in_the_folder_has_its_mistake() {
         let listed: BTreeSet<&str> = scenes().collect();
-        for module in ["peers", "hazards", "steps", "abandon"] {
+        for module in ["peers", "hazards", "steps", "abandon", "diskless"] {
             let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
             let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
             let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();

@@ -163,10 +163,6 @@ pub(crate) struct Volume<B: Buf> {
     pub write_route: RefCell<Route>,
     pub hitting: Cell<u32>,
     pub absorbing: Cell<u32>,
-    /// No superblock names it any more.
-    pub leaving: Cell<bool>,
-    /// Something that was appended may be in the log or not, and was never acknowledged.
-    pub uncertain: Cell<bool>,
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,

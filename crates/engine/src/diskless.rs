@@ -92,6 +92,12 @@ pub(crate) async fn write<B: Buf>(
     absorbed(core, volume, bytes, fua).await
 }
 
+/// An error where no cache device is left, or no majority stands behind them.
+fn has_votes<B: Buf>(core: &Core<B>) -> Result<(), RequestError> {
+    let pool = core.pool.borrow();
+    if pool.stalled || pool.in_sync().next().is_none() { Err(RequestError::Io) } else { Ok(()) }
+}
+
 /// Takes data into the log, when there is room.
 async fn put<B: Buf>(
     core: &Rc<Core<B>>,
@@ -101,20 +107,13 @@ async fn put<B: Buf>(
 ) -> Result<(), RequestError> {
     let came = core.now();
     loop {
-        {
-            let pool = core.pool.borrow();
-            if pool.stalled || pool.in_sync().next().is_none() {
-                return Err(RequestError::Io);
-            }
-        }
+        has_votes(core)?;
         let waited = core.now() - came;
         let crowd = core.crowd();
         if core.has_space(volume) && (crowd.taken <= crowd.set_aside || waited >= CROWDED_NS) {
             if absorb(core, volume, range, content).await.is_ok() {
                 return Ok(());
             }
-            // Some of it may be in the log, and be found there by the next start.
-            volume.uncertain.set(true);
         } else if waited >= LONGEST_NS {
             core.mark(Mark::DisklessHasNoRoom);
             return Err(RequestError::Io);
@@ -129,11 +128,10 @@ async fn put<B: Buf>(
 async fn zero<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>) -> Result<(), RequestError> {
     let _lock = volume.disk.lock(range.clone()).await;
     wait_for_appends(core, volume, &Volume::<B>::blocks(range)).await;
-    if core.pool.borrow().stalled {
-        return Err(RequestError::Io);
-    }
+    // A record that failed for want of them may be found at the next start, and would lie over what is not there now.
+    has_votes(core)?;
     let version = core.next_version();
-    let there = if volume.uncertain.get() { [range.clone()].into() } else { older_dirty(volume, range, version) };
+    let there = older_dirty(volume, range, version);
     let items: Vec<_> =
         there.iter().flat_map(by_block).map(|(block, first, sectors)| Item::Forget { block, first, sectors, version }).collect();
     if items.is_empty() {

@@ -70,7 +70,6 @@ impl<B: Buf> Core<B> {
                 .volumes
                 .borrow()
                 .values()
-                .filter(|v| !v.leaving.get())
                 .map(|v| VolumeEntry {
                     number: v.number,
                     id: v.id,

@@ -79,8 +79,6 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         write_route: RefCell::default(),
         hitting: Cell::new(0),
         absorbing: Cell::new(0),
-        leaving: Cell::new(false),
-        uncertain: Cell::new(false),
         losses: Cell::new(0),
         losses_told: Cell::new(0),
         work: Signal::new(exec),
@@ -307,14 +305,9 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
         return Err(CommandError::NoSuchVolume);
     }
     core.mark(Mark::Abandoned);
-    // Nothing of it is given up before the next start knows of no such volume: until then it may be there again, whole.
-    v.leaving.set(true);
-    if !core.write_superblock().await {
-        v.leaving.set(false);
-        v.serving.set(!v.has_disk() && !v.refused.get());
-        return Err(CommandError::NoMembers);
-    }
     forget_all(core, v);
+    // Where no superblock without it can be written it is there again at the next start, whole; until then nobody is to read
+    // what is left of it in memory.
     take_off(core, v).await.inspect_err(|_| v.refused.set(true))?;
     checkpoint_now(core).await
 }

@@ -57,6 +57,16 @@ pub struct Stage {
     pub seed: u64,
 }
 
+/// The number of a volume without a disk.
+pub const DISKLESS: u16 = 5;
+
+/// A volume without a disk.
+#[must_use]
+pub fn diskless(sectors: u64) -> NewVolume {
+    let (number, name, backing) = (DISKLESS, "journal".into(), String::new());
+    NewVolume { number, id: [8; 16], name, sectors, phase: 0, mode: Mode::WriteBack, backing }
+}
+
 impl Default for Stage {
     /// Two cache devices of 24 segments, two copies, one volume of 128 MiB in write-back; nothing is destaged before it is
     /// told to; requests of 32 KiB and more go past the cache, and no others.
@@ -156,6 +166,21 @@ impl Scene {
             scene.obey(Command::Attach(scene.stage.volume(n)));
         }
         scene
+    }
+
+    /// One volume more, without a disk, of `sectors`.
+    #[must_use]
+    pub fn with_diskless(mut self, sectors: u64) -> Self {
+        let end = self.create_diskless(sectors);
+        assert_eq!(end, Ok(()), "{}", self.story);
+        self
+    }
+
+    /// Asks for a volume without a disk, and waits for the end.
+    pub fn create_diskless(&mut self, sectors: u64) -> Result<(), CommandError> {
+        self.world.oracles.insert(DISKLESS, Oracle::zeroed());
+        let id = self.world.command(Command::Attach(diskless(sectors)));
+        self.end_of(id)
     }
 
     /// The story, as messages name it.
@@ -412,6 +437,10 @@ impl Scene {
         self.rest();
         self.read_all();
         for v in self.status().volumes {
+            if v.backing.is_empty() {
+                self.obey(Command::Abandon { volume: v.number });
+                continue;
+            }
             self.obey(Command::Detach { volume: v.number, give_up_lost: false });
             self.world.check_disk(v.number);
         }

@@ -17,15 +17,19 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a volume thrown away while it is served",
         story: "Somebody names the wrong volume, and what was acknowledged and is not on its disk yet is gone.",
-        edits: &[Edit { file: "volumes.rs", old: "    if v.there.get() && !v.refused.get() {\n", new: "    if false {\n" }],
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    if v.has_disk() && v.there.get() && !v.refused.get() {\n",
+            new: "    if false {\n",
+        }],
     },
     Mistake {
         name: "a volume thrown away under its detach",
         story: "One that is being detached is served no more, and taken for one that never will be: two commands take it off the pool.",
         edits: &[Edit {
             file: "volumes.rs",
-            old: "    if v.there.get() && !v.refused.get() {\n",
-            new: "    if v.serving.get() && !v.refused.get() {\n",
+            old: "    if v.has_disk() && v.there.get() && !v.refused.get() {\n",
+            new: "    if v.has_disk() && v.serving.get() && !v.refused.get() {\n",
         }],
     },
     Mistake {
@@ -33,8 +37,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A checkpoint without a volume's dirty data counts before the superblock without the volume does: after a crash between them the disk's older data is served.",
         edits: &[Edit {
             file: "volumes.rs",
-            old: "    forget_all(core, v);\n    take_off(core, v).await?;\n",
-            new: "    forget_all(core, v);\n    checkpoint_now(core).await?;\n    take_off(core, v).await?;\n",
+            old: "    forget_all(core, v);\n    // Where no superblock",
+            new: "    forget_all(core, v);\n    checkpoint_now(core).await?;\n    // Where no superblock",
         }],
     },
     Mistake {

@@ -97,8 +97,8 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "space.rs",
-                old: "let room = (free > self.settings.reserve_segments || open && free == self.settings.reserve_segments)",
-                new: "let room = (free > 0 || open)",
+                old: "(free > self.settings.reserve_segments || open && free == self.settings.reserve_segments) && self.map_has_room(volume)",
+                new: "(free > 0 || open) && self.map_has_room(volume)",
             },
             Edit {
                 file: "log.rs",
@@ -169,11 +169,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a flush that waits for what a sweep has written",
         story: "While a sweep is under way each FLUSH of a client flushes the disk, though all that was acknowledged is in the log: it costs what it costs without a cache.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "let on_disk = volume.disk_flusher.request_owed();",
-            new: "let on_disk = volume.disk_flusher.request();",
-        }],
+        edits: &[Edit { file: "write.rs", old: "volume.disk_flusher.request_owed());", new: "volume.disk_flusher.request());" }],
     },
     Mistake {
         name: "data left on one copy not copied again",

@@ -245,16 +245,12 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a bypass that does not wait for what is being appended",
         story: "The record gets onto the media behind it, with nothing to outdate it: the next start lays it over.",
-        edits: &[Edit { file: "write.rs", old: "        if !volume.is_pending(&blocks) {", new: "        if true {" }],
+        edits: &[Edit { file: "write.rs", old: "    wait_for_appends(core, volume, &blocks).await;\n", new: "" }],
     },
     Mistake {
         name: "a detach that does not wait for requests",
         story: "The volume is gone and the disk somebody else's, and a write of ours lands on it.",
-        edits: &[Edit {
-            file: "volumes.rs",
-            old: "        if v.requests.get() == 0 {\n            break;",
-            new: "        if true {\n            break;",
-        }],
+        edits: &[Edit { file: "volumes.rs", old: "    requests_end(v).await;\n    // A write", new: "    // A write" }],
     },
     Mistake {
         name: "a segment that nobody frees when its last read ends",

@@ -4,12 +4,9 @@
 use super::Run;
 use super::grows::Size;
 use crate::oracle::Oracle;
+use crate::scene::{DISKLESS, diskless};
 use crate::world::Violation;
-use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, NewVolume};
-
-/// Its number.
-pub(super) const DISKLESS: u16 = 5;
 
 impl Run {
     /// All volumes that clients use.
@@ -23,15 +20,7 @@ impl Run {
         self.world.oracles.insert(DISKLESS, Oracle::zeroed());
         self.sizes.insert(DISKLESS, Size::of(sectors));
         self.lives_of_it += 1;
-        self.world.command(Command::Attach(NewVolume {
-            number: DISKLESS,
-            id: [50 + self.lives_of_it; 16],
-            name: "journal".into(),
-            sectors,
-            phase: 0,
-            mode: Mode::WriteBack,
-            backing: String::new(),
-        }))
+        self.world.command(Command::Attach(NewVolume { id: [50 + self.lives_of_it; 16], ..diskless(sectors) }))
     }
 
     /// It is deleted under load, with what is on it; or made. A crash may come meanwhile: then it is there whole, or not at all.

@@ -50,7 +50,7 @@ fn pages(stage: &Stage) -> impl Fn(Device, &DeviceOp<SimBuf>) -> bool + Clone + 
 }
 
 /// Appends.
-fn appended(stage: &Stage) -> impl Fn(Device, &DeviceOp<SimBuf>) -> bool + Clone + use<> {
+pub(crate) fn appended(stage: &Stage) -> impl Fn(Device, &DeviceOp<SimBuf>) -> bool + Clone + use<> {
     written(stage.layout().slot(0)..stage.layout().superblock(2))
 }
 

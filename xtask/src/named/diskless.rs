@@ -1,0 +1,54 @@
+//! Volumes without a backing device: what they hold is in the log alone.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/diskless.rs`.
+pub const TOLD: &[Told] = &[
+    ("diskless::it_is_served_after_a_start", "a volume without a disk that waits for one"),
+    ("diskless::a_discard_is_in_the_log", "a discard without a disk that the log does not hear of"),
+    ("diskless::a_discard_waits_for_what_is_being_appended", "a discard without a disk that does not wait for appends"),
+    ("diskless::others_leave_the_room_that_is_set_aside", "no room set aside for what has no disk"),
+    ("diskless::what_is_out_of_date_makes_room", "out of date for good, and never won back"),
+];
+
+/// Mistakes that no other list has.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a volume without a disk that waits for one",
+        story: "At a start its disk is not among those that are there. It is not served before it comes, which is never.",
+        edits: &[Edit { file: "engine.rs", old: "v.there.set(!v.has_disk() || backings", new: "v.there.set(backings" }],
+    },
+    Mistake {
+        name: "a discard without a disk that the log does not hear of",
+        story: "What was discarded is gone from memory, and comes back out of the log at the next start.",
+        edits: &[Edit {
+            file: "diskless.rs",
+            old: "    if items.is_empty() {\n        return Ok(());\n    }",
+            new: "    if items.len() < usize::MAX {\n        forget(core, volume, range, version);\n        return Ok(());\n    }",
+        }],
+    },
+    Mistake {
+        name: "a discard without a disk that does not wait for appends",
+        story: "A write is named after the discard, with an older version: it is read, until the next start takes it back.",
+        edits: &[Edit {
+            file: "diskless.rs",
+            old: "    wait_for_appends(core, volume, &Volume::<B>::blocks(range)).await;\n",
+            new: "    let _ = wait_for_appends::<B>;\n",
+        }],
+    },
+    Mistake {
+        name: "no room set aside for what has no disk",
+        story: "What waits for its disk takes all the room there is, and a journal finds none: its writes fail.",
+        edits: &[Edit {
+            file: "core.rs",
+            old: "let taken = pinned.div_ceil(copies.max(1) as u64) + self.set_aside(pool);",
+            new: "let taken = pinned.div_ceil(copies.max(1) as u64);",
+        }],
+    },
+    Mistake {
+        name: "out of date for good, and never won back",
+        story: "In each segment of a journal something stays, so none is ever free: its writes fail, though most of its room is garbage.",
+        edits: &[Edit { file: "diskless.rs", old: "if !crowd.is_dense() || core", new: "if crowd.set_aside > 0 || core" }],
+    },
+];
