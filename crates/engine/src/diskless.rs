@@ -4,7 +4,7 @@
 //! go. So room for it is set aside, and won back by moving what is live together.
 
 use crate::core::{Core, Pool, Volume};
-use crate::io::{Buf, CommandError, RequestError};
+use crate::io::{BLOCK_SECTORS, Buf, CommandError, RequestError};
 use crate::log::Item;
 use crate::marks::Mark;
 use crate::policy::compact::{Crowd, Sparse, next_victim};
@@ -52,9 +52,9 @@ impl<B: Buf> Core<B> {
         let pool = self.pool.borrow();
         let before = self.set_aside(&pool) - if instead_of > 0 { set_aside_for(instead_of, &pool) } else { 0 };
         let left = (u64::from(total) / 2).saturating_sub(before);
-        // All of it is in the map, for good.
-        let blocks = self.most_pieces_of(&pool) / 4;
-        let most = (left.saturating_sub(SPARE) / 2 * u64::from(pool.segment_sectors())).min(blocks * 8);
+        // All of it is in the map for good, each sector of a block by itself at the worst: half of the map at most.
+        let blocks = self.most_pieces_of(&pool) / (2 * BLOCK_SECTORS);
+        let most = (left.saturating_sub(SPARE) / 2 * u64::from(pool.segment_sectors())).min(blocks * BLOCK_SECTORS);
         if sectors <= most && set_aside_for(sectors, &pool) <= left {
             return Ok(());
         }

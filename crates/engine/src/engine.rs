@@ -457,7 +457,7 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         Command::Grow { volume, sectors } => grow::grow(core, &find(volume)?, sectors).await,
         Command::SetMode { volume, mode } => volumes::set_mode(core, &find(volume)?, mode, cancel).await,
         Command::Destage { volume } => {
-            let v = find(volume)?;
+            let v = with_disk(volume)?;
             volumes::clean(core, &v, cancel).await?;
             if !v.there.get() {
                 return Err(CommandError::NotServed);

@@ -57,7 +57,7 @@ pub struct Settings {
     pub without_missing: bool,
     /// The most pieces that the map may hold: the hard cap of memory. Zero: as many as the checkpoint areas can describe.
     pub max_pieces: u64,
-    /// The most pieces beyond the first of their block.
+    /// The most pieces beyond the first of their block, of a volume with a disk.
     pub max_fragments: u64,
 }
 

@@ -33,7 +33,9 @@ impl<B: Buf> Core<B> {
     }
 
     fn map_has_room(&self, volume: &Volume<B>) -> bool {
-        self.segments.borrow().live < self.most_pieces() && volume.map.borrow().extra_pieces() < self.settings.max_fragments
+        // Nothing ever puts the fragments of a volume without a disk together again: there is room for all it can have.
+        let few = !volume.has_disk() || volume.map.borrow().extra_pieces() < self.settings.max_fragments;
+        self.segments.borrow().live < self.most_pieces() && few
     }
 
     /// Whether clean pieces have to go so that dirty ones find room in the map, ahead of demand.
