@@ -57,6 +57,7 @@ const RARE: &[&str] = &[
     "ScrubFindsLost",
     "PinnedLetGo",
     "GrowFails",
+    "DisklessHasNoRoom",
 ];
 
 /// `cargo xtask test [--seed-base N]`.
