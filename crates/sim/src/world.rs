@@ -15,7 +15,7 @@ use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
 use headpond_engine::format::{Layout, SUPERBLOCK_BYTES, WITNESS_BYTES};
 use headpond_engine::{
     Buf, Command, CommandError, CommandId, Device, DeviceError, DeviceOp, DeviceResult, Effect, Engine, IoId, Request,
-    RequestError, RequestId, Settings,
+    RequestError, RequestId, Settings, Status,
 };
 use std::collections::BTreeMap;
 use words::in_words;
@@ -50,10 +50,29 @@ struct Asked {
     kind: AskedKind,
     submitted: u64,
     at: u64,
-    /// The epoch in which it was submitted.
-    epoch: u64,
+    /// Which members there were when it was submitted.
+    members: Members,
     /// Dirty data lacked a copy then.
     lacking: bool,
+}
+
+/// The members in sync, as bits, and the epoch that says so; nothing in runs that do not count copies.
+#[derive(Clone, Copy, Default)]
+struct Members {
+    in_sync: u64,
+    epoch: u64,
+}
+
+impl Members {
+    fn of(status: &Status) -> Self {
+        let bits = status.members.iter().filter(|m| m.in_sync).fold(0, |bits, m| bits | 1 << m.number);
+        Self { in_sync: bits, epoch: status.epoch }
+    }
+
+    /// Whether one has joined since, or left: what that says may not be decided yet.
+    fn have_changed(self, now: Self) -> bool {
+        now.epoch > self.epoch || self.in_sync & !now.in_sync != 0
+    }
 }
 
 enum AskedKind {
@@ -295,9 +314,8 @@ impl World {
         self.asked.values().map(|a| self.now - a.at).max().unwrap_or(0)
     }
 
-    /// The pool's epoch, in runs that count copies.
-    fn epoch(&self) -> u64 {
-        self.engine.as_ref().filter(|_| self.count_copies).map_or(0, |e| e.status().epoch)
+    fn members(&self) -> Members {
+        self.engine.as_ref().filter(|_| self.count_copies).map_or_else(Default::default, |e| Members::of(&e.status()))
     }
 
     fn ask(&mut self, volume: u16, kind: AskedKind, request: Request<SimBuf>) -> u64 {
@@ -311,8 +329,8 @@ impl World {
         });
         self.say(|| format!("request {id}: {}", in_words(&request)));
         let status = self.engine.as_ref().filter(|_| self.count_copies).map(Engine::status);
-        let (epoch, lacking) = status.map_or((0, false), |s| (s.epoch, s.lacking_copies > 0));
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, epoch, lacking });
+        let (members, lacking) = status.map_or_else(Default::default, |s| (Members::of(&s), s.lacking_copies > 0));
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking });
         if let Some(e) = &self.engine {
             e.request(volume, RequestId(id), request);
         }
@@ -671,14 +689,14 @@ impl World {
                 if let Some(r) = record.filter(|_| ok && self.count_copies) {
                     // One that a member left under, or joined, may rest on the other copy, as what was acknowledged just
                     // before.
-                    let rests = self.epoch() > a.epoch;
+                    let rests = a.members.have_changed(self.members());
                     self.copies_of(a.volume, r.sector, r.sectors, *durable, rests);
                 }
             }
             (AskedKind::Flush, Ok(_)) => {
                 let covered = self.oracles.get_mut(&a.volume).map(|o| o.flushed(a.submitted)).unwrap_or_default();
                 // What lacked a copy when it was asked for may have been copied since: that copy is for the next one.
-                let rests = a.lacking || self.epoch() > a.epoch || self.lacks_copies();
+                let rests = a.lacking || a.members.have_changed(self.members()) || self.lacks_copies();
                 if self.count_copies {
                     for (sector, sectors) in covered {
                         self.copies_of(a.volume, sector, sectors, true, rests);
