@@ -40,6 +40,15 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit { file: "membership.rs", old: "failing == 0 && !core.superblock_busy.get() {", new: "failing == 0 {" }],
     },
     Mistake {
+        name: "copies made again with the last of the reserve",
+        story: "Each short life moves something to a segment of its own, until none is left: there is no room for the marks that would free any.",
+        edits: &[Edit {
+            file: "space.rs",
+            old: "        if core.free() <= core.settings.reserve_segments {\n            core.mark(Mark::MendingWaits);",
+            new: "        if core.free() == 0 {\n            core.mark(Mark::MendingWaits);",
+        }],
+    },
+    Mistake {
         name: "a new member's one superblock written over",
         story: "It gets one superblock with its epoch, and the next one is written into the same slot when the power goes: it has none.",
         edits: &[Edit {

@@ -58,6 +58,7 @@ const RARE: &[&str] = &[
     "PinnedLetGo",
     "GrowFails",
     "DisklessHasNoRoom",
+    "MendingWaits",
 ];
 
 /// `cargo xtask test [--seed-base N]`.

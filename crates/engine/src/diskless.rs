@@ -61,14 +61,16 @@ impl<B: Buf> Core<B> {
         Err(CommandError::NoRoom { most_bytes: most * 512 })
     }
 
-    /// Segments that volumes without a disk take, those included that wait for a checkpoint.
+    /// How much of what is set aside is taken.
     fn crowd(&self) -> Crowd {
+        Crowd { taken: self.segments.borrow().taken_set_aside(), set_aside: self.set_aside(&self.pool.borrow()) }
+    }
+
+    /// Of that, the segments that a checkpoint frees.
+    fn waiting(&self) -> u64 {
         let segments = self.segments.borrow();
         let theirs = segments.iter().filter(|(_, s)| s.diskless && s.class == Class::Mirrored);
-        let (taken, waiting) = theirs.fold((0, 0), |(all, waiting), (_, s)| {
-            (all + 1, waiting + u64::from(s.state == SegmentState::Limbo || s.state == SegmentState::Sealed && s.dirty == 0))
-        });
-        Crowd { taken, waiting, set_aside: self.set_aside(&self.pool.borrow()) }
+        theirs.filter(|(_, s)| s.state == SegmentState::Limbo || s.state == SegmentState::Sealed && s.dirty == 0).count() as u64
     }
 }
 
@@ -111,6 +113,9 @@ async fn put<B: Buf>(
         let waited = core.now() - came;
         let crowd = core.crowd();
         if core.has_space(volume) && (crowd.taken <= crowd.set_aside || waited >= CROWDED_NS) {
+            if crowd.is_dense() {
+                core.space.notify();
+            }
             if absorb(core, volume, range, content).await.is_ok() {
                 return Ok(());
             }
@@ -161,14 +166,16 @@ pub(crate) async fn compact<B: Buf>(core: &Rc<Core<B>>) {
             next_victim(&all, capacity, &crowd)
         };
         // What waits for a checkpoint is won without a move.
-        if crowd.waiting * 8 >= crowd.set_aside || victim.is_none() && crowd.waiting > 0 {
-            if !checkpoint(core).await || core.crowd().waiting >= crowd.waiting {
+        let waiting = core.waiting();
+        if waiting * 8 >= crowd.set_aside || victim.is_none() && waiting > 0 {
+            if !checkpoint(core).await || core.waiting() >= waiting {
                 return;
             }
             continue;
         }
         let Some(victim) = victim else { return };
-        if core.free() == 0 || !relocate(core, victim).await {
+        // One is left for marks: without them nothing gets clean, and nothing is freed.
+        if core.free() < 2 || !relocate(core, victim).await {
             return;
         }
         core.mark(Mark::DisklessCompacted);

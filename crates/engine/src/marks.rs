@@ -280,6 +280,8 @@ marks! {
     DisklessZeroed,
     /// A segment of a volume without a disk was moved for the room that was out of date in it.
     DisklessCompacted,
+    /// Data on one copy is not copied again while there is no more room than marks need.
+    MendingWaits,
     /// A device did not answer for so long that it is given up.
     DeviceGivenUp,
 }

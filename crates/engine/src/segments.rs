@@ -75,6 +75,11 @@ impl Segment {
     fn takes_dirty_space(&self) -> bool {
         !self.diskless && self.class == Class::Mirrored && (self.dirty > 0 || self.marks) && self.state != SegmentState::Free
     }
+
+    /// Mirrored, and of a volume without a disk; in space that is set aside for these.
+    fn takes_set_aside(&self) -> bool {
+        self.diskless && self.class == Class::Mirrored && self.state != SegmentState::Free
+    }
 }
 
 /// All segments of a pool, and the free slots of each member.
@@ -94,6 +99,8 @@ pub struct Segments {
     pub dirty_sectors: u64,
     /// Segments for which [`Segment::takes_dirty_space`].
     taken: u64,
+    /// Segments for which [`Segment::takes_set_aside`].
+    taken_set_aside: u64,
     emptied: Vec<u32>,
     /// Slots taken by segments found at recovery, until all are.
     restored: BTreeSet<(u8, u32)>,
@@ -159,9 +166,10 @@ impl Segments {
     /// Changes what decides whether a segment takes dirty space, and keeps the count of those.
     fn change<R>(&mut self, n: u32, f: impl FnOnce(&mut Segment) -> R) -> Option<R> {
         let s = self.table.get_mut(n as usize).filter(|s| s.state != SegmentState::Free)?;
-        let before = s.takes_dirty_space();
+        let before = (s.takes_dirty_space(), s.takes_set_aside());
         let result = f(s);
-        self.taken = self.taken + u64::from(s.takes_dirty_space()) - u64::from(before);
+        self.taken = self.taken + u64::from(s.takes_dirty_space()) - u64::from(before.0);
+        self.taken_set_aside = self.taken_set_aside + u64::from(s.takes_set_aside()) - u64::from(before.1);
         Some(result)
     }
 
@@ -240,6 +248,7 @@ impl Segments {
     }
 
     fn insert(&mut self, segment: Segment) -> u32 {
+        self.taken_set_aside += u64::from(segment.takes_set_aside());
         match self.free_numbers.pop() {
             Some(n) => {
                 self.table[n as usize] = segment;
@@ -282,6 +291,7 @@ impl Segments {
             });
         }
         self.taken += u64::from(segment.takes_dirty_space());
+        self.taken_set_aside += u64::from(segment.takes_set_aside());
         self.table[n as usize] = segment;
         true
     }
@@ -411,6 +421,11 @@ impl Segments {
     pub fn emptied_segments(&self) -> u64 {
         let freed = |s: &Segment| s.state == SegmentState::Limbo || s.state == SegmentState::Sealed && s.places().count() == 2;
         self.iter().filter(|(_, s)| s.takes_dirty_space() && s.dirty == 0 && s.pins == 0 && freed(s)).count() as u64
+    }
+
+    /// Mirrored segments of volumes without a disk, those included that wait for a checkpoint.
+    pub fn taken_set_aside(&self) -> u64 {
+        self.taken_set_aside
     }
 
     /// Dirty pieces that have a copy, and fewer than `copies`.

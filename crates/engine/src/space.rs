@@ -259,6 +259,11 @@ async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
                 .map(|(n, _)| n)
         };
         let Some(n) = found else { return };
+        // The reserve is for marks: without them nothing gets clean, and nothing is free ever again. Destage makes room first.
+        if core.free() <= core.settings.reserve_segments {
+            core.mark(Mark::MendingWaits);
+            return;
+        }
         core.mark(Mark::CopiesMended);
         if !relocate(core, n).await {
             return;

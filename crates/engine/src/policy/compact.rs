@@ -5,8 +5,6 @@
 pub struct Crowd {
     /// Taken.
     pub taken: u64,
-    /// Of these, the ones that a checkpoint frees.
-    pub waiting: u64,
     /// Set aside.
     pub set_aside: u64,
 }
@@ -48,10 +46,10 @@ mod tests {
     fn the_emptiest_segment_moves_and_where_none_is_empty_the_oldest_when_it_must() {
         let of = |lives: &[u32], taken| {
             let of = |(n, live): (usize, &u32)| Sparse { segment: n as u32, generation: n as u64, live: *live };
-            next_victim(&lives.iter().enumerate().map(of).collect::<Vec<_>>(), 128, &Crowd { taken, waiting: 0, set_aside: 8 })
+            next_victim(&lives.iter().enumerate().map(of).collect::<Vec<_>>(), 128, &Crowd { taken, set_aside: 8 })
         };
         assert_eq!([of(&[90, 20, 96], 7), of(&[97, 128], 8), of(&[128, 97], 9), of(&[], 9)], [Some(1), None, Some(0), None]);
-        let dense = |taken| Crowd { taken, waiting: 0, set_aside: 8 }.is_dense();
+        let dense = |taken| Crowd { taken, set_aside: 8 }.is_dense();
         assert_eq!([dense(6), dense(7)], [false, true]);
     }
 }
