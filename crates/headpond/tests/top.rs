@@ -52,6 +52,14 @@ impl<'a> Tmux<'a> {
         }
     }
 
+    /// The program that the shell runs in the foreground.
+    fn program(&self) -> String {
+        let shell = String::from_utf8(self.run(&["display-message", "-p", "#{pane_pid}"]).stdout).unwrap();
+        let shell = shell.trim();
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).unwrap();
+        children.split_whitespace().next().unwrap().to_owned()
+    }
+
     fn types(&self, keys: &[&str]) {
         self.run(&[&["send-keys"], keys].concat());
     }
@@ -174,13 +182,31 @@ fn a_signal_gives_the_terminal_back() {
         let binary = env!("CARGO_BIN_EXE_headpond");
         tmux.types(&[&format!("{binary} top --socket {}", yard.path("control").display()), "Enter"]);
         tmux.until("q quits");
-        let shell = String::from_utf8(tmux.run(&["display-message", "-p", "#{pane_pid}"]).stdout).unwrap();
-        let shell = shell.trim();
-        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).unwrap();
-        let pid = children.split_whitespace().next().unwrap().to_owned();
+        let pid = tmux.program();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
         let after = tmux.until_that("prompt again", |screen| screen.matches("prompt$").count() >= 2);
         assert!(!after.contains("q quits"), "{signal}:\n{after}");
+    }
+}
+
+/// It went on and read, as fast as it could, from a terminal that was not there any more.
+#[test]
+fn it_ends_with_its_terminal() {
+    if !have_with("tmux", "-V") {
+        return;
+    }
+    let yard = Yard::new();
+    let _daemon = served(&yard);
+    let tmux = Tmux::start(&yard, "ends", 80, 24);
+    tmux.types(&[&format!("{} top --socket {}", env!("CARGO_BIN_EXE_headpond"), yard.path("control").display()), "Enter"]);
+    tmux.until("q quits");
+    let pid = tmux.program();
+    drop(tmux);
+    let until = Instant::now() + Duration::from_secs(10);
+    // Of one that has ended and that nobody has asked for there is no command line any more.
+    while std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+        assert!(Instant::now() < until, "process {pid} is still there");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -1,11 +1,14 @@
 //! The terminal while it is ours: taken whole, given back as it was, whatever ends the command.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IsTerminal, stdin};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use headpond_host::signals::Signals;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How often a signal is looked for while nobody presses a key.
 const LOOK: Duration = Duration::from_millis(100);
@@ -30,6 +33,8 @@ pub enum Wish {
 /// A terminal in raw mode, on its other screen. Dropped, it is as it was; a panic gives it back before its message.
 pub struct Terminal {
     screen: DefaultTerminal,
+    /// Where keys come from.
+    keys: OwnedFd,
     signals: Signals,
 }
 
@@ -37,12 +42,25 @@ impl Terminal {
     /// Takes it.
     pub fn take() -> io::Result<Terminal> {
         let signals = Signals::hold_with_hangup()?;
-        Ok(Terminal { screen: ratatui::try_init()?, signals })
+        let keys = match stdin().is_terminal() {
+            true => stdin().as_fd().try_clone_to_owned()?,
+            false => File::open("/dev/tty")?.into(),
+        };
+        Ok(Terminal { screen: ratatui::try_init()?, keys, signals })
     }
 
     /// Draws a picture.
     pub fn draw(&mut self, picture: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
         self.screen.draw(picture).map(drop)
+    }
+
+    /// Waits up to `limit` for a key, or the end of the terminal; whether it has ended. The library would read for ever what is
+    /// never there.
+    fn is_gone(&self, limit: Duration) -> bool {
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        let mut keys = [PollFd::new(&self.keys, PollFlags::IN)];
+        // A signal, such as that of another size, ends the wait.
+        poll(&mut keys, Some(&limit)).is_ok() && keys[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
     }
 
     /// Waits for a wish, at the longest until it is time for the next figures.
@@ -52,7 +70,10 @@ impl Terminal {
             if self.signals.wait(Duration::ZERO) {
                 return Ok(Wish::Quit);
             }
-            if event::poll(left.min(LOOK))? {
+            if self.is_gone(left.min(LOOK)) {
+                return Ok(Wish::Quit);
+            }
+            if event::poll(Duration::ZERO)? {
                 if let Some(wish) = wish(&event::read()?) {
                     return Ok(wish);
                 }
