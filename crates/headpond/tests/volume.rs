@@ -297,6 +297,44 @@ fn the_offline_tools_leave_it_as_it_is_and_copy_it_when_they_are_told_to() {
     check_all(&mut yard.nbd("j"), 1);
 }
 
+#[test]
+fn one_that_may_lack_data_is_refused_and_told_how_to_be_saved_and_given_up() {
+    let yard = Yard::new();
+    let all = ["a", "b", "c", "d", "e"];
+    all.iter().for_each(|name| drop(yard.file(name, 64 * MIB)));
+    yard.run(&[&["pool", "create", "pool"][..], &all].concat()).good();
+    let daemon = yard.serve(&all);
+    yard.run(&["volume", "create", "j", "--size", "4MiB"]).good();
+    write_all(&mut yard.nbd("j"), 1);
+    daemon.kill();
+    fs::remove_file(yard.path("a")).unwrap();
+    fs::remove_file(yard.path("b")).unwrap();
+    let daemon = yard.serve(&["c", "d", "e", "--without-missing"]);
+    assert!(daemon.said.contains("volume j NOT served"), "{}", daemon.said);
+    yard.run(&["status"]).told(&["Volume j is not served: it has no backing device", "--save j=FILE", "delete j --throw-away"]);
+    yard.run(&["grow", "j", "--to", "8MiB"]).said(3, &["is not served", "`headpond status` says why"]);
+    daemon.stop();
+    let save = |more: &[&str]| yard.run(&[&["writeback", "c", "d", "e", "--state", "state", "--save", "copy"], more].concat());
+    save(&[]).said(3, &["--without-missing", "dirty data of j"]);
+    save(&["--without-missing"]).said(1, &["files of --save", "suspect"]);
+    // What these devices have is in it.
+    let copy = fs::read(yard.path("copy")).unwrap();
+    let is_there = |n: &u64| copy[(n * 7 % 256 * 4096) as usize..][..4096] == stamp(1 + n);
+    assert_eq!((0..256).filter(is_there).count() as u64 * 4096, volume_bytes(&yard, &["c", "d", "e"]));
+    let _daemon = yard.serve(&["c", "d", "e"]);
+    yard.run(&["volume", "delete", "j", "--throw-away"]).told(&["volume j: deleted"]);
+    yard.run(&["volume", "create", "j", "--size", "4MiB"]).good();
+    assert_eq!(yard.nbd("j").read(0, 4096).unwrap(), [0; 4096]);
+}
+
+/// What the devices have of the only volume.
+fn volume_bytes(yard: &Yard, devices: &[&str]) -> u64 {
+    let damaged = yard.run(&[&["list-damaged", "--json", "--state", "state"], devices].concat()).out;
+    let damaged: serde_json::Value = serde_json::from_str(&damaged).unwrap();
+    assert_eq!(damaged["volumes"][0]["without_disk"], true);
+    damaged["volumes"][0]["dirty_bytes"].as_u64().unwrap()
+}
+
 /// A program as root, which must end well.
 fn run(program: &str, args: &[&str]) -> String {
     let ended = Command::new(program).args(args).output().unwrap();

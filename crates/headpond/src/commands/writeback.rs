@@ -84,17 +84,21 @@ fn text(outcome: &Outcome) -> String {
         }
     }
     if !outcome.proven {
+        let (pool, without_disk) = (&outcome.pool, |v: &WrittenVolume| v.without_disk);
+        let again = match outcome.volumes.iter().all(without_disk) {
+            true => String::new(),
+            false => format!(
+                " Do not serve pool {pool} with these disks again: it would write older data over what is changed there from now on."
+            ),
+        };
+        let gone = match outcome.volumes.iter().any(without_disk) {
+            true => " Volumes without a backing device are gone with them, but for what --save has copied.",
+            false => "",
+        };
         lines.push(format!(
-            "The cache devices were not changed. Do not serve pool {} with these disks again: it would write older data over what \
-             is changed there from now on. When the disks have been looked at, free the devices with `headpond pool destroy \
-             DEVICE... --discard-dirty {}:{}`.{}",
-            outcome.pool,
-            outcome.id,
-            outcome.epoch,
-            match outcome.volumes.iter().any(|v| v.without_disk) {
-                true => " Volumes without a backing device are gone with them, but for what --save has copied.",
-                false => "",
-            }
+            "The cache devices were not changed.{again} When what was written has been looked at, free the devices with `headpond pool \
+             destroy DEVICE... --discard-dirty {}:{}`.{gone}",
+            outcome.id, outcome.epoch
         ));
     }
     if lines.is_empty() {
@@ -126,7 +130,8 @@ fn closing(outcome: &Outcome) -> String {
     let left: u64 = outcome.volumes.iter().map(|v| v.left_bytes).sum();
     let suspect = outcome.volumes.iter().any(|v| !v.suspect.is_empty());
     let mut said = vec![format!(
-        "Not all is on the disks: {} could not be read from any cache device, {} are left",
+        "Not all is {}: {} could not be read from any cache device, {} are left",
+        if outcome.volumes.iter().any(|v| v.without_disk) { "on the disks, or in files of --save" } else { "on the disks" },
         size::show(lost),
         size::show(left)
     )];

@@ -16,15 +16,21 @@ impl Shared {
         let _changing = lock(&self.changing);
         let volume = self.volume(name)?;
         let (number, bytes) = (volume.number, volume.sectors * SECTOR);
+        let not_served = || {
+            Fault::refused(format!(
+                "Volume {name} is not served, and cannot grow now. Nothing was changed. `headpond status` says why."
+            ))
+        };
         if !volume.has_disk() {
+            if !volume.serving {
+                return Err(not_served());
+            }
             let to = size_without_disk(&volume, wish.bytes)?;
             return self.grow_to(&volume, to);
         }
         let slot = lock(&self.volumes).get(&number).and_then(|slot| Some((slot.spec.clone()?, slot.shape.clone()?)));
         let Some((spec, shape)) = slot.filter(|_| volume.serving) else {
-            return Err(Fault::refused(format!(
-                "Volume {name} is not served, and cannot grow now. Nothing was changed. `headpond status` says why."
-            )));
+            return Err(not_served());
         };
         let device = Device::Backing(number);
         let found = self.handle.measure(device).ok_or_else(ended)?.map_err(|error| {

@@ -285,7 +285,9 @@ fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
             "if the pool went on without these devices, all that was written to {names} since; and where the disk got newer data \
              then, older data is written over it."
         ),
-        false => format!("dirty data of {names} that was on the missing devices alone; the disk keeps older data there."),
+        false => format!(
+            "dirty data of {names} that was on the missing devices alone; the disk, where there is one, keeps older data there."
+        ),
     }
 }
 
