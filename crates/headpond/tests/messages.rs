@@ -172,6 +172,7 @@ fn all_errors() -> Vec<Walked> {
             NoVolume { name: text(), volumes: text() }, NotServed { name: text(), next: "Look at the kernel's log.".into() },
             Range { name: text(), offset: 1, bytes: 1, size: 1, block: 1 },
             Io { what: "The read", name: text(), offset: 1, bytes: 1 }, NotDetached { name: text(), within: Duration::ZERO },
+            NotDeleted { name: text(), within: Duration::ZERO },
             NotClosed { within: Duration::ZERO }),
         one_of_each!("host/src/capi.rs", "CallError", FromC:
             Null("x"), NotText("x"), Length(1), Mode(text()), NoPool, NoVolume, Embed(Embed::Closed)),
