@@ -267,6 +267,9 @@ fn the_offline_tools_leave_it_as_it_is_and_copy_it_when_they_are_told_to() {
     named(&["--save", "v=file"]).said(2, &["Volume v has a backing device", "--backing v=DEVICE"]);
     named(&["--save", "disk"]).said(3, &["disk is there already", "Name a new file"]);
     named(&["--save", "w=file"]).said(2, &["no volume \"w\" without", "Such volumes are: j"]);
+    yard.file("wrong", 4 * MIB);
+    named(&["--save", "file", "--backing", "v=wrong"]).said(3, &["is another device"]);
+    assert!(!yard.path("file").exists(), "it was refused, and has left a file");
     // A copy alone changes nothing on the cache devices.
     let before = common::Contents::of(&[&yard.path("a"), &yard.path("b")]);
     named(&["--save", "j=copy", "--json"]);

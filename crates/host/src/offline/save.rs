@@ -38,7 +38,7 @@ pub(super) fn of(wished: &[(String, PathBuf)], superblock: &Superblock) -> Resul
             let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
             WritebackError::NotToSave { name: name.clone(), pool: superblock.name.clone(), volumes }
         })?;
-        if path.symlink_metadata().is_ok() {
+        if path.symlink_metadata().is_ok() || saves.values().any(|other| other == path) {
             return Err(WritebackError::SaveExists { path: path.clone() });
         }
         saves.insert(volume.number, path.clone());
@@ -48,9 +48,6 @@ pub(super) fn of(wished: &[(String, PathBuf)], superblock: &Superblock) -> Resul
 
 /// Copies each volume to its file. What cannot be read is zeroes there, and in the list of what is damaged.
 pub(super) fn all(pool: &Pool<'_>, saves: &Saves, watch: Watch<'_>) -> Result<(), WritebackError> {
-    if saves.is_empty() {
-        return Ok(());
-    }
     let rehearsal = Rehearsal::start(pool, watch)?.map_err(WritebackError::Start)?;
     for volume in &pool.superblock().volumes {
         let Some(path) = saves.get(&volume.number) else { continue };

@@ -81,7 +81,9 @@ pub enum WritebackError {
          file as --save NAME=FILE"
     )]
     NotToSave { name: String, pool: String, volumes: String },
-    #[error("{path} is there already. Nothing was changed. Name a new file: it is copied to a device with dd, when it is whole")]
+    #[error(
+        "{path} is there already, or named twice. Nothing was changed. Name a new file: it is copied to a device with dd, when it is whole"
+    )]
     SaveExists { path: PathBuf },
     #[error(
         "{path} could not be written whole: {source}. The cache devices are as they were, and nothing was written to a disk. Remove that file, \
@@ -216,7 +218,11 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
         let lost = at_risk(&damaged, pool.unproven.is_some());
         return Err(WritebackError::NotProven { why: why.clone(), lost });
     }
-    save::all(&pool, &saves, watch)?;
+    if !saves.is_empty() {
+        // A disk that is refused leaves no file behind.
+        drop(disks(what, &superblock, &specs)?);
+        save::all(&pool, &saves, watch)?;
+    }
     let mut outcome = match why {
         Some(_) => {
             let disks = disks(what, &superblock, &specs)?;
