@@ -59,12 +59,17 @@ fn number(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<StartError>() {
         Some(StartError::Pool(error)) => return of_pool(error),
         Some(StartError::Engine(_)) => return 3,
-        Some(StartError::NoVolume { .. }) => return 2,
+        Some(StartError::NoVolume { .. } | StartError::NoDisk { .. }) => return 2,
         _ => {}
     }
     match error.downcast_ref::<WritebackError>() {
         Some(error) if error.protects_data() => return 3,
-        Some(WritebackError::NoVolume { .. }) => return 2,
+        Some(
+            WritebackError::NoVolume { .. }
+            | WritebackError::NoDisk { .. }
+            | WritebackError::HasDisk { .. }
+            | WritebackError::NotToSave { .. },
+        ) => return 2,
         _ => {}
     }
     match error.downcast_ref::<RepairError>() {

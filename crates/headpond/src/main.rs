@@ -37,6 +37,9 @@ enum Command {
     Detach(commands::detach::Detach),
     /// Let a volume have the size that its backing device has come to have, while it is in use
     Grow(commands::grow::Grow),
+    /// Make and delete volumes without a backing device: small mirrored disks for journals and write-intent bitmaps
+    #[command(subcommand)]
+    Volume(commands::volume::Volume),
     /// Show how a pool and its volumes stand
     Status(commands::status::Status),
     /// Print what a pool does, a line for each interval
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),
         Command::Grow(grow) => grow.run(),
+        Command::Volume(volume) => volume.run(),
         Command::Status(status) => status.run(),
         Command::Stat(stat) => stat.run(),
         Command::Events(events) => events.run(),

@@ -114,7 +114,8 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("engine/src/recovery.rs", "StartError", EngineStart:
             CheckpointLost { page: 0 }, NoMajority, CopiesMissing { missing: vec![1] }),
         one_of_each!("engine/src/io.rs", "CommandError", CommandError:
-            Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NotServed, Served,
+            Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NoDisk,
+            NoRoom { most_bytes: 4096 }, NoRoomWithout, NotServed, Served,
             DiskThere, NotLarger { sectors: 8 }, GrowBusy, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
             MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }),
         one_of_each!("host/src/extents.rs", "ExtentsError", ExtentsError:
@@ -141,8 +142,8 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("host/src/nbd/server.rs", "ListenError", ListenError: InUse(path()), NotASocket(path()), Io(path(), io())),
         one_of_each!("host/src/daemon.rs", "StartError", DaemonStart:
             Folder { path: path(), source: io() }, Pool(PoolError::Twice { path: path() }),
-            NoVolume { name: text(), pool: text(), volumes: text() }, Devices(DevicesError::Setup(io())),
-            Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
+            NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() },
+            Devices(DevicesError::Setup(io())), Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
             Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()),
             // Its next step is a field: what may be in it is looked at where a `ublk::Error` is made.
             GiveUp { wrong: text(), next: "Unmount it".into() }),
@@ -160,7 +161,8 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("host/src/offline/writeback.rs", "WritebackError", WritebackError:
             Offline(OfflineError::Cancelled), Pool(PoolError::Twice { path: path() }), Backing(BackingError::Small { path: path(), size: 1 }),
             Devices(DevicesError::Setup(io())), Folder { path: path(), source: io() },
-            NoVolume { name: text(), pool: text(), volumes: text() },
+            NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() }, HasDisk { volume: text(), path: path() },
+            NotToSave { name: text(), pool: text(), volumes: text() }, SaveExists { path: path() }, Save { path: path(), source: io() },
             Identity { path: path(), volume: text(), found: text(), expected: text() },
             Size { path: path(), volume: text(), found: 1, expected: 2 }, Changed { path: path(), volume: text() },
             NotProven { why: text(), lost: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
@@ -170,6 +172,7 @@ fn all_errors() -> Vec<Walked> {
             NoVolume { name: text(), volumes: text() }, NotServed { name: text(), next: "Look at the kernel's log.".into() },
             Range { name: text(), offset: 1, bytes: 1, size: 1, block: 1 },
             Io { what: "The read", name: text(), offset: 1, bytes: 1 }, NotDetached { name: text(), within: Duration::ZERO },
+            NotDeleted { name: text(), within: Duration::ZERO },
             NotClosed { within: Duration::ZERO }),
         one_of_each!("host/src/capi.rs", "CallError", FromC:
             Null("x"), NotText("x"), Length(1), Mode(text()), NoPool, NoVolume, Embed(Embed::Closed)),
@@ -535,7 +538,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 20] = [
+const PASSED_ON: [(&str, &str, &str); 24] = [
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
         "headpond/src/commands/serve.rs",
@@ -544,6 +547,14 @@ const PASSED_ON: [(&str, &str, &str); 20] = [
     ),
     ("headpond/src/commands/serve.rs", "{text}", "the command's error, which is looked at, as a line of the log"),
     ("host/src/control.rs", "(cannot be seen)", "where faults are made from what callers say, each of which is looked at"),
+    ("host/src/daemon/diskless.rs", "Volume {name}: {}", "the engine's own message"),
+    ("host/src/daemon/diskless.rs", "was not created: {error}", "ends in the engine's own message"),
+    ("host/src/daemon/diskless.rs", "was not deleted: {error}", "ends in the engine's own message"),
+    (
+        "host/src/daemon/diskless.rs",
+        "was not deleted, and nothing was changed: {error}",
+        "ends in the block device's own next step",
+    ),
     ("host/src/daemon/grow.rs", "{wrong} {next}", "the answer's two fields, each of which is looked at"),
     ("host/src/daemon/members.rs", "was not added: {error}", "ends in the engine's own message"),
     ("host/src/daemon/members.rs", "was not removed: {error}", "ends in the engine's own message"),

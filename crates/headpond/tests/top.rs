@@ -216,3 +216,21 @@ fn without_a_terminal_it_names_what_does_without_one() {
     yard.file("disk", MIB);
     yard.run(&["top", "--socket", "control"]).said(2, &["no terminal", "headpond stat 1"]);
 }
+
+#[test]
+fn what_is_on_the_cache_devices_alone_is_nobodys_disk_and_waits_for_none() {
+    if !have_with("tmux", "-V") {
+        return;
+    }
+    let yard = Yard::new();
+    yard.pool();
+    let _daemon = yard.serve(&["a", "b"]);
+    yard.run(&["volume", "create", "j", "--size", "4MiB"]).good();
+    yard.nbd("j").write(0, &[7; 65536], true).unwrap();
+    let tmux = Tmux::start(&yard, "alone", 80, 24);
+    tmux.types(&[&format!("{} top --socket {}", env!("CARGO_BIN_EXE_headpond"), yard.path("control").display()), "Enter"]);
+    let screen = tmux.until("nothing waits for the disks");
+    assert!(screen.contains("dirty 0 B") && screen.contains("ssd 1"), "{screen}");
+    assert!(!screen.contains("disk j") && !screen.contains("all is on the disks"), "{screen}");
+    println!("{screen}");
+}

@@ -68,7 +68,13 @@ int headpond_pool_close(headpond_pool pool, uint64_t within_ms);
  */
 int headpond_volume_attach(headpond_pool pool, const char *name, const char *backing, const char *mode, headpond_volume *volume);
 
-/* A volume that is attached already, now or by an earlier process. */
+/*
+ * Makes a volume without a backing device, of so many bytes, rounded up to whole blocks of 4 KiB: a small mirrored disk on the
+ * cache devices alone, for journals and write-intent bitmaps. Twice its size is set aside there.
+ */
+int headpond_volume_create(headpond_pool pool, const char *name, uint64_t bytes, headpond_volume *volume);
+
+/* A volume that is attached or created already, now or by an earlier process. */
 int headpond_volume_open(headpond_pool pool, const char *name, headpond_volume *volume);
 
 /* A volume's size in bytes, and the bytes of which offsets and lengths are multiples: 512, or 4096. Either may be NULL. */
@@ -80,6 +86,12 @@ int headpond_volume_size(headpond_volume volume, uint64_t *size, uint32_t *block
  * volume is served on, and the handle stays good; it may be called again. Time is looked at twice a second.
  */
 int headpond_volume_detach(headpond_volume volume, uint64_t within_ms);
+
+/*
+ * Deletes a volume that has no backing device, with all that is on it: that is nowhere else. Every handle of the volume is
+ * answered with -EBADF afterwards. Where requests to it do not end within the time, it is served on.
+ */
+int headpond_volume_delete(headpond_volume volume, uint64_t within_ms);
 
 /* Lets go of this handle alone: the volume stays attached. */
 int headpond_volume_close(headpond_volume volume);

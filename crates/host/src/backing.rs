@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headpond_engine::io::{BLOCK_SECTORS, Device, SECTOR};
+use headpond_engine::status::VolumeStatus;
+use headpond_format::VolumeEntry;
 use headpond_sim::models::rotating::RotatingParams;
 use headpond_sim::models::{Access, Kind, RotatingDisk, TimingModel};
 
@@ -17,6 +19,24 @@ use crate::pool::probe::{self, Found};
 use crate::runtime::Given;
 
 const MODELLED: &str = "modelled:";
+
+/// Volumes with a backing device, and such that have none: what they hold is on the cache devices alone.
+pub trait HasDisk {
+    /// Whether it has a backing device.
+    fn has_disk(&self) -> bool;
+}
+
+impl HasDisk for VolumeEntry {
+    fn has_disk(&self) -> bool {
+        !self.backing.is_empty()
+    }
+}
+
+impl HasDisk for VolumeStatus {
+    fn has_disk(&self) -> bool {
+        !self.backing.is_empty()
+    }
+}
 
 /// How a person names a backing device.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -103,7 +103,7 @@ fn number(error: &Error) -> c_int {
         Error::Closed | Error::Detached { .. } => libc::EBADF,
         Error::NotServed { .. } => libc::ENXIO,
         Error::Io { .. } => libc::EIO,
-        Error::NotDetached { .. } | Error::NotClosed { .. } => libc::ETIMEDOUT,
+        Error::NotDetached { .. } | Error::NotDeleted { .. } | Error::NotClosed { .. } => libc::ETIMEDOUT,
     }
 }
 
@@ -295,6 +295,30 @@ pub unsafe extern "C" fn headpond_volume_attach(
     })())
 }
 
+/// Makes a volume without a backing device; see the header.
+///
+/// # Safety
+/// As [`headpond_volume_attach`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn headpond_volume_create(
+    pool: PoolHandle,
+    name: *const c_char,
+    bytes: u64,
+    volume: *mut VolumeHandle,
+) -> c_int {
+    told((|| {
+        if volume.is_null() {
+            return Err(CallError::Null("volume"));
+        }
+        // SAFETY: the caller's promise.
+        let name = unsafe { text_of(name, "name")? };
+        let created = keep(pool, self::pool(pool)?.create_volume(name, bytes)?)?;
+        // SAFETY: not null, and the caller's promise.
+        unsafe { volume.write(created) };
+        Ok(())
+    })())
+}
+
 /// A volume that is attached already; see the header.
 ///
 /// # Safety
@@ -330,6 +354,16 @@ pub unsafe extern "C" fn headpond_volume_size(volume: VolumeHandle, size: *mut u
             // SAFETY: not null, and the caller's promise.
             unsafe { block.write(volume.block()) };
         }
+        Ok(())
+    })())
+}
+
+/// Deletes a volume without a backing device, with what is on it; see the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn headpond_volume_delete(volume: VolumeHandle, within_ms: u64) -> c_int {
+    told((|| {
+        self::volume(volume)?.delete(Duration::from_millis(within_ms))?;
+        handles().volumes.remove(&volume.id);
         Ok(())
     })())
 }
@@ -513,6 +547,7 @@ mod tests {
         assert_eq!(unsafe { headpond_read(volume, null_mut(), 512, 0) }, -libc::EBADF);
         assert_eq!(headpond_flush(volume), -libc::EBADF);
         assert_eq!(headpond_volume_detach(volume, 0), -libc::EBADF);
+        assert_eq!(headpond_volume_delete(volume, 0), -libc::EBADF);
         assert_eq!(headpond_pool_close(PoolHandle { id: u64::MAX }, 0), -libc::EBADF);
         assert!(said().contains("once"), "{}", said());
     }

@@ -109,8 +109,27 @@ pub enum Call {
     Unpin(Runs),
     /// What is pinned on a volume.
     Pinned { name: String },
-    /// Let a volume have the size that its backing device has come to have.
+    /// Let a volume have the size that its backing device has come to have; one without a backing device, the size named.
     Grow(Grow),
+    /// Make a volume without a backing device.
+    CreateVolume(CreateVolume),
+    /// Delete one, with what is on it.
+    DeleteVolume {
+        /// The volume.
+        name: String,
+        /// Without this it is only told what would be lost.
+        throw_away: bool,
+    },
+}
+
+/// The parameters of `CreateVolume`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// The volume's name.
+    pub name: String,
+    /// Its size; rounded up to whole blocks of 4 KiB.
+    pub bytes: u64,
 }
 
 /// The parameters of `Grow`.
@@ -119,7 +138,7 @@ pub enum Call {
 pub struct Grow {
     /// The volume's name.
     pub name: String,
-    /// Its new size; all that the backing device has if not given.
+    /// Its new size; all that the backing device has if not given. Has to be given where there is none.
     #[serde(default)]
     pub bytes: Option<u64>,
 }
@@ -177,6 +196,14 @@ struct Detach {
     throw_away: bool,
     #[serde(default)]
     deadline_seconds: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeleteVolume {
+    name: String,
+    #[serde(default)]
+    throw_away: bool,
 }
 
 #[derive(Deserialize)]
@@ -285,6 +312,8 @@ impl Call {
             Call::Unpin(runs) => ("Unpin", json!(runs)),
             Call::Pinned { name } => ("Pinned", json!({ "name": name })),
             Call::Grow(grow) => ("Grow", json!(grow)),
+            Call::CreateVolume(new) => ("CreateVolume", json!(new)),
+            Call::DeleteVolume { name, throw_away } => ("DeleteVolume", json!({ "name": name, "throw_away": throw_away })),
         };
         (method, parameters)
     }
@@ -333,6 +362,11 @@ impl Call {
             "Unpin" => Call::Unpin(get(parameters)?),
             "Pinned" => Call::Pinned { name: get::<Name>(parameters)?.name },
             "Grow" => Call::Grow(get(parameters)?),
+            "CreateVolume" => Call::CreateVolume(get(parameters)?),
+            "DeleteVolume" => {
+                let DeleteVolume { name, throw_away } = get(parameters)?;
+                Call::DeleteVolume { name, throw_away }
+            }
             _ => {
                 let message = format!("There is no method {method:?}. Nothing was done. Use a command of the daemon's version.");
                 return Err(Fault { kind: FaultKind::Invalid, message });
@@ -604,6 +638,10 @@ mod tests {
         let attach = Attach { name: "a".into(), spec: "/b".into(), mode: "write-back".into(), phase: Some(7) };
         let answer = call(&path, &Call::Attach(attach.clone()), |_| ()).unwrap();
         assert_eq!(answer["call"], format!("{:?}", Call::Attach(attach)));
+        let new = Call::CreateVolume(CreateVolume { name: "j".into(), bytes: 4096 });
+        for sent in [new, Call::DeleteVolume { name: "j".into(), throw_away: true }] {
+            assert_eq!(call(&path, &sent, |_| ()).unwrap()["call"], format!("{sent:?}"));
+        }
         let refused = call(&path, &Call::Stop, |_| ()).unwrap_err();
         assert!(matches!(refused, CallError::Fault(Fault { kind: FaultKind::Refused, message }) if message == "no"));
         drop(server);

@@ -13,7 +13,7 @@ use headpond_engine::io::{Command, CommandError, CommandId, SECTOR};
 use headpond_engine::status::VolumeStatus;
 use headpond_format::{Mode, VolumeEntry};
 
-use crate::backing::{Backing, BackingError, Spec};
+use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
@@ -33,6 +33,7 @@ use late::Late;
 use scrub::Schedule;
 use watch::Watch;
 
+mod diskless;
 mod grow;
 pub(crate) mod inside;
 mod late;
@@ -114,6 +115,11 @@ pub enum StartError {
     Pool(#[from] PoolError),
     #[error("There is no volume {name} on pool {pool}. Nothing was changed. Its volumes are: {volumes}. Name one of them")]
     NoVolume { name: String, pool: String, volumes: String },
+    #[error(
+        "Volume {name} has no backing device: what it holds is on the cache devices alone, and it is served without one. Nothing was \
+         changed. Leave out --backing {name}=..., and what the configuration's [backing] says of it"
+    )]
+    NoDisk { name: String },
     #[error(transparent)]
     Devices(#[from] DevicesError),
     #[error(transparent)]
@@ -234,7 +240,7 @@ impl Export {
     }
 }
 
-/// What front ends show of a backing device.
+/// What front ends show of a volume.
 #[derive(Clone, Debug)]
 struct Shape {
     size: u64,
@@ -321,6 +327,10 @@ impl Daemon {
             let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
             return Err(StartError::NoVolume { name: name.clone(), pool: superblock.name, volumes });
         }
+        let is_diskless = |name: &String| superblock.volumes.iter().any(|volume| volume.name == *name && !volume.has_disk());
+        if let Some(name) = options.backings.keys().find(|name| is_diskless(name)) {
+            return Err(StartError::NoDisk { name: name.clone() });
+        }
         let socket = options.socket.unwrap_or_else(|| run_folder().join(format!("{}.sock", superblock.name)));
         let beside = socket.parent().unwrap_or(Path::new("/")).to_owned();
         if listen {
@@ -330,6 +340,10 @@ impl Daemon {
         let mut devices = open.devices;
         let mut volumes = BTreeMap::new();
         for volume in &superblock.volumes {
+            if !volume.has_disk() {
+                volumes.insert(volume.number, Slot::without_disk(volume.name.clone(), volume.sectors));
+                continue;
+            }
             let named = options.backings.get(&volume.name).cloned();
             let spec = named.or_else(|| places.volumes.get(&volume.name).map(|text| Spec::new(text)));
             let (slot, given) = find_backing(volume, spec, options.patience);
@@ -684,7 +698,7 @@ impl Shared {
                 volumes.offer(nbd_export(number, &name, &shape));
                 (None, Some(format!("nbd+unix:///{name}?socket={}", socket.display())), None)
             }
-            Frontend::Fuse { folder } => match self.loop_device(number, &name, &shape, folder) {
+            Frontend::Fuse { folder } => match self.loop_device(volume, &shape, folder) {
                 Ok(export) => offered(Export::Loop(export)),
                 Err(error) => {
                     let wrong = format!("Volume {name} is at work but has no block device: {error}.");
@@ -705,11 +719,14 @@ impl Shared {
         }
     }
 
-    fn loop_device(&self, number: u16, name: &str, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
+    fn loop_device(&self, volume: &VolumeStatus, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
+        let (number, name, has_disk) = (volume.number, &volume.name, volume.has_disk());
         let volume = FuseVolume::new(self.handle.clone(), number, shape.size);
         let options = fuse::Options {
             block_size: shape.block,
             read_ahead_kb: Some(shape.read_ahead_kb),
+            // What is below a file cannot always be told: a disk counts as one that rotates.
+            rotational: shape.rotational || has_disk,
             ..fuse::Options::new(folder.join(name), name)
         };
         let left = lock(&self.left).remove(&number);

@@ -19,7 +19,7 @@ pub use headpond_format::Mode;
 
 use crate::backing::Spec;
 use crate::buf::HostBuf;
-use crate::control::{Attach, Call, Fault};
+use crate::control::{Attach, Call, CreateVolume, Fault};
 use crate::daemon::inside::{self, Inside};
 use crate::daemon::{self, Choice, Daemon, Scrubs, StartError};
 use crate::pool::{self, NewPool, PoolError};
@@ -73,6 +73,11 @@ pub enum Error {
          on. Try again with more time", within.as_secs()
     )]
     NotDetached { name: String, within: Duration },
+    #[error(
+        "Volume {name} is not deleted within {} s, as requests to it are under way. Nothing was changed, and it is served on. Try \
+         again with more time", within.as_secs()
+    )]
+    NotDeleted { name: String, within: Duration },
     #[error(
         "The pool did not end cleanly within {} s: a device fails, or does not answer. Nothing that was acknowledged is lost by \
          it. Its devices stay claimed until this process ends. Look at the kernel's log", within.as_secs()
@@ -189,6 +194,18 @@ impl Pool {
         let spec = backing.to_string_lossy().into_owned();
         let new = Attach { name: name.into(), spec, mode: mode.name().into(), phase: None };
         self.0.inside.call(Call::Attach(new), &mut |_| {})?;
+        self.volume(name)
+    }
+
+    /// Makes a volume without a backing device, of so many bytes, rounded up to whole blocks of 4 KiB: a small mirrored disk on
+    /// the cache devices alone, for journals and write-intent bitmaps. Twice its size is set aside there.
+    ///
+    /// # Errors
+    /// The name is taken, or there is no room for it: the message has the size that there is room for.
+    pub fn create_volume(&self, name: &str, bytes: u64) -> Result<Volume, Error> {
+        let _turn = self.0.changing.take();
+        self.0.open()?;
+        self.0.inside.call(Call::CreateVolume(CreateVolume { name: name.into(), bytes }), &mut |_| {})?;
         self.volume(name)
     }
 
@@ -346,25 +363,38 @@ impl Volume {
     /// # Errors
     /// Then the volume is served on as before, by this value and all others. Time is looked at twice a second.
     pub fn detach(&self, within: Duration) -> Result<(), Error> {
+        let name = self.name.clone();
+        let call = Call::Detach { name: name.clone(), give_up_lost: false, throw_away: false, deadline_seconds: None };
+        self.leave(call, deadline(within), || Error::NotDetached { name: name.clone(), within })
+    }
+
+    /// Deletes a volume that has no backing device, with all that is on it: that is nowhere else. From its beginning on every
+    /// other use of the volume, by whatever value, is answered with [`Error::Detached`].
+    ///
+    /// # Errors
+    /// It has a backing device, or requests to it did not end in time. Then it is served on as before.
+    pub fn delete(&self, within: Duration) -> Result<(), Error> {
+        let name = self.name.clone();
+        let call = Call::DeleteVolume { name: name.clone(), throw_away: true };
+        self.leave(call, deadline(within), || Error::NotDeleted { name: name.clone(), within })
+    }
+
+    /// Has the pool let go of it, by this call.
+    fn leave(&self, call: Call, until: Instant, late: impl Fn() -> Error) -> Result<(), Error> {
         let pool = self.pool.upgrade().ok_or(Error::Closed)?;
-        let until = deadline(within);
-        let not_detached = || Error::NotDetached { name: self.name.clone(), within };
-        let _turn = pool.changing.take_until(until).ok_or_else(not_detached)?;
+        let _turn = pool.changing.take_until(until).ok_or_else(&late)?;
         self.gate.close().map_err(|why| self.closed(why))?;
         // Before the number can be another volume's, whoever has passed the gate has its answer.
         if !self.gate.wait_until_empty(until) {
             self.gate.reopen();
-            return Err(not_detached());
+            return Err(late());
         }
         let mut cancelled = false;
-        let result = pool.inside.call(
-            Call::Detach { name: self.name.clone(), give_up_lost: false, throw_away: false, deadline_seconds: None },
-            &mut |_| {
-                if Instant::now() >= until && !cancelled {
-                    cancelled = pool.inside.call(Call::Cancel { name: self.name.clone() }, &mut |_| {}).is_ok();
-                }
-            },
-        );
+        let result = pool.inside.call(call, &mut |_| {
+            if Instant::now() >= until && !cancelled {
+                cancelled = pool.inside.call(Call::Cancel { name: self.name.clone() }, &mut |_| {}).is_ok();
+            }
+        });
         match result {
             // The gate stays closed: there may be other values of this volume.
             Ok(_) => {
@@ -373,7 +403,7 @@ impl Volume {
             }
             Err(fault) => {
                 self.gate.reopen();
-                Err(if cancelled { not_detached() } else { fault.into() })
+                Err(if cancelled { late() } else { fault.into() })
             }
         }
     }

@@ -186,6 +186,8 @@ fn of_pool(text: &mut Text, r: &Report) {
     text.gauge("pool_copies", "Copies of dirty data that the pool promises", &[], r.copies.into());
     text.gauge("pool_segments", "Segments on all cache devices", &[], r.segments as f64);
     text.gauge("pool_segments_free", "Free segments on all cache devices", &[], r.segments_free as f64);
+    let help = "Room set aside for volumes without a backing device, each byte with its copies";
+    text.gauge("pool_set_aside_bytes", help, &[], r.set_aside_bytes as f64);
     text.gauge("pool_dirty_ratio", "How full the room for dirty data is, 0 to 1", &[], f64::from(r.dirty_percent) / 100.0);
     text.gauge("pool_problems", "Things that `headpond status` says are wrong", &[], r.advice.len() as f64);
     text.counter("pool_written_bytes_total", "Bytes written to cache devices, all copies", &[], r.member_bytes);
@@ -229,10 +231,14 @@ fn of_volume(text: &mut Text, v: &Volume) {
     text.gauge("volume_size_bytes", "Size of the volume", &own, v.bytes as f64);
     text.gauge("volume_cached_bytes", "Bytes cached, dirty ones included", &own, v.cached_bytes as f64);
     text.gauge("volume_dirty_bytes", "Bytes that the disk does not have yet", &own, v.dirty_bytes as f64);
+    let help = "Bytes that a volume without a backing device holds, on the cache devices alone";
+    text.gauge("volume_kept_bytes", help, &own, v.kept_bytes as f64);
     text.gauge("volume_pinned_bytes", "Bytes that are pinned", &own, v.pinned_bytes as f64);
     text.gauge("volume_map_bytes", "Memory of the volume's map", &own, v.map_bytes as f64);
     text.gauge("volume_destaging", "1 while dirty data is written to the disk", &own, flag(v.destaging));
-    of_device(text, "disk", &own, &v.disk);
+    if !v.without_disk {
+        of_device(text, "disk", &own, &v.disk);
+    }
     let mode = [("volume", v.name.as_str()), ("mode", v.mode.as_str())];
     text.gauge("volume_mode", "The volume's mode; always 1", &mode, 1.0);
     let r = &v.requests;

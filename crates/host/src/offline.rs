@@ -22,6 +22,7 @@ mod records;
 mod rehearsal;
 mod repair;
 mod salvage;
+mod save;
 mod segments;
 mod writeback;
 

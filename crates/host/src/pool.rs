@@ -45,8 +45,8 @@ pub enum PoolError {
     Taken { path: PathBuf, pool: String, id: String, epoch: u64 },
     #[error(
         "{path} belongs to pool {pool} (identity {id}, epoch {epoch}), which {why}. Overwriting it would lose that data. \
-         Nothing was changed. Serve the pool and detach its volumes first; or, to lose what is dirty, give \
-         --discard-dirty {id}:{epoch}"
+         Nothing was changed. Serve the pool and detach its volumes first, and delete those without a backing device; or, to lose what is \
+         dirty and what is on them, give --discard-dirty {id}:{epoch}"
     )]
     Dirty { path: PathBuf, pool: String, id: String, epoch: u64, why: String },
     #[error(

@@ -43,6 +43,9 @@ pub struct Report {
     pub dirty_percent: u32,
     /// Dirty data on fewer cache devices than it could be: it is being copied.
     pub lacking_bytes: u64,
+    /// Room that is set aside for volumes without a backing device, each byte of it with its copies.
+    #[serde(default)]
+    pub set_aside_bytes: u64,
     /// The scrub that is under way, or what the last one found.
     #[serde(default)]
     pub scrub: Scrub,
@@ -149,6 +152,9 @@ pub struct Volume {
     pub number: u16,
     /// Its name.
     pub name: String,
+    /// It has no backing device: what it holds is on the cache devices alone.
+    #[serde(default)]
+    pub without_disk: bool,
     /// Its backing device, as it was named.
     pub backing: Option<String>,
     /// What identifies that device.
@@ -165,8 +171,11 @@ pub struct Volume {
     pub place: Option<String>,
     /// Bytes cached, dirty ones included.
     pub cached_bytes: u64,
-    /// Bytes that the disk does not have yet.
+    /// Bytes that the disk does not have yet; none where there is no disk.
     pub dirty_bytes: u64,
+    /// Of a volume without a backing device: bytes that it holds. They stay where they are.
+    #[serde(default)]
+    pub kept_bytes: u64,
     /// Bytes that were dirty, and of which no cache device has a copy any more: reading them fails.
     #[serde(default)]
     pub lost_bytes: u64,

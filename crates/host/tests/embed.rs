@@ -183,3 +183,33 @@ fn a_detach_that_is_late_ends_all_the_same_and_the_volume_is_served_on() {
     }
     pool.close(MINUTE).unwrap();
 }
+
+#[test]
+fn a_volume_without_a_backing_device_is_made_kept_and_deleted() {
+    let files = Files::new();
+    let pool = files.open().unwrap();
+    let too_large = pool.create_volume("journal", 1 << 40).err().expect("no room");
+    assert!(too_large.to_string().contains("have room for"), "{too_large}");
+    let volume = pool.create_volume("journal", (1 << 20) + 1).unwrap();
+    assert_eq!((volume.size(), volume.block()), ((1 << 20) + 4096, 512));
+    volume.write(512, &[7; 4096]).unwrap();
+    volume.flush().unwrap();
+    // It has no disk that it could be put on, and is served on.
+    assert!(volume.detach(MINUTE).unwrap_err().to_string().contains("no backing device"));
+    let mut data = [0; 4096];
+    volume.read(512, &mut data).unwrap();
+    assert_eq!(data, [7; 4096]);
+    pool.close(MINUTE).unwrap();
+    let pool = files.open().unwrap();
+    let volume = pool.volume("journal").unwrap();
+    data = [0; 4096];
+    volume.read(512, &mut data).unwrap();
+    assert_eq!(data, [7; 4096]);
+    volume.delete(MINUTE).unwrap();
+    assert!(matches!(volume.read(512, &mut data), Err(Error::Detached { .. })));
+    assert!(matches!(pool.volume("journal"), Err(Error::NoVolume { .. })));
+    let disk = pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
+    assert!(disk.delete(MINUTE).unwrap_err().to_string().contains("has a backing device"));
+    disk.detach(MINUTE).unwrap();
+    pool.close(MINUTE).unwrap();
+}

@@ -82,7 +82,8 @@ fn text(s: &Summary) -> String {
             (false, 0) => "all of it can be read".into(),
             (false, lost) => format!("{} LOST", size::show(lost)),
         };
-        text += &format!("  volume {}: {}, {} dirty, {state}\n", v.name, size::show(v.bytes), size::show(v.dirty_bytes));
+        let kind = if v.without_disk { "on the cache devices alone" } else { "dirty" };
+        text += &format!("  volume {}: {}, {} {kind}, {state}\n", v.name, size::show(v.bytes), size::show(v.dirty_bytes));
     }
     let notes = if s.notes > 0 { format!(" ({} notes: --verbose shows them)", s.notes) } else { String::new() };
     match s.is_clean() {

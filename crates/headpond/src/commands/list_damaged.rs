@@ -30,7 +30,7 @@ impl ListDamaged {
         }
         Err(Found(
             "Not all data can be read. Nothing was changed. Bring back any cache device that is missing, and list again; \
-             `headpond writeback` puts all the rest on the disk"
+             `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
                 .into(),
         )
         .into())

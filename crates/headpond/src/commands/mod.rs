@@ -32,6 +32,7 @@ mod targets;
 pub mod top;
 pub mod udev_name;
 pub mod upgrade;
+pub mod volume;
 pub mod writeback;
 
 use std::io::{IsTerminal, Write};

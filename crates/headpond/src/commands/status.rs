@@ -61,6 +61,16 @@ fn screen(report: &Report) -> String {
     for volume in report.volumes.iter().filter(|volume| volume.pinned_bytes > 0) {
         let _ = writeln!(text, "\npinned: {} of volume {}", size::show(volume.pinned_bytes), volume.name);
     }
+    if report.set_aside_bytes > 0 {
+        let kept: u64 = report.volumes.iter().map(|volume| volume.kept_bytes).sum();
+        let _ = writeln!(
+            text,
+            "\nset aside for volumes without a backing device: {}, of which {} hold data{}",
+            size::show(report.set_aside_bytes),
+            size::show(kept),
+            if report.copies > 1 { format!("; each byte on {} cache devices", report.copies) } else { String::new() }
+        );
+    }
     if let Some(scrub) = scrub(report) {
         let _ = writeln!(text, "\nscrub: {scrub}");
     }
@@ -99,10 +109,14 @@ fn volume(volume: &Volume) -> Vec<String> {
         &volume.mode,
         &size::show(volume.bytes),
         &size::show(volume.cached_bytes),
-        &size::show(volume.dirty_bytes),
+        &if volume.without_disk { "-".into() } else { size::show(volume.dirty_bytes) },
         &hits,
         place,
-        volume.backing.as_deref().unwrap_or(&volume.identity),
+        match (&volume.backing, volume.without_disk) {
+            (_, true) => "none: on the cache devices alone",
+            (Some(backing), _) => backing,
+            (None, _) => &volume.identity,
+        },
     ])
 }
 

@@ -40,10 +40,10 @@ impl Upgrade {
         self.which.call(&Call::Upgrade { program: program.clone(), cut: self.cut })?;
         let until = Instant::now() + PATIENCE;
         let after = loop {
-            // Its counters begin anew.
-            let after = self.which.report(None).ok().filter(|after| {
-                after.process != before.process || after.uptime_seconds < before.uptime_seconds && after.pause_seconds.is_some()
-            });
+            // It tells how long nobody answered. Its clock begins anew, but may be further already than that of a daemon that had
+            // just begun.
+            let taken_over = |after: &Report| after.pause_seconds.is_some() && after.pause_seconds != before.pause_seconds;
+            let after = self.which.report(None).ok().filter(|after| after.process != before.process || taken_over(after));
             match after {
                 Some(after) => break after,
                 None if Instant::now() > until => return Err(silent(&before, &program)),

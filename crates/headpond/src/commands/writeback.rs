@@ -16,8 +16,12 @@ pub struct Writeback {
     #[command(flatten)]
     pool: AtRest,
     /// A volume's disk; the name may be left out where the pool has one volume
-    #[arg(long, required = true, value_name = "[NAME=]DEVICE")]
+    #[arg(long, required_unless_present = "save", value_name = "[NAME=]DEVICE")]
     backing: Vec<String>,
+    /// A new file that a volume without a backing device is copied to; it stays on the cache devices as well. The name may be left out
+    /// where the pool has one such volume
+    #[arg(long, value_name = "[NAME=]FILE")]
+    save: Vec<String>,
     /// The disks named are the volumes' own, though they go by another identity: copies, or the same by other names
     #[arg(long)]
     other_disk: bool,
@@ -43,7 +47,8 @@ impl Writeback {
             patience: self.pool.patience(),
             devices: self.pool.devices,
             state: self.pool.state.unwrap_or_else(State::default_path),
-            backings: self.backing.iter().map(|text| named(text)).collect(),
+            backings: self.backing.iter().map(|text| named(text)).map(|(name, spec)| (name, Spec::new(spec))).collect(),
+            saves: self.save.iter().map(|text| named(text)).map(|(name, path)| (name, path.into())).collect(),
             other_disk: self.other_disk,
             without_missing: self.without_missing,
             keep: self.keep,
@@ -56,11 +61,11 @@ impl Writeback {
     }
 }
 
-/// Name and device of `NAME=DEVICE`; a path alone is that of the only volume.
-fn named(text: &str) -> (String, Spec) {
+/// Name and path of `NAME=PATH`; a path alone is that of the only volume.
+fn named(text: &str) -> (String, &str) {
     match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains('/')) {
-        Some((name, spec)) => (name.to_owned(), Spec::new(spec)),
-        None => (String::new(), Spec::new(text)),
+        Some((name, path)) => (name.to_owned(), path),
+        None => (String::new(), text),
     }
 }
 
@@ -79,11 +84,21 @@ fn text(outcome: &Outcome) -> String {
         }
     }
     if !outcome.proven {
+        let (pool, without_disk) = (&outcome.pool, |v: &WrittenVolume| v.without_disk);
+        let again = match outcome.volumes.iter().all(without_disk) {
+            true => String::new(),
+            false => format!(
+                " Do not serve pool {pool} with these disks again: it would write older data over what is changed there from now on."
+            ),
+        };
+        let gone = match outcome.volumes.iter().any(without_disk) {
+            true => " Volumes without a backing device are gone with them, but for what --save has copied.",
+            false => "",
+        };
         lines.push(format!(
-            "The cache devices were not changed. Do not serve pool {} with these disks again: it would write older data over what \
-             is changed there from now on. When the disks have been looked at, free the devices with `headpond pool destroy \
-             DEVICE... --discard-dirty {}:{}`.",
-            outcome.pool, outcome.id, outcome.epoch
+            "The cache devices were not changed.{again} When what was written has been looked at, free the devices with `headpond pool \
+             destroy DEVICE... --discard-dirty {}:{}`.{gone}",
+            outcome.id, outcome.epoch
         ));
     }
     if lines.is_empty() {
@@ -93,6 +108,14 @@ fn text(outcome: &Outcome) -> String {
 }
 
 fn line(volume: &WrittenVolume) -> String {
+    if volume.without_disk {
+        let (name, kept) = (&volume.name, size::show(volume.kept_bytes));
+        let copied = match &volume.saved {
+            Some(path) => format!("copied to {}", path.display()),
+            None => format!("--save {name}=FILE copies it to a new file"),
+        };
+        return format!("volume {name}: has no backing device; {kept} stay on the cache devices; {copied}");
+    }
     let written = size::show(volume.written_bytes);
     let end = match (&volume.backing, volume.detached) {
         (None, _) => ", no disk named",
@@ -107,7 +130,8 @@ fn closing(outcome: &Outcome) -> String {
     let left: u64 = outcome.volumes.iter().map(|v| v.left_bytes).sum();
     let suspect = outcome.volumes.iter().any(|v| !v.suspect.is_empty());
     let mut said = vec![format!(
-        "Not all is on the disks: {} could not be read from any cache device, {} are left",
+        "Not all is {}: {} could not be read from any cache device, {} are left",
+        if outcome.volumes.iter().any(|v| v.without_disk) { "on the disks, or in files of --save" } else { "on the disks" },
         size::show(lost),
         size::show(left)
     )];

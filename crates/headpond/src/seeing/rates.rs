@@ -142,7 +142,8 @@ impl Rates {
             let old = before.and_then(|b| b.members.iter().find(|old| old.number == m.number));
             per.device(m.number.to_string(), m.path.clone(), old.map(|m| m.load), m.load)
         });
-        let disks = chosen.iter().map(|(old, v)| per.device(v.name.clone(), v.backing.clone(), old.map(|v| v.disk), v.disk));
+        let with_disk = chosen.iter().filter(|(_, v)| !v.without_disk);
+        let disks = with_disk.map(|(old, v)| per.device(v.name.clone(), v.backing.clone(), old.map(|v| v.disk), v.disk));
         Rates {
             seconds,
             reads: per.flow(reads),

@@ -197,6 +197,8 @@ pub fn destage(seen: &Seen, width: usize) -> Line<'static> {
     let full = f64::from(rates.dirty_percent) / 100.0;
     let cells = (width / 8).clamp(8, 24);
     let progress = match (rates.dirty_bytes, rates.clean_in_seconds) {
+        // What is on the cache devices alone is on no disk, and waits for none.
+        (0, _) if seen.report.volumes.iter().any(|v| v.without_disk) => "nothing waits for the disks".into(),
         (0, _) => "all is on the disks".into(),
         (_, Some(left)) => format!("destaging {} MiB/s, clean in about {}", rate(rates.destaged.bytes_per_second), age(left)),
         _ => "destage rests".into(),

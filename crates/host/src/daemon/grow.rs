@@ -1,10 +1,12 @@
 //! A volume takes the size that its backing device has come to have, and its block device shows it.
 
-use headpond_engine::io::{Command, Device, SECTOR};
+use headpond_engine::io::{BLOCK, Command, Device, SECTOR};
+use headpond_engine::status::VolumeStatus;
 use serde_json::{Value, json};
 
 use super::service::{ended, failed};
 use super::{Export, Frontend, Shared, lock, watch};
+use crate::backing::HasDisk;
 use crate::control::{Fault, Grow};
 use crate::report::Advice;
 
@@ -14,11 +16,21 @@ impl Shared {
         let _changing = lock(&self.changing);
         let volume = self.volume(name)?;
         let (number, bytes) = (volume.number, volume.sectors * SECTOR);
+        let not_served = || {
+            Fault::refused(format!(
+                "Volume {name} is not served, and cannot grow now. Nothing was changed. `headpond status` says why."
+            ))
+        };
+        if !volume.has_disk() {
+            if !volume.serving {
+                return Err(not_served());
+            }
+            let to = size_without_disk(&volume, wish.bytes)?;
+            return self.grow_to(&volume, to);
+        }
         let slot = lock(&self.volumes).get(&number).and_then(|slot| Some((slot.spec.clone()?, slot.shape.clone()?)));
         let Some((spec, shape)) = slot.filter(|_| volume.serving) else {
-            return Err(Fault::refused(format!(
-                "Volume {name} is not served, and cannot grow now. Nothing was changed. `headpond status` says why."
-            )));
+            return Err(not_served());
         };
         let device = Device::Backing(number);
         let found = self.handle.measure(device).ok_or_else(ended)?.map_err(|error| {
@@ -43,8 +55,14 @@ impl Shared {
                 shape.block
             )));
         }
+        self.grow_to(&volume, to)
+    }
+
+    /// Has the engine do it, and clients see it.
+    fn grow_to(&self, volume: &VolumeStatus, to: u64) -> Result<Value, Fault> {
+        let (number, name, bytes) = (volume.number, &volume.name, volume.sectors * SECTOR);
         let end = self.handle.begin(Command::Grow { volume: number, sectors: to / SECTOR }).end();
-        end.map_err(|error| failed(&volume, &error))?;
+        end.map_err(|error| failed(volume, &error))?;
         lock(&self.events).add(watch::of_grown(name, bytes, to));
         if let Some(shape) = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.shape.as_mut()) {
             shape.size = to;
@@ -76,9 +94,35 @@ impl Shared {
             slot.export = Some(export);
         }
         let wrong = shown.err().map(|why| format!("Volume {name} has grown, and {place} shows the size before: {why}"))?;
-        Some(Advice {
-            wrong,
-            next: "Detach the volume when it is not in use, and attach it again, to have it shown with its new size.".into(),
-        })
+        let has_spec = lock(&self.volumes).get(&number).is_some_and(|slot| slot.spec.is_some());
+        let next = match has_spec {
+            true => "Detach the volume when it is not in use, and attach it again, to have it shown with its new size.",
+            false => "Stop the daemon when the volume is not in use, and start it again, to have it shown with its new size.",
+        };
+        Some(Advice { wrong, next: next.into() })
     }
+}
+
+/// The size that a volume without a backing device is to have, in whole blocks.
+fn size_without_disk(volume: &VolumeStatus, wished: Option<u64>) -> Result<u64, Fault> {
+    let (name, bytes) = (&volume.name, volume.sectors * SECTOR);
+    let wished = wished.ok_or_else(|| {
+        Fault::refused(format!(
+            "Volume {name} has no backing device whose size it could take. Nothing was changed. Name its new size: \
+             `headpond grow {name} --to SIZE`."
+        ))
+    })?;
+    let to = whole_blocks(wished);
+    if to <= bytes {
+        return Err(Fault::refused(format!(
+            "Volume {name} has {bytes} bytes already, and volumes only become larger. Nothing was changed. Name a larger size; for a \
+             smaller one, create another volume."
+        )));
+    }
+    Ok(to)
+}
+
+/// A size, rounded up to whole blocks.
+pub(super) fn whole_blocks(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX / BLOCK * BLOCK)
 }

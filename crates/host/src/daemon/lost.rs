@@ -8,6 +8,7 @@ use headpond_engine::io::SECTOR;
 
 use super::scrub::seconds_since_1970;
 use super::{Shared, lock, watch};
+use crate::backing::HasDisk;
 use crate::report::{Advice, LostRange};
 use crate::state::Lost;
 
@@ -20,6 +21,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(super) struct OfVolume {
     name: String,
+    without_disk: bool,
     /// The engine's count when it was looked.
     losses: u32,
     looked: Instant,
@@ -31,6 +33,17 @@ impl OfVolume {
     /// What to do about it, if there is any.
     pub fn advice(&self) -> Option<Advice> {
         let (name, bytes) = (&self.name, self.bytes);
+        if bytes > 0 && self.without_disk {
+            return Some(Advice {
+                wrong: format!(
+                    "{bytes} bytes of volume {name} are lost: it has no backing device, and no cache device has a copy any more. Reading them \
+                     fails; all else is there."
+                ),
+                next: "`headpond status --json` names the ranges, and so does lost-POOL.json in the state folder. Restore what is in them, \
+                       or write it anew; a journal or bitmap is made anew with its own tool."
+                    .into(),
+            });
+        }
         (bytes > 0).then(|| Advice {
             wrong: format!(
                 "{bytes} bytes of volume {name} are lost: they were not on its disk yet, and no cache device has a copy any more. Reading \
@@ -67,7 +80,8 @@ impl Shared {
             let range =
                 |r: &Range<u64>| LostRange { volume: name.clone(), offset: r.start * SECTOR, bytes: (r.end - r.start) * SECTOR };
             let ranges = found.iter().map(range).collect();
-            let now = OfVolume { name: name.clone(), losses: volume.losses, looked: Instant::now(), bytes, ranges };
+            let without_disk = !volume.has_disk();
+            let now = OfVolume { name: name.clone(), without_disk, losses: volume.losses, looked: Instant::now(), bytes, ranges };
             if losses != volume.losses {
                 more.extend(now.advice());
             }

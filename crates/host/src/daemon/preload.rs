@@ -15,7 +15,7 @@ use crate::state::Pins;
 impl Shared {
     /// Brings what is missing of some runs of bytes; ends when that is done.
     pub(super) fn preload(&self, runs: &Runs, progress: Progress<'_>) -> Result<Value, Fault> {
-        let volume = self.volume(&runs.name)?;
+        let volume = self.volume_with_disk(&runs.name)?;
         let ranges = sectors(&volume, runs)?;
         let running = {
             let mut preloading = lock(&self.preloading);
@@ -63,7 +63,7 @@ impl Shared {
 
     /// Pins runs of bytes, or lets go of them; remembered for the next start.
     pub(super) fn pin(&self, runs: &Runs, keep: bool) -> Result<Value, Fault> {
-        let volume = self.volume(&runs.name)?;
+        let volume = self.volume_with_disk(&runs.name)?;
         let (number, ranges) = (volume.number, sectors(&volume, runs)?);
         let command = match keep {
             true => Command::Pin { volume: number, ranges },

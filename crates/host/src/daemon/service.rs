@@ -14,6 +14,7 @@ use super::{Frontend, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
+use crate::report::Advice;
 use crate::runtime::Running;
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
@@ -30,18 +31,20 @@ impl Service for Shared {
             Call::Histograms => self.histograms().map(|histograms| json!(histograms)).ok_or_else(ended),
             Call::Events { from } => Ok(json!({ "events": lock(&self.events).from(from) })),
             Call::Attach(new) => self.attach(&new),
+            Call::CreateVolume(new) => self.create_volume(&new),
+            Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away),
             Call::Detach { name, throw_away: true, .. } => self.abandon(&name),
             Call::Detach { name, give_up_lost, deadline_seconds, .. } => {
                 self.detach(&name, give_up_lost, deadline_seconds, progress)
             }
             Call::SetMode { name, mode, deadline_seconds } => {
                 let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
-                let volume = self.volume(&name)?;
+                let volume = self.volume_with_disk(&name)?;
                 self.long(&volume, Command::SetMode { volume: volume.number, mode }, deadline_seconds, progress)?;
                 Ok(json!({ "mode": mode.name() }))
             }
             Call::Destage { name, deadline_seconds } => {
-                let volume = self.volume(&name)?;
+                let volume = self.volume_with_disk(&name)?;
                 self.long(&volume, Command::Destage { volume: volume.number }, deadline_seconds, progress)?;
                 Ok(json!({}))
             }
@@ -82,6 +85,18 @@ fn no_mode(name: &str) -> Fault {
     ))
 }
 
+/// What can be a volume's name.
+pub(super) fn is_a_name(name: &str) -> Result<(), Fault> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(good) {
+        return Err(Fault::failed(format!(
+            "{name:?} is not a name for a volume. Nothing was changed. Use 1 to 64 letters, digits, '-', '_' and '.', the first \
+             of which is no '.'."
+        )));
+    }
+    Ok(())
+}
+
 impl Shared {
     pub(super) fn volume(&self, name: &str) -> Result<VolumeStatus, Fault> {
         let status = self.handle.status().ok_or_else(ended)?;
@@ -97,24 +112,9 @@ impl Shared {
 
     fn attach(&self, new: &Attach) -> Result<Value, Fault> {
         let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
-        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if new.name.is_empty() || new.name.len() > 64 || new.name.starts_with('.') || !new.name.chars().all(good) {
-            return Err(Fault::failed(format!(
-                "{:?} is not a name for a volume. Nothing was changed. Use 1 to 64 letters, digits, '-', '_' and '.', the first \
-                 of which is no '.'.",
-                new.name
-            )));
-        }
+        is_a_name(&new.name)?;
         let _changing = lock(&self.changing);
-        let status = self.handle.status().ok_or_else(ended)?;
-        if status.volume(&new.name).is_some() {
-            return Err(Fault::failed(format!(
-                "There is a volume {} on pool {} already. Nothing was changed. Choose another name, or detach that volume first.",
-                new.name, status.pool
-            )));
-        }
-        let number = (0..MAX_VOLUMES as u16).find(|number| status.volumes.iter().all(|volume| volume.number != *number));
-        let number = number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))?;
+        let number = self.number_for(&new.name)?;
         let spec = Spec::new(&new.spec);
         let backing = Backing::open(&spec, PATIENCE).map_err(|error| Fault::refused(format!("{error}.")))?;
         let io = |error: std::io::Error| {
@@ -161,16 +161,32 @@ impl Shared {
             problem: None,
             running: None,
         };
+        self.remember(|places| drop(places.volumes.insert(name.clone(), spec.to_string())));
+        let (place, problem) = self.offer_new(number, &name, slot);
+        Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
+    }
+
+    /// A number that no volume has, for a new one of this name, which none has either.
+    pub(super) fn number_for(&self, name: &str) -> Result<u16, Fault> {
+        let status = self.handle.status().ok_or_else(ended)?;
+        if status.volume(name).is_some() {
+            return Err(Fault::failed(format!(
+                "There is a volume {name} on pool {} already. Nothing was changed. Choose another name, or detach that volume first.",
+                status.pool
+            )));
+        }
+        let number = (0..MAX_VOLUMES as u16).find(|number| status.volumes.iter().all(|volume| volume.number != *number));
+        number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))
+    }
+
+    /// Makes a volume reachable that the engine has come to serve: where it is, and what does not go as wished.
+    pub(super) fn offer_new(&self, number: u16, name: &str, slot: Slot) -> (Option<String>, Option<Advice>) {
         lock(&self.volumes).insert(number, slot);
-        self.remember(|places| drop(places.volumes.insert(name, spec.to_string())));
-        if let Some(volume) = self.handle.status().and_then(|status| status.volume(&new.name).cloned()) {
+        if let Some(volume) = self.handle.status().and_then(|status| status.volume(name).cloned()) {
             self.offer(&volume, None);
         }
         let volumes = lock(&self.volumes);
-        let slot = volumes.get(&number);
-        let place = slot.and_then(|slot| slot.place.clone());
-        let problem = slot.and_then(|slot| slot.problem.clone());
-        Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
+        volumes.get(&number).map_or((None, None), |slot| (slot.place.clone(), slot.problem.clone()))
     }
 
     /// Destages a volume and lets go of it; one whose block device is in use is refused at once.
@@ -182,7 +198,7 @@ impl Shared {
         progress: Progress<'_>,
     ) -> Result<Value, Fault> {
         let _changing = lock(&self.changing);
-        let volume = self.volume(name)?;
+        let volume = self.volume_with_disk(name)?;
         let number = volume.number;
         if !volume.serving {
             return Err(Fault::refused(CommandError::NotServed.to_string()));
@@ -208,7 +224,7 @@ impl Shared {
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
         let _changing = lock(&self.changing);
-        let volume = self.volume(name)?;
+        let volume = self.volume_with_disk(name)?;
         self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
         self.forget(volume.number, name);
         let thrown_away = volume.dirty_blocks * BLOCK;
@@ -220,7 +236,7 @@ impl Shared {
     }
 
     /// A volume is not the pool's any more: neither is its disk, nor what was known of it.
-    fn forget(&self, number: u16, name: &str) {
+    pub(super) fn forget(&self, number: u16, name: &str) {
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
         self.remember(|places| {

@@ -5,6 +5,7 @@ use headpond_engine::io::{BLOCK, Device, SECTOR};
 use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
+use crate::backing::HasDisk;
 use crate::report::{Advice, Load, Member, Report, Requests, Times, Volume};
 use crate::requests::{Histograms, Row};
 use crate::runtime::Snapshot;
@@ -60,6 +61,7 @@ impl Shared {
             segments_free: status.segments_free,
             dirty_percent: status.dirty_percent,
             lacking_bytes: status.lacking_copies * BLOCK,
+            set_aside_bytes: status.set_aside * status.segment_bytes,
             members: (status.members.iter().filter(|member| is_somebody(member)))
                 .map(|member| Member {
                     number: member.number,
@@ -101,9 +103,12 @@ fn is_somebody(member: &MemberStatus) -> bool {
 }
 
 fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
+    let held = volume.dirty_blocks * BLOCK;
+    let (dirty_bytes, kept_bytes) = if volume.has_disk() { (held, 0) } else { (0, held) };
     Volume {
         number: volume.number,
         name: volume.name.clone(),
+        without_disk: !volume.has_disk(),
         backing: slot.and_then(|slot| slot.spec.as_ref()).map(ToString::to_string),
         identity: volume.backing.clone(),
         bytes: volume.sectors * SECTOR,
@@ -112,7 +117,8 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
         serving: volume.serving,
         place: slot.and_then(|slot| slot.place.clone()),
         cached_bytes: volume.cached_blocks * BLOCK,
-        dirty_bytes: volume.dirty_blocks * BLOCK,
+        dirty_bytes,
+        kept_bytes,
         lost_bytes: 0,
         pinned_bytes: volume.pinned_blocks * BLOCK,
         map_bytes: volume.map_bytes,
@@ -157,7 +163,19 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
 fn of_volume(volume: &VolumeStatus, slot: Option<&Slot>) -> Vec<Advice> {
     let mut advice: Vec<Advice> = slot.and_then(|slot| slot.problem.clone()).into_iter().collect();
     let name = &volume.name;
-    if volume.refused {
+    if volume.refused && !volume.has_disk() {
+        advice.push(Advice {
+            wrong: format!(
+                "Volume {name} is not served: it has no backing device, and what was on it may be missing, with cache devices."
+            ),
+            next: format!(
+                "Bring back the cache devices that are missing, and restart. If they are gone for good: stop the daemon, have \
+                 `headpond writeback --without-missing --save {name}=FILE` copy what is left, start it again, and then \
+                 `headpond volume delete {name} --throw-away`."
+            ),
+        });
+    }
+    if volume.refused && volume.has_disk() {
         advice.push(Advice {
             wrong: format!(
                 "Volume {name} is not served: its disk was changed without the cache, or dirty data of it may be missing."

@@ -72,6 +72,18 @@ pub(super) fn of_abandoned(what: String) -> News {
     tell(Level::Warning, "volume-thrown-away", what, "Check its file system before it is used, or restore it from a backup.")
 }
 
+/// That a volume without a backing device was made.
+pub(super) fn of_created(volume: &str, bytes: u64) -> News {
+    let what = format!("Volume {volume} of {bytes} bytes was created, on the cache devices alone.");
+    tell(Level::Info, "volume-created", what, "Nothing: use it where `headpond status` says it is.")
+}
+
+/// That one was deleted.
+pub(super) fn of_deleted(volume: &str, held: u64) -> News {
+    let what = format!("Volume {volume} was deleted, with the {held} bytes on it, which were on the cache devices alone.");
+    tell(Level::Warning, "volume-deleted", what, "Nothing: that was asked for, with --throw-away.")
+}
+
 /// That a volume has more bytes.
 pub(super) fn of_grown(volume: &str, from: u64, to: u64) -> News {
     let what = format!("Volume {volume} has grown from {from} to {to} bytes.");
@@ -280,6 +292,8 @@ fn of_volumes(before: &Report, now: &Report, news: &mut Vec<News>) {
     for volume in &now.volumes {
         let name = &volume.name;
         match find(before, name) {
+            // Said when it is made.
+            None if volume.without_disk => {}
             None => {
                 let what = format!("Volume {name} was attached, in mode {}.", volume.mode);
                 news.push(tell(Level::Info, "volume-attached", what, "Nothing: use it where `headpond status` says it is."));
@@ -295,7 +309,7 @@ fn of_volumes(before: &Report, now: &Report, news: &mut Vec<News>) {
             Some(_) => {}
         }
     }
-    for old in before.volumes.iter().filter(|old| find(now, &old.name).is_none()) {
+    for old in before.volumes.iter().filter(|old| find(now, &old.name).is_none() && !old.without_disk) {
         let what = format!("Volume {} was detached: its disk has its data, but for what was given up on command.", old.name);
         news.push(tell(Level::Info, "volume-detached", what, "Nothing: the disk can be used by itself."));
     }

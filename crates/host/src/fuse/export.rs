@@ -25,6 +25,8 @@ pub struct Options {
     pub threads: usize,
     /// The device's read-ahead in KiB; left as it is if `None`.
     pub read_ahead_kb: Option<u32>,
+    /// Whether a rotating disk is behind it.
+    pub rotational: bool,
 }
 
 impl Options {
@@ -37,6 +39,7 @@ impl Options {
             read_only: false,
             threads: 2,
             read_ahead_kb: None,
+            rotational: true,
         }
     }
 }
@@ -84,8 +87,8 @@ impl Export {
                 return Err(e);
             }
         };
-        // A rotating disk is behind it, and no request needs to be cut in two on its way.
-        let limits = [("rotational", Some(1)), ("max_sectors_kb", Some(protocol::MAX_IO / 1024))];
+        // No request needs to be cut in two on its way.
+        let limits = [("rotational", Some(u32::from(options.rotational))), ("max_sectors_kb", Some(protocol::MAX_IO / 1024))];
         for (limit, value) in limits.into_iter().chain([("read_ahead_kb", options.read_ahead_kb)]) {
             warnings.extend(value.and_then(|value| device.set_limit(limit, value).err()));
         }

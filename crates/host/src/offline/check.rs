@@ -68,7 +68,9 @@ pub struct VolumeSummary {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Bytes that its disk does not have yet, and that a good copy holds.
+    /// It has no backing device: what it holds is on the cache devices alone.
+    pub without_disk: bool,
+    /// Bytes that its disk does not have yet, or that have no disk, and that a good copy holds.
     pub dirty_bytes: u64,
     /// Bytes of dirty data that no copy holds, those in doubt included.
     pub damaged_bytes: u64,
@@ -136,6 +138,7 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
             volumes.push(VolumeSummary {
                 name: damaged.name,
                 bytes: damaged.bytes,
+                without_disk: damaged.without_disk,
                 dirty_bytes: damaged.dirty_bytes,
                 damaged_bytes: damaged.damaged.iter().chain(&damaged.doubtful).map(|e| e.bytes).sum(),
                 refused: damaged.refused,
@@ -165,10 +168,16 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
                 mib(bytes),
                 mib(damaged.bytes)
             ))
-            .next(
-                "Bring the missing cache devices back. If they are gone for good, `headpond writeback --without-missing` puts \
-                 on the disk what these hold",
-            ))?;
+            .next(match damaged.without_disk {
+                true => {
+                    "Bring the missing cache devices back. If they are gone for good, `headpond writeback --without-missing --save` \
+                     copies to a file what these hold"
+                }
+                false => {
+                    "Bring the missing cache devices back. If they are gone for good, `headpond writeback --without-missing` puts \
+                     on the disk what these hold"
+                }
+            }))?;
     }
     let bytes: u64 = damaged.doubtful.iter().map(|e| e.bytes).sum();
     if bytes > 0 {
@@ -199,7 +208,10 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
             format!("{bytes} bytes of volume {name}, in {ranges} ranges, have no good copy"),
         )
         .of(name)
-        .means("They were not on the disk yet. Reading them fails; all else of the volume can be read")
+        .means(match damaged.without_disk {
+            true => "There is no disk that has them. Reading them fails; all else of the volume can be read",
+            false => "They were not on the disk yet. Reading them fails; all else of the volume can be read",
+        })
         .next(
             "`headpond list-damaged` names the ranges. Bring missing cache devices back; else restore these ranges from a \
              backup",

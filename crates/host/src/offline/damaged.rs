@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::media::Pool;
 use super::rehearsal::{Live, Rehearsal};
 use super::{OfflineError, Watch, doubtful, told};
+use crate::backing::HasDisk;
 use crate::buf::HostBuf;
 
 /// Dirty pieces whose reads are sorted and merged together.
@@ -39,7 +40,9 @@ pub struct DamagedVolume {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Data that its disk does not have yet and that a good copy holds, in bytes.
+    /// It has no backing device: what it holds is on the cache devices alone, and stays there.
+    pub without_disk: bool,
+    /// Data that its disk does not have yet, or that has no disk, and that a good copy holds, in bytes.
     pub dirty_bytes: u64,
     /// The whole volume is refused: dirty data of it may be missing of which these devices do not know.
     pub refused: bool,
@@ -93,6 +96,7 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
             Err(_) => DamagedVolume {
                 name: volume.name.clone(),
                 bytes: volume.sectors * SECTOR,
+                without_disk: !volume.has_disk(),
                 dirty_bytes: 0,
                 refused: true,
                 damaged: Vec::new(),
@@ -162,8 +166,8 @@ pub(super) fn of_volume(
     // Fragments of one block come in the order of their writes.
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
-    let (name, bytes) = (volume.name.clone(), volume.sectors * SECTOR);
-    Ok(DamagedVolume { name, bytes, dirty_bytes, refused, damaged, doubtful: Vec::new(), suspect })
+    let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
+    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful: Vec::new(), suspect })
 }
 
 /// What is in doubt of a volume, in bytes of it.

@@ -10,7 +10,7 @@ use headpond_format::VolumeEntry;
 use super::damaged::{in_doubt, of_volume};
 use super::media::{Pool, patch};
 use super::rehearsal::{Live, Rehearsal};
-use super::writeback::{Disks, Outcome, WritebackError, WrittenVolume};
+use super::writeback::{Disks, Outcome, WritebackError, WrittenVolume, no_disk_named};
 use super::{OfflineError, Watch, doubtful};
 use crate::backing::Backing;
 use crate::buf::HostBuf;
@@ -99,19 +99,13 @@ fn one(
         let failed = |error: rustix::io::Errno| WritebackError::Disk { path: disk.path().to_owned(), source: error.into() };
         rustix::fs::fsync(disk.claim().as_fd()).map_err(failed)?;
     }
+    if found.without_disk {
+        return Ok(WrittenVolume::read(&found));
+    }
     let (written_bytes, left_bytes) = if disk.is_some() { (found.dirty_bytes, 0) } else { (0, found.dirty_bytes) };
-    let problem = (left_bytes > 0).then(|| format!("No disk was named for it: give --backing {}=DEVICE", volume.name));
-    Ok(WrittenVolume {
-        name: found.name,
-        backing: disk.map(|disk| disk.path().display().to_string()),
-        written_bytes,
-        left_bytes,
-        lost: found.damaged,
-        doubtful: Vec::new(),
-        suspect: found.suspect,
-        detached: false,
-        problem,
-    })
+    let problem = (left_bytes > 0).then(|| no_disk_named(&volume.name));
+    let backing = disk.map(|disk| disk.path().display().to_string());
+    Ok(WrittenVolume { backing, written_bytes, left_bytes, problem, ..WrittenVolume::read(&found) })
 }
 
 /// Whether clean data that a start would believe differs from what is on a disk: then it is another one.

@@ -13,10 +13,10 @@ use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
 use headpond_format::{Superblock, VolumeEntry};
 use serde::Serialize;
 
-use super::damaged::{Damaged, Extent, list_damaged};
+use super::damaged::{Damaged, DamagedVolume, Extent, list_damaged};
 use super::media::Media;
-use super::{OfflineError, Step, Watch, salvage};
-use crate::backing::{Backing, BackingError, Spec};
+use super::{OfflineError, Step, Watch, salvage, save};
+use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::device::DevicesError;
 use crate::pool::{self, PoolError};
 use crate::runtime::{Given, Handle, Running, Runtime, Setup};
@@ -34,6 +34,8 @@ pub struct WriteBack {
     pub state: PathBuf,
     /// Backing devices by volume; the empty name is that of the only volume.
     pub backings: Vec<(String, Spec)>,
+    /// Files that volumes without a backing device are copied to, by volume; the empty name is that of the only one.
+    pub saves: Vec<(String, PathBuf)>,
     /// The disks are the volumes', though their identity is another.
     pub other_disk: bool,
     /// Go on though what is missing may hold newer or more dirty data: the cache devices are only read then.
@@ -64,6 +66,30 @@ pub enum WritebackError {
         "There is no volume {name:?} on pool {pool}. Nothing was changed. Its volumes are: {volumes}. Name each disk as --backing NAME=DEVICE"
     )]
     NoVolume { name: String, pool: String, volumes: String },
+    #[error(
+        "Volume {name} has no backing device: what it holds is on the cache devices alone, and stays there. Nothing was changed. \
+         Give --save {name}=FILE to have it copied to a new file"
+    )]
+    NoDisk { name: String },
+    #[error(
+        "Volume {volume} has a backing device, and is not copied to {path}. Nothing was changed. Give --backing {volume}=DEVICE to have \
+         what is dirty written there"
+    )]
+    HasDisk { volume: String, path: PathBuf },
+    #[error(
+        "There is no volume {name:?} without a backing device on pool {pool}. Nothing was changed. Such volumes are: {volumes}. Name each \
+         file as --save NAME=FILE"
+    )]
+    NotToSave { name: String, pool: String, volumes: String },
+    #[error(
+        "{path} is there already, or named twice. Nothing was changed. Name a new file: it is copied to a device with dd, when it is whole"
+    )]
+    SaveExists { path: PathBuf },
+    #[error(
+        "{path} could not be written whole: {source}. The cache devices are as they were, and nothing was written to a disk. Remove that file, \
+         make room, or name another one, and try again"
+    )]
+    Save { path: PathBuf, source: std::io::Error },
     #[error(
         "{path} is another device ({found}) than the one that volume {volume} was made on ({expected}). Nothing was changed. \
          Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk"
@@ -102,6 +128,7 @@ impl WritebackError {
             | WritebackError::Identity { .. }
             | WritebackError::Size { .. }
             | WritebackError::Changed { .. }
+            | WritebackError::SaveExists { .. }
             | WritebackError::NotProven { .. }
             | WritebackError::Start(_) => true,
             _ => false,
@@ -130,8 +157,14 @@ pub struct Outcome {
 pub struct WrittenVolume {
     /// Its name.
     pub name: String,
+    /// It has no backing device: what it holds stays on the cache devices.
+    pub without_disk: bool,
     /// Its disk, if one was named.
     pub backing: Option<String>,
+    /// The file that it was copied to.
+    pub saved: Option<PathBuf>,
+    /// Of a volume without a backing device: what it holds, in bytes.
+    pub kept_bytes: u64,
     /// Dirty data that was written, in bytes.
     pub written_bytes: u64,
     /// Dirty data that was not, in bytes: for want of a disk, or since it failed.
@@ -171,6 +204,7 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     let pool = media.pool(media.vote(Some(&what.state))?)?;
     let superblock = pool.superblock().clone();
     let specs = specs(what, &superblock)?;
+    let saves = save::of(&what.saves, &superblock)?;
     let damaged = list_damaged(&pool, watch)?;
     let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
         (Some(why), _) => Some(why.clone()),
@@ -180,18 +214,70 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
         )),
         (None, false) => None,
     };
-    match why {
-        Some(why) if !what.without_missing => {
-            Err(WritebackError::NotProven { why, lost: at_risk(&damaged, pool.unproven.is_some()) })
-        }
+    if let Some(why) = why.as_ref().filter(|_| !what.without_missing) {
+        let lost = at_risk(&damaged, pool.unproven.is_some());
+        return Err(WritebackError::NotProven { why: why.clone(), lost });
+    }
+    if !saves.is_empty() {
+        // A disk that is refused leaves no file behind.
+        drop(disks(what, &superblock, &specs)?);
+        save::all(&pool, &saves, watch)?;
+    }
+    let mut outcome = match why {
         Some(_) => {
             let disks = disks(what, &superblock, &specs)?;
-            salvage::copy(&pool, &disks, watch)
+            salvage::copy(&pool, &disks, watch)?
         }
+        None if specs.is_empty() => only_read(&superblock, &damaged),
         None => {
             drop(pool);
             drop(media);
-            by_engine(what, &superblock, &specs, &damaged, watch)
+            by_engine(what, &superblock, &specs, &damaged, watch)?
+        }
+    };
+    for volume in outcome.volumes.iter_mut().filter(|volume| volume.without_disk) {
+        let number = superblock.volumes.iter().find(|v| v.name == volume.name).map(|v| v.number);
+        volume.saved = number.and_then(|number| saves.get(&number).cloned());
+        if volume.saved.is_none() && volume.kept_bytes > 0 && !outcome.proven {
+            let name = &volume.name;
+            let next =
+                format!("It goes with the cache devices: give --save {name}=FILE to have what is on it copied to a new file");
+            volume.problem = Some(next);
+        }
+    }
+    Ok(outcome)
+}
+
+/// Where no disk was named, nothing is changed: how the volumes stand.
+fn only_read(superblock: &Superblock, damaged: &Damaged) -> Outcome {
+    let stands = |found: &DamagedVolume| {
+        let left = if found.without_disk { 0 } else { found.dirty_bytes };
+        WrittenVolume { left_bytes: left, problem: (left > 0).then(|| no_disk_named(&found.name)), ..WrittenVolume::read(found) }
+    };
+    let volumes = damaged.volumes.iter().map(stands).collect();
+    Outcome { pool: superblock.name.clone(), id: hex(&superblock.pool), epoch: superblock.epoch, proven: true, volumes }
+}
+
+pub(super) fn no_disk_named(volume: &str) -> String {
+    format!("No disk was named for it: give --backing {volume}=DEVICE")
+}
+
+impl WrittenVolume {
+    /// Of one that was only read.
+    pub(super) fn read(found: &DamagedVolume) -> WrittenVolume {
+        WrittenVolume {
+            name: found.name.clone(),
+            without_disk: found.without_disk,
+            backing: None,
+            saved: None,
+            kept_bytes: if found.without_disk { found.dirty_bytes } else { 0 },
+            written_bytes: 0,
+            left_bytes: 0,
+            lost: found.damaged.clone(),
+            doubtful: found.doubtful.clone(),
+            suspect: found.suspect.clone(),
+            detached: false,
+            problem: None,
         }
     }
 }
@@ -205,7 +291,9 @@ fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
             "if the pool went on without these devices, all that was written to {names} since; and where the disk got newer data \
              then, older data is written over it."
         ),
-        false => format!("dirty data of {names} that was on the missing devices alone; the disk keeps older data there."),
+        false => format!(
+            "dirty data of {names} that was on the missing devices alone; the disk, where there is one, keeps older data there."
+        ),
     }
 }
 
@@ -220,6 +308,9 @@ fn specs(what: &WriteBack, superblock: &Superblock) -> Result<BTreeMap<u16, Spec
             let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
             WritebackError::NoVolume { name: name.clone(), pool: superblock.name.clone(), volumes }
         })?;
+        if !volume.has_disk() {
+            return Err(WritebackError::NoDisk { name: volume.name.clone() });
+        }
         specs.insert(volume.number, spec.clone());
     }
     Ok(specs)
@@ -268,6 +359,10 @@ fn by_engine(
     let mut cancelled = false;
     for volume in &superblock.volumes {
         let found = damaged.volumes.iter().find(|v| v.name == volume.name);
+        if let Some(found) = found.filter(|found| found.without_disk) {
+            volumes.push(WrittenVolume::read(found));
+            continue;
+        }
         let lost = found.map_or(Vec::new(), |v| v.damaged.clone());
         let doubtful = found.map_or(Vec::new(), |v| v.doubtful.clone());
         let spec = specs.get(&volume.number);
@@ -302,7 +397,10 @@ fn one(
     let before = dirty();
     let mut written = WrittenVolume {
         name: volume.name.clone(),
+        without_disk: false,
         backing: spec.map(ToString::to_string),
+        saved: None,
+        kept_bytes: 0,
         written_bytes: 0,
         left_bytes: before,
         lost,
@@ -314,7 +412,7 @@ fn one(
     let status = handle.status().and_then(|status| status.volume(&volume.name).cloned());
     let Some(spec) = spec else {
         if before > 0 {
-            written.problem = Some(format!("No disk was named for it: give --backing {}=DEVICE", volume.name));
+            written.problem = Some(no_disk_named(&volume.name));
         }
         return Ok(written);
     };

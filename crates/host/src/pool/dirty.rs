@@ -9,6 +9,7 @@ use std::str::FromStr;
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, Superblock, VolumeEntry};
 
 use super::{PoolError, probe};
+use crate::backing::HasDisk;
 use crate::state::hex;
 
 /// Permission to lose what is dirty on one pool, in one epoch: given exactly, or not at all.
@@ -62,17 +63,23 @@ pub(super) fn check(
 
 /// Why there may be dirty data on a cache device, if there may be.
 fn reason(file: BorrowedFd<'_>, superblock: &Superblock) -> io::Result<Option<String>> {
+    let mut reasons = Vec::new();
     for volume in &superblock.volumes {
+        if !volume.has_disk() {
+            reasons.push(format!("has volume {}, which has no backing device: what is on it is nowhere else", volume.name));
+            continue;
+        }
         for page in volume.intent_first..volume.intent_first.saturating_add(volume.intent_pages) {
             let why = match newest(file, superblock, volume, page)? {
                 Some(page) if page.dirty.iter().all(|byte| *byte == 0) => continue,
                 Some(_) => format!("may hold data of volume {} that its disk does not have", volume.name),
                 None => format!("does not tell any more whether it holds data that the disk of volume {} lacks", volume.name),
             };
-            return Ok(Some(why));
+            reasons.push(why);
+            break;
         }
     }
-    Ok(None)
+    Ok((!reasons.is_empty()).then(|| reasons.join("; and it ")))
 }
 
 /// The newest whole copy of an intent page.
