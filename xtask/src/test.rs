@@ -59,6 +59,7 @@ const RARE: &[&str] = &[
     "GrowFails",
     "DisklessHasNoRoom",
     "MendingWaits",
+    "DisklessInPieces",
 ];
 
 /// `cargo xtask test [--seed-base N]`.

@@ -347,7 +347,8 @@ impl<B: Buf> Core<B> {
         let total = self.sets_for_dirty(segments, pool);
         let of_segments = segments.dirty_segments() * 100 / total.max(1);
         // Fragments can fill the map before their data fills the segments.
-        let of_pieces = segments.dirty * 100 / (self.most_pieces_of(pool) * 9 / 10).max(1);
+        let left = self.most_pieces_of(pool).saturating_sub(segments.dirty_diskless);
+        let of_pieces = (segments.dirty - segments.dirty_diskless) * 100 / (left * 9 / 10).max(1);
         of_segments.max(of_pieces).min(200) as u32
     }
     /// The same of the dirty data alone, without the space beside it that is free only when its segment is.

@@ -51,10 +51,12 @@ impl<B: Buf> Core<B> {
     pub(crate) fn has_room_for(&self, sectors: u64, instead_of: u64, total: u32) -> Result<(), CommandError> {
         let pool = self.pool.borrow();
         let before = self.set_aside(&pool) - if instead_of > 0 { set_aside_for(instead_of, &pool) } else { 0 };
+        let others: u64 = self.volumes.borrow().values().filter(|v| !v.has_disk()).map(|v| v.sectors.get()).sum();
         let left = (u64::from(total) / 2).saturating_sub(before);
         // All of it is in the map for good, each sector of a block by itself at the worst: half of the map at most.
         let blocks = self.most_pieces_of(&pool) / (2 * BLOCK_SECTORS);
-        let most = (left.saturating_sub(SPARE) / 2 * u64::from(pool.segment_sectors())).min(blocks * BLOCK_SECTORS);
+        let in_map = (blocks * BLOCK_SECTORS).saturating_sub(others - instead_of);
+        let most = (left.saturating_sub(SPARE) / 2 * u64::from(pool.segment_sectors())).min(in_map);
         if sectors <= most && set_aside_for(sectors, &pool) <= left {
             return Ok(());
         }
@@ -88,7 +90,7 @@ pub(crate) async fn write<B: Buf>(
     }
     let bytes = (range.end - range.start) * 512;
     match content {
-        Content::Data(_) => put(core, volume, &range, &content).await?,
+        Content::Data(data) => put(core, volume, &range, &data).await?,
         Content::Zeroes | Content::Discarded => zero(core, volume, &range).await?,
     }
     absorbed(core, volume, bytes, fua).await
@@ -100,26 +102,41 @@ fn has_votes<B: Buf>(core: &Core<B>) -> Result<(), RequestError> {
     if pool.stalled || pool.in_sync().next().is_none() { Err(RequestError::Io) } else { Ok(()) }
 }
 
-/// Takes data into the log, when there is room.
-async fn put<B: Buf>(
-    core: &Rc<Core<B>>,
-    volume: &Rc<Volume<B>>,
-    range: &Range<u64>,
-    content: &Content<B>,
-) -> Result<(), RequestError> {
-    let came = core.now();
+/// Takes data into the log, when there is room. Where there is too little for all of it at once, a piece at a time: what is
+/// appended in vain takes room itself.
+async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, data: &B) -> Result<(), RequestError> {
+    let (mut at, mut most, mut since) = (range.start, range.end - range.start, core.now());
+    while at < range.end {
+        let part = at..if at + most < range.end { (at + most) / BLOCK_SECTORS * BLOCK_SECTORS } else { range.end };
+        let from = (at - range.start) as usize * 512;
+        let bytes = (part.end - part.start) as usize * 512;
+        wait_for_room(core, volume, since).await?;
+        if absorb(core, volume, &part, &Content::Data(data.slice(from..from + bytes))).await.is_ok() {
+            (at, since) = (part.end, core.now());
+            continue;
+        }
+        has_votes(core)?;
+        core.mark(Mark::DisklessInPieces);
+        most = (core.settings.record_bytes / 512).max(BLOCK_SECTORS);
+        core.space_is_short();
+        core.exec.sleep(AGAIN_NS).await;
+    }
+    Ok(())
+}
+
+/// Waits until there is room for more; an error where there has been none since `since`, for too long.
+async fn wait_for_room<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, since: u64) -> Result<(), RequestError> {
     loop {
         has_votes(core)?;
-        let waited = core.now() - came;
+        let waited = core.now() - since;
         let crowd = core.crowd();
+        if crowd.is_dense() {
+            core.space.notify();
+        }
         if core.has_space(volume) && (crowd.taken <= crowd.set_aside || waited >= CROWDED_NS) {
-            if crowd.is_dense() {
-                core.space.notify();
-            }
-            if absorb(core, volume, range, content).await.is_ok() {
-                return Ok(());
-            }
-        } else if waited >= LONGEST_NS {
+            return Ok(());
+        }
+        if waited >= LONGEST_NS {
             core.mark(Mark::DisklessHasNoRoom);
             return Err(RequestError::Io);
         }

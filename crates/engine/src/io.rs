@@ -405,7 +405,7 @@ impl fmt::Display for CommandError {
             ),
             CommandError::NoRoom { most_bytes } => write!(
                 f,
-                "The cache devices have room for {most_bytes} bytes more of volumes without a backing device: twice their size is set aside on each of two, of half of the pool at most. Nothing was changed. Choose a smaller size, or add a cache device."
+                "The cache devices have room for {most_bytes} bytes more of volumes without a backing device: these take half of the pool's space at most, twice their size being set aside on each of two cache devices, and half of its map. Nothing was changed. Choose a smaller size, or add a cache device."
             ),
             CommandError::NoRoomWithout => f.write_str(
                 "Without this cache device the others would have too little room for the volumes without a backing device, which take half of the pool at most. Nothing was changed. Add another cache device first, or delete such a volume.",
@@ -476,7 +476,7 @@ impl fmt::Display for CommandError {
                 sectors * SECTOR
             ),
             CommandError::NoMembers => f.write_str(
-                "Too few cache devices and votes are left for this. Data on the disk is as it was. Bring the missing devices back.",
+                "Too few cache devices and votes are left for this. What is on disks and cache devices is as it was. Bring the missing devices back.",
             ),
         }
     }

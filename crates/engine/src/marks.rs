@@ -276,6 +276,8 @@ marks! {
     DisklessWaits,
     /// It has waited for so long that it fails.
     DisklessHasNoRoom,
+    /// There was too little room for all of a write to a volume without a disk: it is appended a piece at a time.
+    DisklessInPieces,
     /// A mark in the log takes data of a volume without a disk back.
     DisklessZeroed,
     /// A segment of a volume without a disk was moved for the room that was out of date in it.

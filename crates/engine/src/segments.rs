@@ -95,6 +95,8 @@ pub struct Segments {
     pub live: u64,
     /// Dirty pieces in all maps.
     pub dirty: u64,
+    /// Of these, the ones of volumes without a disk.
+    pub dirty_diskless: u64,
     /// Sectors of data that the dirty ones were written with, of volumes that have a disk.
     pub dirty_sectors: u64,
     /// Segments for which [`Segment::takes_dirty_space`].
@@ -326,7 +328,11 @@ impl Segments {
             s.dirty_sectors += u32::from(sectors);
             s.diskless
         });
-        self.dirty_sectors += if stays == Some(true) { 0 } else { u64::from(sectors) };
+        if stays == Some(true) {
+            self.dirty_diskless += u64::from(dirty.is_some());
+        } else {
+            self.dirty_sectors += u64::from(sectors);
+        }
     }
 
     /// A piece in the map is no longer in segment `n`.
@@ -342,7 +348,11 @@ impl Segments {
                 (s.diskless, s.live == 0 && s.state == SegmentState::Sealed)
             })
             .unwrap_or_default();
-        self.dirty_sectors -= if stays { 0 } else { u64::from(sectors) };
+        if stays {
+            self.dirty_diskless -= u64::from(dirty.is_some());
+        } else {
+            self.dirty_sectors -= u64::from(sectors);
+        }
         if emptied {
             self.emptied.push(n);
         }
