@@ -18,7 +18,7 @@ fn write(s: &mut Scene, sector: u64, sectors: u64, fua: bool) {
 fn what_only_a_disk_can_do_is_refused_and_changes_nothing() {
     let mut s = Scene::new("no disk", Stage::default()).with_diskless(2 * SEGMENT);
     write(&mut s, 0, 9, false);
-    let (volume, ranges) = (DISKLESS, [0..8].to_vec());
+    let (volume, ranges): (_, Vec<_>) = (DISKLESS, std::iter::once(0..8).collect());
     for command in [
         Command::Detach { volume, give_up_lost: true },
         Command::SetMode { volume, mode: headpond_engine::format::Mode::WriteThrough },
