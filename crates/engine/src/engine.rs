@@ -560,6 +560,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         dirty_percent: core.dirty_percent_of(&segments, &pool),
         lacking_copies: segments.lacking(pool.copies_now()),
         set_aside: core.set_aside(&pool),
+        set_aside_taken: segments.taken_set_aside(),
         scrub: core.scrub.borrow().clone(),
         members: pool
             .members

@@ -36,6 +36,8 @@ pub struct Status {
     pub lacking_copies: u64,
     /// Segments, each with its copies, that are set aside for volumes without a backing device.
     pub set_aside: u64,
+    /// How many segments these take.
+    pub set_aside_taken: u64,
     /// The scrub that is under way, or what the last one of this life found.
     pub scrub: Scrub,
     /// The cache devices.

@@ -4,6 +4,7 @@ use super::words::{show, show_all};
 use super::{Asked, AskedKind, Timing, World, changes};
 use crate::buf::SimBuf;
 use crate::device::SimDevice;
+use headpond_engine::format::Class;
 use headpond_engine::map::Piece;
 use headpond_engine::{Device, DeviceOp};
 use std::collections::BTreeMap;
@@ -123,9 +124,18 @@ impl World {
             c.0 += 1;
             c.1 += u32::from(p.dirty());
         });
-        let whole = engine.status().members.iter().all(|m| m.in_sync);
-        let copies = usize::from(engine.status().copies);
+        let status = engine.status();
+        let whole = status.members.iter().all(|m| m.in_sync);
+        let copies = usize::from(status.copies);
         let mut wrong = None;
+        let mut set_aside = 0;
+        engine.each_segment(|_, s| set_aside += u64::from(s.diskless && s.class == Class::Mirrored));
+        if set_aside != status.set_aside_taken {
+            wrong = Some(format!(
+                "{} segments are counted of volumes without a disk, and there are {set_aside}",
+                status.set_aside_taken
+            ));
+        }
         engine.each_segment(|n, s| {
             if s.volume != volume {
                 return;
