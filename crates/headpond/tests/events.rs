@@ -64,7 +64,7 @@ fn a_member_that_is_missing_at_the_start_is_an_event_and_one_that_comes_back_hea
     let yard = Yard::new();
     served(&yard).stop();
     std::fs::remove_file(yard.path("b")).unwrap();
-    let _daemon = yard.serve(&["a", "--wait", "0"]);
+    let _daemon = yard.serve(&["a", "--wait", "5"]);
     let all = ends_with(&yard, &["started", "problem-at-start"]);
     let last = all.last().unwrap();
     assert!(last["next"].as_str().unwrap().contains("headpond pool add") && last["level"] == "warning", "{last}");

@@ -47,7 +47,7 @@ fn disk(yard: &Yard) -> String {
 
 fn serve(yard: &Yard) -> Daemon {
     fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
-    yard.serve(&["a", "b", "--wait", "0", "--config", "toml"])
+    yard.serve(&["a", "b", "--wait", "5", "--config", "toml"])
 }
 
 fn report(yard: &Yard) -> Report {

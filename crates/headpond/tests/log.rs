@@ -25,7 +25,7 @@ fn each_line_of_a_log_in_json_is_an_object_with_its_fields() {
     served(&yard).stop();
     fs::remove_file(yard.path("b")).unwrap();
     fs::rename(yard.path("disk"), yard.path("away")).unwrap();
-    let daemon = yard.serve(&["a", "--wait", "0", "--log", "json"]);
+    let daemon = yard.serve(&["a", "--wait", "5", "--log", "json"]);
     let until = Instant::now() + Duration::from_secs(20);
     // A cache device and a disk are missing.
     while lines(&daemon.complaints()).iter().filter(|it| it["kind"] == "problem-at-start").count() < 2 {
@@ -51,6 +51,6 @@ fn the_log_is_text_when_nothing_else_is_said() {
     let yard = Yard::new();
     served(&yard).stop();
     fs::rename(yard.path("disk"), yard.path("away")).unwrap();
-    let daemon = yard.serve(&["a", "b", "--wait", "0"]);
+    let daemon = yard.serve(&["a", "b", "--wait", "5"]);
     assert!(daemon.complaints().contains("headpond: Volume v is not served"), "{}", daemon.complaints());
 }
