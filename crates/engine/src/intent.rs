@@ -433,10 +433,11 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
 }
 
 /// The page as it was when the write began is now written or durable on every member that is in sync: no member
-/// can have come since, as that takes an epoch.
+/// can have come since, as that takes an epoch. Without a majority nothing is settled: one that was taken out meanwhile may be
+/// believed at the next start, and does not have it (R7).
 async fn settle<B: Buf>(core: &Rc<Core<B>>, intent: &Intent<B>, n: usize, snapshot: &IntentPage, epoch: u64, durable: bool) {
     core.wait_settled().await;
-    if core.joined_since(epoch) {
+    if core.joined_since(epoch) || core.pool.borrow().stalled {
         intent.pages.borrow_mut()[n].needs = true;
         return;
     }

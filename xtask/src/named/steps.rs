@@ -39,6 +39,10 @@ pub const TOLD: &[Told] = &[
         "steps::a_flush_of_destage_that_fails_after_a_write_was_acknowledged_is_told_to_the_next",
         "a flush that fails after a write was acknowledged, forgotten",
     ),
+    (
+        "steps::no_write_goes_past_the_cache_that_one_who_may_come_back_has_not_heard_of",
+        "an intent bit that counts though a leave has no votes",
+    ),
     ("steps::a_write_past_the_cache_waits_for_what_is_being_appended", "a bypass that does not wait for what is being appended"),
     ("steps::a_detach_waits_for_what_is_at_the_disk", "a detach that does not wait for requests"),
     ("steps::what_a_read_kept_is_free_when_it_has_ended", "a segment that nobody frees when its last read ends"),
@@ -246,6 +250,15 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a bypass that does not wait for what is being appended",
         story: "The record gets onto the media behind it, with nothing to outdate it: the next start lays it over.",
         edits: &[Edit { file: "write.rs", old: "    wait_for_appends(core, volume, &blocks).await;\n", new: "" }],
+    },
+    Mistake {
+        name: "an intent bit that counts though a leave has no votes",
+        story: "The one that is gone does not have the bit, and no epoch says that it is gone: it comes back, is believed, and so is what it holds.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "    if core.joined_since(epoch) || core.pool.borrow().stalled {",
+            new: "    if core.joined_since(epoch) {",
+        }],
     },
     Mistake {
         name: "a detach that does not wait for requests",

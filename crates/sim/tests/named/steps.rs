@@ -574,6 +574,35 @@ fn what_cannot_be_read_hides_no_record_beside_it() {
     s.end();
 }
 
+/// A cache device dies while it is told that the disk is about to be newer, and no majority can be had for its leave: the
+/// witness is away. If the write went to the disk all the same, a start with that device and the witness would believe the
+/// device, and the older data that it holds.
+///
+/// Found by seed 880000000520: there the samples of the disk told, which look at a few blocks.
+#[test]
+fn no_write_goes_past_the_cache_that_one_who_may_come_back_has_not_heard_of() {
+    let mut s = Scene::new("an intent bit without votes", Stage::default());
+    s.read(200_000, 8);
+    s.rest();
+    s.checkpoint();
+    s.set_dead(Device::Witness, true);
+    s.set_dead(Device::Member(1), true);
+    s.world.errors_allowed = true;
+    for _ in 0..2 {
+        let request = s.world.write(0, 200_000, PAST, false);
+        assert!(!s.answer_to(request), "it was acknowledged, and the one that is gone knows nothing of it");
+        s.pass(MOMENT);
+    }
+    s.world.kill_landing(|_, _, _| false);
+    s.set_dead(Device::Witness, false);
+    s.set_dead(Device::Member(1), false);
+    s.set_dead(Device::Member(0), true);
+    s.start();
+    s.world.errors_allowed = false;
+    s.read_all();
+    s.end();
+}
+
 /// A write past the cache finds a record of its range on its way into the log: it waits for it. The disk would have the
 /// newer data, and the next start might find the record, and lay it over.
 #[test]
