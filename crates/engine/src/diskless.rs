@@ -116,6 +116,11 @@ async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u
             continue;
         }
         has_votes(core)?;
+        // Room that is seen, and not found, again and again: nobody waits for ever.
+        if core.now() - since >= LONGEST_NS {
+            core.mark(Mark::DisklessHasNoRoom);
+            return Err(RequestError::Io);
+        }
         core.mark(Mark::DisklessInPieces);
         most = (core.settings.record_bytes / 512).max(BLOCK_SECTORS);
         core.space_is_short();
