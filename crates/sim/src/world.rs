@@ -69,9 +69,10 @@ impl Members {
         Self { in_sync: bits, epoch: status.epoch }
     }
 
-    /// Whether one has joined since, or left: what that says may not be decided yet.
-    fn have_changed(self, now: Self) -> bool {
-        now.epoch > self.epoch || self.in_sync & !now.in_sync != 0
+    /// Whether one has joined since, or left. That one leaves is known before an epoch says so: whoever may go by that says
+    /// `undecided`. Nothing durable may: it is acknowledged once it is decided who is a member (R7).
+    fn have_changed(self, now: Self, undecided: bool) -> bool {
+        now.epoch > self.epoch || undecided && self.in_sync & !now.in_sync != 0
     }
 }
 
@@ -689,14 +690,14 @@ impl World {
                 if let Some(r) = record.filter(|_| ok && self.count_copies) {
                     // One that a member left under, or joined, may rest on the other copy, as what was acknowledged just
                     // before.
-                    let rests = a.members.have_changed(self.members());
+                    let rests = a.members.have_changed(self.members(), !*durable);
                     self.copies_of(a.volume, r.sector, r.sectors, *durable, rests);
                 }
             }
             (AskedKind::Flush, Ok(_)) => {
                 let covered = self.oracles.get_mut(&a.volume).map(|o| o.flushed(a.submitted)).unwrap_or_default();
                 // What lacked a copy when it was asked for may have been copied since: that copy is for the next one.
-                let rests = a.lacking || a.members.have_changed(self.members()) || self.lacks_copies();
+                let rests = a.lacking || a.members.have_changed(self.members(), false) || self.lacks_copies();
                 if self.count_copies {
                     for (sector, sectors) in covered {
                         self.copies_of(a.volume, sector, sectors, true, rests);
