@@ -25,6 +25,9 @@ pub struct Election {
     pub present: Vec<u8>,
     /// Members that are in sync and missing: they leave before anything is acknowledged.
     pub missing: Vec<u8>,
+    /// Members that are in sync and present, and whose own newest superblock is an older one: of the newest theirs was torn, or
+    /// never written.
+    pub behind: Vec<u8>,
     /// Members that are present and stale: never read, only rebuilt.
     pub stale: Vec<u8>,
     /// The witness's epoch, where it is newer than the superblock's: it was told of one that no member had heard of when
@@ -196,5 +199,9 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     if unknown > voters / 2 || present.is_empty() {
         return Err(Refusal::TooFewVotes { pool: newest.name.clone(), epoch: newest.epoch, missing, witness_missing });
     }
-    Ok(Election { superblock: newest, present, missing, stale, unheard })
+    // One that has left may be there beside the one that has its number now.
+    let is_member = |s: &&Superblock| present.contains(&s.member) && known(s, s.member) == known(&newest, s.member);
+    let older = |s: &&Superblock| (s.epoch, s.sequence) < (newest.epoch, newest.sequence);
+    let behind = found.iter().filter(is_member).filter(older).map(|s| s.member).collect();
+    Ok(Election { superblock: newest, present, missing, behind, stale, unheard })
 }

@@ -22,7 +22,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
-use headpond_format::{INTENT_PAGE_BYTES, IntentPage, MemberState, Mode, VolumeEntry};
+use headpond_format::{INTENT_PAGE_BYTES, IntentPage, MemberState, Mode, Superblock, VolumeEntry};
 
 /// A pool with its volumes, being served.
 ///
@@ -41,6 +41,7 @@ impl<B: Buf> Engine<B> {
     #[must_use]
     pub fn start(now: u64, settings: Settings, election: Election, backings: &[u16], id: CommandId) -> Self {
         let exec = Rc::new(Exec::new(now));
+        let elected = election.superblock.clone();
         let s = election.superblock;
         let mut segments = Segments::default();
         let mut members = Vec::new();
@@ -113,7 +114,7 @@ impl<B: Buf> Engine<B> {
         let (core2, backings) = (core.clone(), backings.to_vec());
         core.exec.spawn(async move {
             let settled = election.missing.is_empty() && election.unheard.is_none();
-            let result = start(&core2, s.volumes, &backings, &election.missing, settled).await;
+            let result = start(&core2, &elected, &backings, &election.missing, &election.behind, settled).await;
             core2.exec.effect(Effect::Done { id, result });
         });
         Self { core, cancelled: Rc::default() }
@@ -317,14 +318,15 @@ async fn serve<B: Buf>(
 /// Brings a pool up: see [`Engine::start`].
 async fn start<B: Buf>(
     core: &Rc<Core<B>>,
-    volumes: Vec<VolumeEntry>,
+    elected: &Superblock,
     backings: &[u16],
     missing: &[u8],
+    behind: &[u8],
     settled: bool,
 ) -> Result<(), CommandError> {
-    for e in volumes {
-        let pages = load_intent(core, &e).await;
-        let volume = volumes::build(core, e, pages);
+    for e in &elected.volumes {
+        let pages = load_intent(core, e).await;
+        let volume = volumes::build(core, e.clone(), pages);
         core.volumes.borrow_mut().insert(volume.number, volume);
     }
     // Once they are taken for left they cannot come back. That they are only late is for a person to say.
@@ -338,12 +340,17 @@ async fn start<B: Buf>(
         return Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: missing.to_vec() }));
     }
     recovery::recover(core).await.map_err(CommandError::Start)?;
+    // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
+    let failed = core.catch_up(elected, behind).await;
     if settled {
+        for m in failed {
+            core.fail_member(m).await;
+        }
         // The newest superblock may be on one member alone. Before the checkpoint that the others name is written over,
         // all have it.
         core.write_superblock().await;
     } else {
-        crate::membership::leave_at_start(core, missing).await;
+        crate::membership::leave_at_start(core, missing, &failed).await;
     }
     if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
         return Err(CommandError::Start(recovery::StartError::NoMajority));

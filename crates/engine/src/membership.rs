@@ -119,16 +119,28 @@ impl<B: Buf> Core<B> {
     /// Writes and flushes a new superblock on `members`; those that failed.
     async fn put_superblocks(&self, members: &[u8]) -> Vec<u8> {
         self.pool.borrow_mut().sequence += 1;
+        let superblocks: Vec<_> = members.iter().map(|m| self.superblock_for(*m)).collect();
+        self.put(&superblocks).await
+    }
+
+    /// Gives `elected` to the members that are behind it, where it was to be written when the daemon died; those that failed.
+    pub(crate) async fn catch_up(&self, elected: &Superblock, behind: &[u8]) -> Vec<u8> {
+        let superblocks: Vec<_> = behind.iter().map(|m| Superblock { member: *m, ..elected.clone() }).collect();
+        self.put(&superblocks).await
+    }
+
+    /// Writes and flushes superblocks, each on its member; those that failed.
+    async fn put(&self, superblocks: &[Superblock]) -> Vec<u8> {
         let mut writes = Vec::new();
-        for m in members {
-            let superblock = self.superblock_for(*m);
-            let layout = self.pool.borrow().members[usize::from(*m)].layout;
+        for superblock in superblocks {
+            let m = superblock.member;
+            let layout = self.pool.borrow().members[usize::from(m)].layout;
             let bytes = B::from_bytes(&superblock.encode());
             let slot = (superblock.sequence % 2) as u8;
             self.stats.borrow_mut().member_bytes += 2 * bytes.len() as u64;
             for n in [slot, slot + 2] {
                 let op = DeviceOp::Write { offset: layout.superblock(n), bufs: vec![bytes.clone()] };
-                writes.push((*m, self.exec.io(Device::Member(*m), op)));
+                writes.push((m, self.exec.io(Device::Member(m), op)));
             }
         }
         let mut failed = Vec::new();
@@ -139,8 +151,8 @@ impl<B: Buf> Core<B> {
             }
         }
         let mut flushes = Vec::new();
-        for m in members {
-            flushes.push((*m, self.member_flusher(*m).request()));
+        for m in superblocks.iter().map(|s| s.member) {
+            flushes.push((m, self.member_flusher(m).request()));
         }
         for (m, flush) in flushes {
             if flush.get().await.is_err() {
@@ -217,13 +229,18 @@ struct Raised {
     failed: Vec<u8>,
 }
 
-/// At a start without members that were in sync: they leave before anything is acknowledged.
-pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8]) {
+/// At a start without members that were in sync: they leave before anything is acknowledged, and with them those that
+/// failed meanwhile.
+pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8], failed: &[u8]) {
     core.wait_settled().await;
     let mut before: Vec<u8> = core.pool.borrow().in_sync().collect();
     before.extend_from_slice(missing);
     core.mark(Mark::LeftAtStart);
-    core.pool.borrow_mut().changing = true;
+    {
+        let mut pool = core.pool.borrow_mut();
+        pool.changing = true;
+        pool.failing = failed.iter().fold(pool.failing, |bits, m| bits | 1 << m);
+    }
     change(core.clone(), before, None).await;
 }
 

@@ -20,6 +20,7 @@ pub const TOLD: &[Told] = &[
     ("steps::who_does_not_take_an_intent_page_leaves", "an intent page that a cache device did not take, overlooked"),
     ("steps::who_does_not_take_an_intent_page_leaves", "an intent page that a cache device did not flush, overlooked"),
     ("steps::who_does_not_take_a_repair_leaves", "a repair that fails, overlooked"),
+    ("steps::a_superblock_torn_twice_leaves_its_member_the_one_before", "a superblock over the only one that a cache device has"),
     ("steps::a_flush_waits_for_a_membership_that_is_not_decided", "a flush answered while membership is undecided"),
     (
         "steps::a_durable_write_past_the_cache_waits_for_a_membership_that_is_not_decided",
@@ -172,6 +173,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "                    core.mark(Mark::RepairFails);\n                    core.fail_member(bad.member).await;\n",
             new: "",
         }],
+    },
+    Mistake {
+        name: "a superblock over the only one that a cache device has",
+        story: "Its newest was torn by a power cut, and the next one is written to the place of the one before it: another power cut.",
+        edits: &[Edit { file: "engine.rs", old: "core.catch_up(elected, behind).await", new: "Vec::new()" }],
     },
     Mistake {
         name: "a flush answered while membership is undecided",

@@ -260,7 +260,7 @@ fn assumed(found: &[Superblock]) -> Election {
     let is_present = |m: &u8| found.iter().any(|s| s.member == *m && known(s, *m) == known(&newest, *m));
     let (present, missing): (Vec<u8>, Vec<u8>) = in_sync.partition(is_present);
     let stale = found.iter().map(|s| s.member).filter(|m| !present.contains(m)).collect();
-    Election { superblock: newest, present, missing, stale, unheard: None }
+    Election { superblock: newest, present, missing, behind: Vec::new(), stale, unheard: None }
 }
 
 /// A pool at rest, of the superblock that counts.
