@@ -142,6 +142,7 @@ pub(crate) struct Volume<B: Buf> {
     pub requests: Cell<u32>,
     pub requests_changed: Signal<B>,
     pub sweep_at: Cell<u64>,
+    pub sweep_began: Cell<u64>,
     pub destage_failures: Cell<u32>,
     /// Since when nothing gets clean, while that lasts.
     pub stuck: Cell<Option<Stuck>>,

@@ -10,7 +10,7 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
-use crate::policy::destage::{Load, depth};
+use crate::policy::destage::{Load, depth, next_sweep};
 use crate::read::runs;
 use crate::write::durable;
 use alloc::collections::VecDeque;
@@ -47,6 +47,15 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
                 volume.work.wait_until(now + core.settings.idle_ns / 4).await;
             }
             continue;
+        }
+        if volume.sweep_at.get() == 0 {
+            let due = next_sweep(&load(&core, &volume), volume.sweep_began.get(), core.settings.idle_ns);
+            if due > now {
+                volume.destaging.set(false);
+                volume.work.wait_until(due.min(now + core.settings.idle_ns / 4)).await;
+                continue;
+            }
+            volume.sweep_began.set(now);
         }
         if !volume.destaging.replace(true) {
             let mut reached = volume.reached.get();
@@ -150,19 +159,25 @@ fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64
     rounds + 1
 }
 
-/// Writes to keep in flight now.
-fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
-    if core.quiet.get() {
-        return 0;
-    }
-    let load = Load {
+fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
+    Load {
         dirty_percent: core.room().pressure(),
         disk_idle: volume.disk_idle(core.now(), core.settings.idle_ns),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
         begin_percent: core.settings.destage_percent,
-    };
-    depth(&load, volume.window.get().beside(core.settings.destage_depth, volume.disk_in_use.get(), volume.direct_writes.get()))
+    }
+}
+
+/// Writes to keep in flight now.
+fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
+    if core.quiet.get() {
+        return 0;
+    }
+    depth(
+        &load(core, volume),
+        volume.window.get().beside(core.settings.destage_depth, volume.disk_in_use.get(), volume.direct_writes.get()),
+    )
 }
 
 /// A chunk of a sweep: what its workers share, and whoever overwrites what it has written.

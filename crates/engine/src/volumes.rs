@@ -64,6 +64,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         requests: Cell::new(0),
         requests_changed: Signal::new(exec),
         sweep_at: Cell::new(0),
+        sweep_began: Cell::new(0),
         destage_failures: Cell::new(0),
         stuck: Cell::new(None),
         destaging: Cell::new(false),

@@ -34,9 +34,30 @@ pub fn depth(load: &Load, depth: usize) -> usize {
     ((depth as u64 * u64::from(over.min(span / 2 + 1))) / u64::from(span / 2 + 1)).max(1) as usize
 }
 
+/// Idle times between the beginnings of two sweeps over a disk that clients leave idle.
+const SWEEPS_EVERY: u64 = 5;
+
+/// When a new sweep may begin, in nanoseconds, after one that began at `last`. What is written again and again is written to
+/// the disk once in that time, and what is written here and there is sorted; a sweep of its own for each write would keep
+/// the disk and the cache devices busy for nothing. Not where somebody waits, or where space runs short.
+#[must_use]
+pub fn next_sweep(load: &Load, last: u64, idle_ns: u64) -> u64 {
+    let presses = load.wanted_clean || load.degraded || load.dirty_percent > load.begin_percent;
+    if presses { 0 } else { last.saturating_add(SWEEPS_EVERY * idle_ns) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sweeps_over_an_idle_disk_begin_a_while_apart_unless_somebody_waits_or_space_runs_short() {
+        let idle = Load { dirty_percent: 1, disk_idle: true, wanted_clean: false, degraded: false, begin_percent: 50 };
+        assert_eq!(next_sweep(&idle, 1000, 200), 2000);
+        assert_eq!(next_sweep(&Load { dirty_percent: 51, ..idle }, 1000, 200), 0);
+        assert_eq!(next_sweep(&Load { wanted_clean: true, ..idle }, 1000, 200), 0);
+        assert_eq!(next_sweep(&Load { degraded: true, ..idle }, 1000, 200), 0);
+    }
 
     #[test]
     fn destage_stays_away_from_a_busy_disk_until_space_runs_short() {
