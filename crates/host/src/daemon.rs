@@ -73,8 +73,8 @@ pub struct Options {
     pub frontend: Choice,
     /// The NBD socket; `None`: beside the control socket.
     pub nbd: Option<PathBuf>,
-    /// Queues of each ublk device; `None`: by the number of cores.
-    pub queues: Option<u16>,
+    /// Who attends to the queues of each ublk device; `None`: by the number of processors.
+    pub queues: Option<ublk::Queues>,
     /// Volumes whose block device, left by an earlier daemon, is not taken over but removed.
     pub give_up: Vec<String>,
     /// Where backing devices are, by volume, if not where they were last.
@@ -195,7 +195,7 @@ struct Shared {
 
 /// How the volumes of this daemon are reached.
 enum Frontend {
-    Ublk { queues: u16, patience: Duration },
+    Ublk { queues: ublk::Queues, patience: Duration },
     Fuse { folder: PathBuf },
     Nbd { socket: PathBuf, volumes: Arc<NbdVolumes> },
     None,
@@ -358,7 +358,7 @@ impl Daemon {
         let (runtime, started) = Runtime::start(setup)?;
         let handle = runtime.handle().clone();
         // Clients of a daemon that was killed wait: what can be done beside the engine's start, is.
-        let queues = options.queues.unwrap_or_else(ublk::Options::default_queues);
+        let queues = options.queues.unwrap_or_else(ublk::Queues::suiting_here);
         let mut ready = BTreeMap::new();
         for volume in superblock.volumes.iter().filter(|it| choice == Choice::Ublk && !options.give_up.contains(&it.name)) {
             let Some(Slot { shape: Some(shape), .. }) = volumes.get(&volume.number) else { continue };
@@ -552,7 +552,9 @@ impl Daemon {
             )),
         };
         // What the end of the engine does to requests that it still has, clients are not to hear.
-        lock(&self.shared.parked).drain(..).for_each(|device| device.freeze());
+        let parked: Vec<ublk::Device> = lock(&self.shared.parked).drain(..).collect();
+        let some_stay = !parked.is_empty();
+        parked.into_iter().for_each(ublk::Device::freeze);
         if result.is_ok() {
             lock(&self.shared.events).add(watch::of_stop(&self.shared.name));
         }
@@ -560,8 +562,9 @@ impl Daemon {
         self.shared.stopping.changed.notify_all();
         // Its threads hold what they need; those that wait for the end have it now.
         drop(self.control.take());
-        if result.is_err() {
-            // The kernel may have requests that never end; waiting for them is for the kernel.
+        if result.is_err() || some_stay {
+            // The kernel may have requests that never end; waiting for them is for the kernel. And where a device stays, its
+            // commands may be in the engine's ring, which is to end with the process.
             std::mem::forget(self.runtime);
         }
         result
@@ -742,7 +745,7 @@ impl Shared {
         &self,
         volume: &VolumeStatus,
         shape: &Shape,
-        queues: u16,
+        queues: ublk::Queues,
         patience: Duration,
         ready: Option<ublk::Device>,
     ) -> Result<ublk::Device, ublk::Error> {
@@ -863,7 +866,14 @@ fn nbd_export(number: u16, name: &str, shape: &Shape) -> ExportInfo {
 }
 
 /// How a volume's ublk device is to be.
-fn ublk_options(mark: u64, shape: &Shape, phase: u8, queues: u16, wish: Option<u32>, patience: Duration) -> ublk::Options {
+fn ublk_options(
+    mark: u64,
+    shape: &Shape,
+    phase: u8,
+    queues: ublk::Queues,
+    wish: Option<u32>,
+    patience: Duration,
+) -> ublk::Options {
     let shape = ublk::Shape {
         size: shape.size,
         logical_block: shape.block,

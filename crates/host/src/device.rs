@@ -21,7 +21,7 @@ use io_uring::{opcode, squeue};
 
 use crate::buf::{HostBuf, SHARED_ZEROES};
 use crate::claim::Claim;
-use crate::ring::{Ring, Waker};
+use crate::ring::{GUEST, Ring, Waker};
 
 pub mod facts;
 pub mod load;
@@ -305,6 +305,8 @@ pub struct Devices {
     /// When something was last heard of the kernel: near enough to now for what is submitted next.
     heard: u64,
     reaped: Vec<(u64, i32)>,
+    /// What guests of the ring were not told yet.
+    guests: Vec<(u64, i32)>,
     origin: Instant,
 }
 
@@ -313,7 +315,7 @@ impl Devices {
     /// order of submission, whatever device it is for.
     pub fn new(depth: u32) -> Result<Devices, DevicesError> {
         Ok(Devices {
-            // One entry more, for the bell.
+            // One entry more, for the bell. What guests push goes to the kernel by itself when there is no room.
             ring: Ring::new(depth + 1).map_err(DevicesError::Setup)?,
             table: BTreeMap::new(),
             ops: Vec::new(),
@@ -325,6 +327,7 @@ impl Devices {
             held: Vec::new(),
             heard: 0,
             reaped: Vec::new(),
+            guests: Vec::new(),
             origin: Instant::now(),
         })
     }
@@ -382,6 +385,17 @@ impl Devices {
         self.ring.waker()
     }
 
+    /// The ring, for guests: what they push has [`GUEST`] in its number, and counts for nothing here. The next
+    /// [`Devices::wait`] submits it.
+    pub fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    /// Appends the completions of what guests have pushed, as [`Ring::reap`] does.
+    pub fn reap_guests(&mut self, to: &mut Vec<(u64, i32)>) {
+        to.append(&mut self.guests);
+    }
+
     /// How many operations were submitted and not yet handed back.
     pub fn in_flight(&self) -> usize {
         let held: usize = self.held.iter().map(|paced| paced.held.held_back()).sum();
@@ -436,8 +450,8 @@ impl Devices {
         self.queue.push_back(slot);
     }
 
-    /// Starts what was submitted, and appends to `done` what has ended. Returns when there is something, when a
-    /// [`Waker`] was used, or after `timeout` (`None`: no limit; zero: does not block). Signals do not end it.
+    /// Starts what was submitted, and appends to `done` what has ended. Returns when there is something, also of a guest's, when
+    /// a [`Waker`] was used, or after `timeout` (`None`: no limit; zero: does not block). Signals do not end it.
     pub fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Completion>) -> Result<(), DevicesError> {
         let deadline = timeout.map(|timeout| self.origin.elapsed().saturating_add(timeout));
         let mut woken = false;
@@ -456,7 +470,8 @@ impl Devices {
                     self.ready.push((IoId(io), result));
                 });
             }
-            if !self.ready.is_empty() || woken || deadline.is_some_and(|deadline| deadline <= now) {
+            let ended = !self.ready.is_empty() || !self.guests.is_empty();
+            if ended || woken || deadline.is_some_and(|deadline| deadline <= now) {
                 done.append(&mut self.ready);
                 return Ok(());
             }
@@ -483,8 +498,12 @@ impl Devices {
     fn reap(&mut self) -> bool {
         let mut reaped = mem::take(&mut self.reaped);
         let rung = self.ring.reap(&mut reaped);
-        for (slot, result) in reaped.drain(..) {
-            let slot = slot as usize;
+        for (number, result) in reaped.drain(..) {
+            if number & GUEST != 0 {
+                self.guests.push((number, result));
+                continue;
+            }
+            let slot = number as usize;
             self.in_kernel -= 1;
             let op = self.ops[slot].as_mut().expect("what completes is in its slot");
             match op.step(result) {
@@ -548,7 +567,7 @@ impl Drop for Devices {
                 return;
             }
             self.ring.reap(&mut self.reaped);
-            self.in_kernel -= self.reaped.drain(..).count();
+            self.in_kernel -= self.reaped.drain(..).filter(|(number, _)| number & GUEST == 0).count();
         }
     }
 }
@@ -575,6 +594,45 @@ mod tests {
         let zeroes = 4096..4096 + len as usize;
         let content = std::fs::read(&path).unwrap();
         assert!((0..LEN).all(|at| content[at] == if zeroes.contains(&at) { 0 } else { 0x5A }));
+    }
+
+    #[test]
+    fn what_a_guest_of_the_ring_pushes_ends_for_the_guest_and_does_not_count_as_an_operation() {
+        let push = |devices: &mut Devices, number| {
+            let entry = opcode::Nop::new().build().user_data(GUEST | number);
+            // SAFETY: names neither memory nor a file.
+            unsafe { devices.ring().push(&entry).unwrap() };
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let mut devices = Devices::new(1).unwrap();
+        devices.add(Device::Witness, Claim::take(&path, Duration::ZERO).unwrap());
+        let (mut done, mut ended) = (Vec::new(), Vec::new());
+        push(&mut devices, 7);
+        assert_eq!(devices.in_flight(), 0);
+        devices.wait(None, &mut done).unwrap();
+        devices.reap_guests(&mut ended);
+        assert_eq!((ended.as_slice(), done.len()), ([(GUEST | 7, 0)].as_slice(), 0));
+        // More of them than the ring has room for, beside operations that wait for their turn: all end.
+        ended.clear();
+        for io in 0..20 {
+            devices.submit(IoId(io), Device::Witness, DeviceOp::Read { offset: 0, len: 4096 });
+            push(&mut devices, io);
+        }
+        while done.len() < 20 || ended.len() < 20 {
+            devices.wait(Some(Duration::from_secs(10)), &mut done).unwrap();
+            devices.reap_guests(&mut ended);
+        }
+        assert_eq!((done.len(), ended.len()), (20, 20));
+        // Nor does the end wait for what a guest has in the kernel for ever.
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let entry = opcode::PollAdd::new(Fd(reader.as_raw_fd()), libc::POLLIN as u32).build().user_data(GUEST);
+        // SAFETY: names no memory; the kernel holds the pipe itself while it polls.
+        unsafe { devices.ring().push(&entry).unwrap() };
+        devices.submit(IoId(0), Device::Witness, DeviceOp::Read { offset: 0, len: 4096 });
+        devices.wait(None, &mut done).unwrap();
+        drop(devices);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use crate::buf::HostBuf;
 use crate::nbd::protocol::Errno;
 use crate::nbd::server::{Command, Completion};
 use crate::nbd::session::ExportInfo;
+use crate::ring::Waker;
 use crate::runtime::Handle;
+use crate::ublk::queue::Unattended;
 use crate::{fuse, nbd, ublk};
 
 /// All volumes of a pool, as exports of one NBD socket.
@@ -145,5 +147,9 @@ impl UblkVolume {
 impl ublk::Backend for UblkVolume {
     fn submit(&self, request: Request<HostBuf>, done: ublk::Completion) {
         self.handle.request(self.volume, request, |reply| done.finish(reply));
+    }
+
+    fn adopt(&self, queue: Unattended) -> Waker {
+        self.handle.adopt(self.volume, queue)
     }
 }

@@ -17,6 +17,9 @@ use rustix::event::{EventfdFlags, eventfd};
 /// The bell's mark among completions; callers number theirs from zero.
 const BELL: u64 = u64::MAX;
 
+/// The bit that marks what is not the ring's owner's own, but a guest's in it.
+pub const GUEST: u64 = 1 << 63;
+
 struct Bell {
     fd: OwnedFd,
     rung: AtomicBool,

@@ -4,10 +4,14 @@
 //! device completions come in through the ring; the engine's timers are the ring's time limits. What the engine
 //! wants done goes out: to the devices, or to whoever waits for the reply.
 //!
+//! Where there are few processors the thread attends to queues of ublk devices as well: their requests come in through the
+//! same ring, and their answers go out through it.
+//!
 //! A panic in this thread ends the process. Every client would wait for ever otherwise, and what is on the
 //! devices is made for being found after a death at any moment.
 
 use std::collections::HashMap;
+use std::mem;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -29,6 +33,8 @@ use crate::device::{Devices, DevicesError};
 use crate::fuse::mark_io_flusher;
 use crate::requests::{Op, Table};
 use crate::ring::Waker;
+use crate::ublk::attendants::{Asked, Asker, Attendants};
+use crate::ublk::queue::Unattended;
 
 /// Device operations in the kernel at a time: enough for the queues of several members and a disk at once.
 const DEPTH: u32 = 256;
@@ -62,10 +68,15 @@ pub struct Setup {
 /// Lost runs of sectors, and where to go on.
 type LostPage = (Vec<Range<u64>>, Option<u64>);
 
-type ReplyTo = Box<dyn FnOnce(Reply<HostBuf>) + Send>;
+/// Who waits for the reply to a request.
+enum ReplyTo {
+    Caller(Box<dyn FnOnce(Reply<HostBuf>) + Send>),
+    Queue(Asker),
+}
 
 enum Message {
     Request { volume: u16, request: Request<HostBuf>, reply: ReplyTo },
+    Adopt { volume: u16, queue: Unattended },
     Command { id: CommandId, command: Command, end: Sender<Result<(), CommandError>> },
     Add(Given),
     Remove(Device),
@@ -101,7 +112,13 @@ impl Handle {
     /// A client's request; `reply` is called on the runtime's thread and must not block. If the runtime has ended,
     /// `reply` is dropped, which answers for it.
     pub fn request(&self, volume: u16, request: Request<HostBuf>, reply: impl FnOnce(Reply<HostBuf>) + Send + 'static) {
-        self.send(Message::Request { volume, request, reply: Box::new(reply) });
+        self.send(Message::Request { volume, request, reply: ReplyTo::Caller(Box::new(reply)) });
+    }
+
+    /// Lets the runtime's thread attend to a queue of a volume; what interrupts its waits.
+    pub fn adopt(&self, volume: u16, queue: Unattended) -> Waker {
+        self.send(Message::Adopt { volume, queue });
+        self.waker.clone()
     }
 
     /// Begins a command.
@@ -220,6 +237,8 @@ impl Runtime {
                 Thread {
                     engine: Engine::start(0, setup.settings, setup.election, &backings, START),
                     devices,
+                    attendants: Attendants::default(),
+                    guests: Vec::new(),
                     origin: Instant::now(),
                     replies: HashMap::new(),
                     requests: Table::default(),
@@ -273,6 +292,10 @@ struct Waiting {
 struct Thread {
     engine: Engine<HostBuf>,
     devices: Devices,
+    /// After `devices`, whose ring has their commands.
+    attendants: Attendants,
+    /// What ended of these commands; empty between turns.
+    guests: Vec<(u64, i32)>,
     origin: Instant,
     replies: HashMap<u64, Waiting>,
     requests: Table,
@@ -296,9 +319,11 @@ impl Thread {
                     message => self.take(message),
                 }
             }
+            self.attend();
             self.pump();
             let now = self.now();
             let limit = self.engine.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(now)));
+            let limit = if self.attendants.are_fetching() { Some(Duration::ZERO) } else { limit };
             if let Err(error) = self.devices.wait(limit, &mut done) {
                 eprintln!("headpond: {error}");
                 process::abort();
@@ -312,12 +337,8 @@ impl Thread {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Request { volume, request, reply } => {
-                let id = self.next_request;
-                self.next_request += 1;
-                self.replies.insert(id, Waiting { reply, asks: Op::of(&request), since: self.now() });
-                self.engine.request(volume, RequestId(id), request);
-            }
+            Message::Request { volume, request, reply } => self.request(volume, request, reply),
+            Message::Adopt { volume, queue } => self.attendants.adopt(volume, queue),
             Message::Command { id, command, end } => {
                 self.commands.insert(id.0, end);
                 self.engine.command(id, command);
@@ -347,6 +368,27 @@ impl Thread {
         }
     }
 
+    fn request(&mut self, volume: u16, request: Request<HostBuf>, reply: ReplyTo) {
+        let id = self.next_request;
+        self.next_request += 1;
+        self.replies.insert(id, Waiting { reply, asks: Op::of(&request), since: self.now() });
+        self.engine.request(volume, RequestId(id), request);
+    }
+
+    /// Takes what clients ask of the queues that this thread attends to, and then does what the queues' owners want.
+    fn attend(&mut self) {
+        let mut ended = mem::take(&mut self.guests);
+        self.devices.reap_guests(&mut ended);
+        for (number, result) in ended.drain(..) {
+            let asked = self.attendants.completed(number, result, self.devices.ring());
+            if let Some(Asked { volume, request, asker }) = asked {
+                self.request(volume, request, ReplyTo::Queue(asker));
+            }
+        }
+        self.guests = ended;
+        self.attendants.obey(self.devices.ring());
+    }
+
     /// Does what the engine wants done.
     fn pump(&mut self) {
         while let Some(effect) = self.engine.poll() {
@@ -356,7 +398,10 @@ impl Thread {
                     let Waiting { reply, asks, since } = self.replies.remove(&id.0).expect("a request is answered once");
                     let took = self.now().saturating_sub(since);
                     self.requests.add(volume, asks, fate, took);
-                    reply(result);
+                    match reply {
+                        ReplyTo::Caller(reply) => reply(result),
+                        ReplyTo::Queue(asker) => self.attendants.answer(asker, result, self.devices.ring()),
+                    }
                 }
                 Effect::Done { id, result } => {
                     if let Some(end) = self.commands.remove(&id.0) {

@@ -18,6 +18,7 @@ use headpond_host::pool::probe::Found;
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
 use headpond_host::succession::{Estate, VARIABLE};
+use headpond_host::ublk::Queues;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -48,7 +49,8 @@ pub struct Serve {
     /// The NBD socket, for all volumes by name [default: POOL.nbd beside the control socket]
     #[arg(long, value_name = "PATH")]
     nbd: Option<PathBuf>,
-    /// Queues of each ublk device [default: as many as cores, at most 4]
+    /// Queues of each ublk device, with a thread each [default: as many as processors, at most 4; with up to 2 processors one, which
+    /// the engine's thread attends to]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: Option<u16>,
     /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9712, under /metrics
@@ -164,7 +166,7 @@ impl Serve {
             socket: self.socket.or(config.socket),
             frontend,
             nbd,
-            queues: self.queues.or(config.queues),
+            queues: self.queues.or(config.queues).map(Queues::Threads),
             metrics: self.metrics.or(config.metrics.listen),
             scrub: config.scrub.scrubs(),
             give_up: self.give_up,

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::abi::{self, DeviceInfo, feature, state};
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
-use super::queue::{Backend, Queue};
+use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
 use crate::device::facts;
 
@@ -38,19 +38,12 @@ pub struct Options {
     pub mark: u64,
     /// What is shown of it.
     pub shape: Shape,
-    /// How many queues it has.
-    pub queues: u16,
+    /// Who attends to its queues. One that is taken over has as many as it was made with.
+    pub queues: Queues,
     /// The number that its device had last, and is to have again if it is free.
     pub wish: Option<u32>,
     /// How long to wait for a dead daemon to let go of the device.
     pub patience: Duration,
-}
-
-impl Options {
-    /// As many queues as cores, and at most four.
-    pub fn default_queues() -> u16 {
-        thread::available_parallelism().map_or(1, |cores| cores.get().min(4)) as u16
-    }
 }
 
 /// A volume being served at `/dev/ublkbN`.
@@ -125,7 +118,7 @@ impl Device {
     }
 
     /// The part of [`Device::start`] that asks nothing of the backend, and changes nothing that others see: looks for what a dead
-    /// daemon left, and makes the threads for it. Its clients wait, so this is done while the backend is still being made.
+    /// daemon left, and finds who attends to it. Its clients wait, so this is done while the backend is still being made.
     pub fn prepare<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Device, Error> {
         let control = Control::open().map_err(|error| {
             Error::new(format!("/dev/ublk-control cannot be opened: {error}"), "Run `modprobe ublk_drv` and restart")
@@ -161,7 +154,7 @@ impl Device {
         match found.filter(|info| info.ublksrv_flags == options.mark) {
             Some(info) if info.state != state::DEAD => self.take_over(options, &info)?,
             found => {
-                // Its threads have nothing to attend to.
+                // Its queues have nothing to be attended to.
                 self.leave();
                 // Made by a daemon that died before it started it, or stopped by one that died then: nobody can use it.
                 if let Some(info) = found {
@@ -188,9 +181,9 @@ impl Device {
         self.id = id;
         let started = self.make_started(options, &info, backend);
         if started.is_err() {
-            // It was never there for clients.
-            self.leave();
+            // It was never there for clients. Whoever has looked at it already is answered before it goes.
             let _ = self.control.stop(id);
+            self.leave();
             let _ = self.control.delete(id);
         }
         started
@@ -206,7 +199,7 @@ impl Device {
         let params = attributes::params(&options.shape);
         self.control.set_params(id, params).map_err(failed("does not take its parameters"))?;
         let flushes = Arc::new(AtomicU64::new(0));
-        self.prepare_queues(info, backend, &flushes).map_err(failed("has no queues"))?;
+        self.prepare_queues(options.queues, info, backend, &flushes).map_err(failed("has no queues"))?;
         self.attend(Instant::now() + PATIENCE).map_err(failed("is not to be had from its driver"))?;
         self.control.start(id).map_err(failed("does not start"))?;
         let found = self.control.params(id).map_err(failed("does not tell its parameters"))?;
@@ -223,7 +216,7 @@ impl Device {
     /// Makes the device, with the number that it had last if that is free.
     fn add(&mut self, options: &Options) -> Result<DeviceInfo, Error> {
         let wish = |dev_id| DeviceInfo {
-            nr_hw_queues: options.queues.max(1),
+            nr_hw_queues: options.queues.number(),
             queue_depth: DEPTH,
             max_io_buf_bytes: MAX_IO,
             dev_id,
@@ -251,9 +244,15 @@ impl Device {
         })
     }
 
-    fn prepare_queues<B: Backend>(&mut self, info: &DeviceInfo, backend: Arc<B>, flushes: &Arc<AtomicU64>) -> io::Result<()> {
+    fn prepare_queues<B: Backend>(
+        &mut self,
+        by: Queues,
+        info: &DeviceInfo,
+        backend: Arc<B>,
+        flushes: &Arc<AtomicU64>,
+    ) -> io::Result<()> {
         for number in 0..info.nr_hw_queues {
-            self.queues.push(Queue::prepare(number, info.queue_depth, backend.clone(), flushes.clone())?);
+            self.queues.push(Queue::prepare(by, number, info.queue_depth, backend.clone(), flushes.clone())?);
         }
         Ok(())
     }
@@ -272,7 +271,7 @@ impl Device {
         self.queues.iter().try_for_each(Queue::is_attending)
     }
 
-    /// Looks whether a device whose daemon is dead, or dying, can be taken over, and makes threads for its queues.
+    /// Looks whether a device whose daemon is dead, or dying, can be taken over, and finds who attends to its queues.
     ///
     /// All that takes time comes before [`Device::take_over`]: a daemon that is killed between the two commands of a takeover
     /// leaves a device that some kernels let nobody take over.
@@ -293,8 +292,8 @@ impl Device {
         }
         self.id = id;
         self.check_flushes(&params)?;
-        self.prepare_queues(info, backend, &Arc::default())
-            .map_err(|error| cannot_take_over(id, &format!("its queues got no threads ({error})")))
+        self.prepare_queues(options.queues, info, backend, &Arc::default())
+            .map_err(|error| cannot_take_over(id, &format!("nobody attends to its queues ({error})")))
     }
 
     /// Takes it over: from here on its requests are asked again.
@@ -459,7 +458,8 @@ impl Device {
     /// Does nothing any more; the device is left to the kernel when this process ends, or runs another program.
     ///
     /// Its threads end then, with their rings and what these hold, as they do when the process is killed. Linux 6.12.95 went down
-    /// when threads closed their rings and ended by themselves while requests came; why, is not known.
+    /// when threads closed their rings and ended by themselves while requests came; why, is not known. So whatever serves the
+    /// volume must not end before either: it may be the one that attends.
     pub fn freeze(self) {
         self.queues.iter().for_each(Queue::freeze);
         std::mem::forget(self);

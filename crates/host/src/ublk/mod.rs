@@ -1,7 +1,8 @@
 //! The front end for kernels with ublk (Linux 6.5 and later): a volume as `/dev/ublkbN`.
 //!
-//! A request goes from the block layer to the thread of one of the device's queues, which copies a write's payload and
-//! hands it to the volume; the answer goes back to that thread, which copies a read's payload and tells the kernel.
+//! A request goes from the block layer to whichever thread attends to one of the device's queues, which copies a write's payload
+//! and hands it to the volume; the answer goes back to that thread, which copies a read's payload and tells the kernel. That is a
+//! thread of the queue's own ([`queue`]), or where there are few processors, the one that serves the volume ([`attendants`]).
 //! Flushes, forced unit access, discards and zeroing arrive as what they are.
 //!
 //! # Stopping
@@ -14,7 +15,7 @@
 //! again: a write may so be done twice, which is the same as once. No client sees an error, only a pause.
 //!
 //! # What the kernel asks of a daemon
-//! - Each queue has one thread, which alone may talk to the kernel about it ([`queue`]).
+//! - Each queue has one thread, which alone may talk to the kernel about it (`attending.rs`).
 //! - Each request is answered exactly once ([`tags`]).
 //! - A daemon must not wait for its own device: its threads are marked as I/O flushers, its memory is locked, and what
 //!   is mounted on its devices is not mounted in its namespace (`namespace`).
@@ -23,6 +24,8 @@
 //!   I/O scheduler, to time requests out soon, which does nothing to a daemon that lives.
 
 pub mod abi;
+pub mod attendants;
+mod attending;
 pub mod attributes;
 mod control;
 pub mod device;
@@ -39,7 +42,7 @@ use rustix::process::{Resource, getrlimit};
 
 pub use attributes::{Shape, mark};
 pub use device::{Device, Options, is_ours, left_over, mark_of, remove};
-pub use queue::Backend;
+pub use queue::{Backend, Queues};
 pub use tags::Completion;
 
 use abi::feature;

@@ -107,7 +107,7 @@ enum Place {
     Kernel,
     /// With us: a request is being served.
     Ours,
-    /// Taken back by the kernel: the device is going away.
+    /// Taken back by the kernel, as the device is going away, or refused.
     Gone,
 }
 
@@ -156,7 +156,11 @@ impl Tags {
                 self.gone += 1;
                 Event::Gone
             }
-            error => Event::Refused(-error),
+            error => {
+                *place = Place::Gone;
+                self.gone += 1;
+                Event::Refused(-error)
+            }
         }
     }
 
@@ -168,7 +172,7 @@ impl Tags {
         held.0
     }
 
-    /// Whether the kernel has taken all of them back.
+    /// Whether the kernel has none of them, nor have we.
     pub fn all_gone(&self) -> bool {
         self.gone == self.places.len()
     }

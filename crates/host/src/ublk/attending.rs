@@ -1,0 +1,238 @@
+//! What is known of one queue of a ublk device while somebody attends to it: its tags, and what is served by each.
+//!
+//! Its commands go into the ring of whichever thread attends to it, which the kernel wants to be one and the same for as long
+//! as it does. That thread copies payload, too: a write's from the kernel's pages into the buffer that goes to the engine and to
+//! the devices, a read's from the engine's buffers into the kernel's pages. Nothing else copies a byte.
+//!
+//! `unsafe` because descriptors are in memory that the kernel writes, and because commands go into the ring.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use headpond_engine::io::{Buf, Reply, Request, RequestError};
+use io_uring::opcode;
+use io_uring::types::Fd;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::abi::{self, Descriptor, IoCommand};
+use super::tags::{Event, Held, Io, Tags};
+use crate::buf::HostBuf;
+use crate::ring::Ring;
+
+/// Buffers written to the kernel by one call; its limit is 1,024.
+const GATHER: usize = 1000;
+
+/// The descriptors of a queue, as the kernel shares them.
+struct Descriptors {
+    start: NonNull<Descriptor>,
+    bytes: usize,
+    depth: u16,
+}
+
+impl Descriptors {
+    fn map(device: &OwnedFd, queue: u16, depth: u16) -> io::Result<Descriptors> {
+        let (offset, bytes) = abi::descriptors_at(queue, depth, rustix::param::page_size());
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, flags, device, offset)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Descriptors { start, bytes, depth })
+    }
+
+    /// That of a request that is ours, so that the kernel does not change it.
+    fn of(&self, held: &Held) -> Descriptor {
+        assert!(held.tag() < self.depth);
+        // SAFETY: within the mapping, which holds `depth` descriptors and is aligned to pages. Integers only. Volatile,
+        // since the kernel wrote it after an earlier read.
+        unsafe { self.start.add(usize::from(held.tag())).read_volatile() }
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this length, and nothing refers to it any more: `of` copies.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A queue at work. It must outlive the ring that it is started with, or be kept until [`Attending::is_over`].
+pub struct Attending {
+    number: u16,
+    descriptors: Descriptors,
+    device: Arc<OwnedFd>,
+    tags: Tags,
+    /// What is being served, by tag.
+    ios: Vec<Io>,
+    flushes: Arc<AtomicU64>,
+    mark: u64,
+}
+
+impl Attending {
+    /// Asks for the first request of each tag. No request can be there before the device is started: what completes until then
+    /// was refused. A command's number in the ring is `mark`, whose lowest 16 bits are 0, and the tag.
+    pub fn start(
+        (number, depth): (u16, u16),
+        device: Arc<OwnedFd>,
+        flushes: Arc<AtomicU64>,
+        mark: u64,
+        ring: &mut Ring,
+    ) -> io::Result<Attending> {
+        let descriptors = Descriptors::map(&device, number, depth)?;
+        let ios = vec![Io::Flush; usize::from(depth)];
+        let mut this = Attending { number, descriptors, device, tags: Tags::new(depth), ios, flushes, mark };
+        for tag in this.tags.fetch() {
+            this.command(abi::io::FETCH_REQ, tag, 0, ring);
+        }
+        Ok(this)
+    }
+
+    /// Takes in the end of a command.
+    pub fn completed(&mut self, tag: u16, result: i32) -> Event {
+        self.tags.completed(tag, result)
+    }
+
+    /// Nothing that this daemon does can answer that request any more; the next one can.
+    pub fn cannot_go_on(&self, errno: i32) -> ! {
+        panic!("the kernel refused a command of queue {}: {}", self.number, io::Error::from_raw_os_error(errno));
+    }
+
+    /// Whether the kernel has none of its commands any more, nor is anything to be answered.
+    pub fn is_over(&self) -> bool {
+        self.tags.all_gone()
+    }
+
+    /// What a request asks for, with a write's payload; `None`: it is answered already, with an error.
+    pub fn take(&mut self, held: Held, ring: &mut Ring) -> Option<(Held, Request<HostBuf>)> {
+        let descriptor = self.descriptors.of(&held);
+        let Ok(io) = Io::decode(&descriptor) else {
+            tracing::error!(
+                ?descriptor,
+                "the kernel sent a request that is not understood; its client gets EIO. Report it, with this line"
+            );
+            self.commit(held, -libc::EIO, ring);
+            return None;
+        };
+        self.ios[usize::from(held.tag())] = io;
+        let request = match io {
+            Io::Read { sector, sectors } => Request::Read { sector, sectors },
+            Io::Write { sector, fua, .. } => match self.take_payload(&held, io.payload()) {
+                Ok(data) => Request::Write { sector, data, fua },
+                Err(error) => {
+                    tracing::error!(
+                        "the payload of a write at sector {sector} could not be taken: {error}; its client gets EIO. Look at the kernel's log"
+                    );
+                    self.commit(held, -libc::EIO, ring);
+                    return None;
+                }
+            },
+            Io::Flush => {
+                self.flushes.fetch_add(1, Ordering::Relaxed);
+                Request::Flush
+            }
+            Io::Discard { sector, sectors } => Request::Discard { sector, sectors: u64::from(sectors) },
+            Io::WriteZeroes { sector, sectors, fua } => Request::WriteZeroes { sector, sectors: u64::from(sectors), fua },
+        };
+        Some((held, request))
+    }
+
+    /// Answers a request, with a read's payload. The ring's next wait tells the kernel.
+    pub fn answer(&mut self, held: Held, reply: Reply<HostBuf>, ring: &mut Ring) {
+        let io = self.ios[usize::from(held.tag())];
+        let result = match (reply, io) {
+            (Ok(bufs), Io::Read { sector, .. }) => match self.give_payload(&held, io.payload(), &bufs) {
+                Ok(()) => io.success(),
+                Err(error) => {
+                    tracing::error!(
+                        "the payload of a read at sector {sector} was not taken: {error}; its client gets EIO. Look at the kernel's log"
+                    );
+                    -libc::EIO
+                }
+            },
+            (Ok(_), io) => io.success(),
+            (Err(RequestError::Io | RequestError::OutOfRange | RequestError::NotServed), _) => -libc::EIO,
+        };
+        self.commit(held, result, ring);
+    }
+
+    fn commit(&mut self, held: Held, result: i32, ring: &mut Ring) {
+        let tag = self.tags.answered(held);
+        self.command(abi::io::COMMIT_AND_FETCH_REQ, tag, result, ring);
+    }
+
+    fn command(&mut self, op: u32, tag: u16, result: i32, ring: &mut Ring) {
+        let command = IoCommand { q_id: self.number, tag, result, addr: 0 };
+        let entry = opcode::UringCmd16::new(Fd(self.device.as_raw_fd()), op).cmd(command.to_bytes()).build();
+        // SAFETY: the entry names no memory, and the file is open for as long as we are there, which is until the command has
+        // completed, or for longer than the ring.
+        if let Err(error) = unsafe { ring.push(&entry.user_data(self.mark | u64::from(tag))) } {
+            panic!("the ring of queue {} refused an entry: {error}", self.number);
+        }
+    }
+
+    fn take_payload(&self, held: &Held, len: usize) -> io::Result<HostBuf> {
+        HostBuf::try_filled_by(len, |bytes| {
+            let mut done = 0;
+            while done < len {
+                let at = abi::payload_at(self.number, held.tag(), done);
+                done += moved(rustix::io::pread(&*self.device, &mut bytes[done..], at))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn give_payload(&self, held: &Held, len: usize, bufs: &[HostBuf]) -> io::Result<()> {
+        let given: usize = bufs.iter().map(Buf::len).sum();
+        if given != len {
+            return Err(io::Error::other(format!("{given} bytes for a request of {len}")));
+        }
+        let mut done = 0;
+        let mut slices = Vec::with_capacity(bufs.len().min(GATHER));
+        for bufs in bufs.chunks(GATHER) {
+            slices.clear();
+            slices.extend(bufs.iter().map(|buf| IoSlice::new(buf.as_slice())));
+            let mut rest = &mut slices[..];
+            while !rest.is_empty() {
+                let at = abi::payload_at(self.number, held.tag(), done);
+                let step = moved(rustix::io::pwritev(&*self.device, rest, at))?;
+                done += step;
+                IoSlice::advance_slices(&mut rest, step);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes moved by one step; 0 is an error, as the kernel has no more for us.
+fn moved(result: rustix::io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(bytes) => Ok(bytes),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headpond_engine::io::SECTOR;
+
+    #[test]
+    fn a_step_that_moves_nothing_ends_the_copy_and_one_that_was_interrupted_is_repeated() {
+        assert_eq!(moved(Ok(512)).unwrap(), 512);
+        assert_eq!(moved(Err(Errno::INTR)).unwrap(), 0);
+        assert_eq!(moved(Ok(0)).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(moved(Err(Errno::INVAL)).is_err());
+    }
+
+    #[test]
+    fn the_payload_of_each_tag_has_room_for_the_largest_request() {
+        assert!(u64::from(super::super::attributes::MAX_IO) <= 1 << abi::TAG_SHIFT);
+        assert!(u64::from(abi::MAX_DEPTH) <= 1 << (abi::QUEUE_SHIFT - abi::TAG_SHIFT));
+        assert_eq!(SECTOR, 512);
+    }
+}
