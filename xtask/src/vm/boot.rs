@@ -10,6 +10,19 @@ const WANTED: &str = "for module in ublk_drv fuse loop ext4 xfs btrfs; do
     modprobe $module 2>/dev/null && echo has $module || echo lacks $module
 done";
 
+/// A second volume comes and goes while the first one is used: through ublk both are attended to by one thread, as the guest has no
+/// processors for more.
+const SECOND: &str = "first=$(volume)
+second=$(headpond volume create second --size 8MiB --json --socket $SOCKET | sed -n 's/.*\"place\":\"\\([^\"]*\\)\".*/\\1/p')
+[ -b \"$second\" ] || fail \"the second volume has no block device, but: $second\"
+load write $first 64 512 2 &
+load write $second 0 64 3
+load read $second 0 64 3
+must headpond volume delete second --throw-away --socket $SOCKET
+wait $!
+load read $first 64 512 2
+no_errors";
+
 /// Boots, looks, serves, writes and reads, ends cleanly.
 pub fn boot(vm: &Vm) -> Result<Figures> {
     let mut rig = Rig::set_up(vm)?;
@@ -24,6 +37,8 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
     }
     let front = said.iter().find_map(|line| line.strip_prefix("front ")).unwrap_or("none").to_owned();
     rig.run("state_disk new\ncreate_pool\nserve\nattach\nload write $(volume) 0 64 1\nload read $(volume) 0 64 1\nno_errors")?;
+    rig.run(SECOND).context("a second volume")?;
+    let attend = rig.run("cat /proc/$(cat /run/daemon.pid)/task/*/comm")?.iter().filter(|name| name.starts_with("ublk-")).count();
     let named = rig.run("named")?.iter().filter(|line| line.starts_with("named ")).count();
     rig.run("detach_volume\nstop_daemon\nload read $(drive disk) 0 64 1")?;
     let mut figures: Figures = vec![
@@ -32,6 +47,7 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
         ("program".into(), line(1).into()),
         ("ublk control".into(), said.iter().any(|line| line == "ublk control").into()),
         ("front end".into(), front.into()),
+        ("threads of ublk queues".into(), attend.into()),
         ("times that udev was told the volume's name".into(), named.into()),
     ];
     if !lacks.is_empty() {

@@ -104,12 +104,14 @@ serve() {
     esac
 }
 
-# Kills the daemon, and starts it as it was started last, so many milliseconds after it is gone.
+# Kills the daemon, and starts it as it was started first, so many milliseconds after it is gone; with what else is given.
 replace_daemon() {
+    late=$1
+    shift
     daemon=$(cat /run/daemon.pid)
     kill -0 "$daemon" 2>/dev/null || fail "the daemon ended by itself under load"
     # shellcheck disable=SC2046 # several words are meant
-    load replace "$daemon" "$1" /tmp/headpond $(cat /run/serve.arguments) 3<&- || fail "the daemon was not started again"
+    load replace "$daemon" "$late" /tmp/headpond $(cat /run/serve.arguments) "$@" 3<&- || fail "the daemon was not started again"
 }
 
 # Lets another program go on in the daemon's place: one and the same, under another name than the last.
