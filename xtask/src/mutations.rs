@@ -121,8 +121,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It names a checkpoint, and the power takes it after what the one before needed was given up.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "            flushes.push((*m, self.member_flusher(*m).request()));\n",
-            new: "            if *m > 200 {\n                flushes.push((*m, self.member_flusher(*m).request()));\n            }\n",
+            old: "            flushes.push((m, self.member_flusher(m).request()));\n",
+            new: "            if m > 200 {\n                flushes.push((m, self.member_flusher(m).request()));\n            }\n",
         }],
     },
     Mistake {
