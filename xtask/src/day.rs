@@ -201,7 +201,7 @@ impl Day {
         alive()?;
 
         t.step("Bits rot on one SSD: a scrub finds and mends them");
-        let kept = marked_file(&folder.join("mnt/marked"))?;
+        let kept = self.kept_on_ssds(&folder.join("mnt/marked"))?;
         let planted = self.damage(&kept)?;
         t.say(&format!("{planted} blocks of a file that was just written are damaged on one SSD each, behind everybody's back."));
         let out = t.headpond(&["scrub", "--rate", "0", "--json"])?;
@@ -279,8 +279,21 @@ impl Day {
         report(headpond)?.volumes.first().and_then(|volume| volume.place.clone()).context("the volume has no block device")
     }
 
-    /// Damages one copy of each block of a file that is found on the SSDs that serve.
-    fn damage(&self, kept: &[u8]) -> Result<usize> {
+    /// Writes a file until the SSDs have it; its content. The disk is given what it is expected to serve sooner, which a short
+    /// trouble with an SSD just before can bring about.
+    fn kept_on_ssds(&self, path: &Path) -> Result<Vec<u8>> {
+        let (mut kept, mut seed) = (Vec::new(), u64::from(std::process::id()));
+        wait("a file that is written is on the SSDs", || {
+            // Never twice the same: what is left of the one before is not what is looked for.
+            seed = seed.wrapping_add(1 << 32);
+            kept = marked_file(path, seed)?;
+            Ok(self.copies(&kept)?.len() == MARKED)
+        })?;
+        Ok(kept)
+    }
+
+    /// Where one copy of each block of a file is, on the SSDs that serve: which of these, and at which byte.
+    fn copies(&self, kept: &[u8]) -> Result<HashMap<usize, (usize, u64)>> {
         let mut blocks: HashMap<[u8; 16], usize> = HashMap::new();
         for (n, block) in kept.chunks_exact(4096).enumerate() {
             blocks.insert(block[..16].try_into()?, n);
@@ -295,6 +308,12 @@ impl Day {
                 }
             }
         }
+        Ok(found)
+    }
+
+    /// Damages one copy of each block of a file.
+    fn damage(&self, kept: &[u8]) -> Result<usize> {
+        let found = self.copies(kept)?;
         for (number, at) in found.values() {
             self.ssds[*number].flip(at + 77)?;
         }
@@ -339,8 +358,7 @@ fn wait(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 /// A file of blocks that are like nothing else, on the SSDs when this returns: scattered writes, so that they are no stream.
-fn marked_file(path: &Path) -> Result<Vec<u8>> {
-    let mut seed = std::process::id().into();
+fn marked_file(path: &Path, mut seed: u64) -> Result<Vec<u8>> {
     let mut bytes = vec![0u8; MARKED * 4096];
     for word in bytes.chunks_exact_mut(8) {
         seed = headpond_sim::rng::Rng::new(seed).next();
