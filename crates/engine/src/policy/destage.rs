@@ -43,7 +43,7 @@ const SWEEPS_EVERY: u64 = 5;
 #[must_use]
 pub fn next_sweep(load: &Load, last: u64, idle_ns: u64) -> u64 {
     let presses = load.wanted_clean || load.degraded || load.dirty_percent > load.begin_percent;
-    if presses { 0 } else { last.saturating_add(SWEEPS_EVERY * idle_ns) }
+    if presses { 0 } else { last.saturating_add(SWEEPS_EVERY.saturating_mul(idle_ns)) }
 }
 
 #[cfg(test)]
