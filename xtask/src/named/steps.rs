@@ -20,6 +20,10 @@ pub const TOLD: &[Told] = &[
     ("steps::who_does_not_take_an_intent_page_leaves", "an intent page that a cache device did not take, overlooked"),
     ("steps::who_does_not_take_an_intent_page_leaves", "an intent page that a cache device did not flush, overlooked"),
     ("steps::who_does_not_take_a_repair_leaves", "a repair that fails, overlooked"),
+    (
+        "steps::who_does_not_take_the_superblock_that_it_lacks_leaves",
+        "a cache device that does not take the superblock that it lacks, overlooked",
+    ),
     ("steps::a_superblock_torn_twice_leaves_its_member_the_one_before", "a superblock over the only one that a cache device has"),
     ("steps::a_flush_waits_for_a_membership_that_is_not_decided", "a flush answered while membership is undecided"),
     (
@@ -171,6 +175,15 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit {
             file: "fetch.rs",
             old: "                    core.mark(Mark::RepairFails);\n                    core.fail_member(bad.member).await;\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "a cache device that does not take the superblock that it lacks, overlooked",
+        story: "It fails a write, and counts as if it had not: what else it does not take nobody asks.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "        for m in failed {\n            core.fail_member(m).await;\n        }\n",
             new: "",
         }],
     },

@@ -444,6 +444,28 @@ fn a_superblock_torn_twice_leaves_its_member_the_one_before() {
     s.end();
 }
 
+/// The power goes while a superblock is written, and that of cache device 1 is torn. At the start it does not take it again:
+/// it leaves, as one does that fails any write.
+#[test]
+fn who_does_not_take_the_superblock_that_it_lacks_leaves() {
+    let mut s = Scene::new("who does not take the superblock that it lacks leaves", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    s.hold_back(superblocks(&s.stage));
+    s.world.command(Command::Checkpoint);
+    s.until_held();
+    tear_superblock(&mut s, Device::Member(1));
+    let start = s.begin_start();
+    s.hold_back(superblocks(&s.stage));
+    s.until_held();
+    s.let_go_failing(Device::Member(1));
+    s.ends_well(start);
+    assert!(s.status().members[0].in_sync && !s.status().members[1].in_sync, "{:?}", s.status().members);
+    s.read_all();
+    s.end();
+}
+
 /// The power goes. Of the superblocks that are being written that of `device` is torn, in both its places.
 fn tear_superblock(s: &mut Scene, device: Device) {
     let torn: Vec<u64> = s.world.in_flight().iter().filter(|f| f.0 == device).map(|f| f.1 * 512).collect();
