@@ -427,12 +427,7 @@ fn a_flush_waits_for_a_membership_that_is_not_decided() {
 #[test]
 fn a_superblock_torn_twice_leaves_its_member_the_one_before() {
     let mut s = Scene::new("a superblock torn twice", Stage::default());
-    s.write(0, 8);
-    s.flush();
-    s.rest();
-    s.hold_back(superblocks(&s.stage));
-    s.world.command(Command::Checkpoint);
-    s.until_held();
+    until_a_superblock_is_written(&mut s);
     tear_superblock(&mut s, Device::Member(1));
     s.begin_start();
     s.hold_back(superblocks(&s.stage));
@@ -449,12 +444,7 @@ fn a_superblock_torn_twice_leaves_its_member_the_one_before() {
 #[test]
 fn who_does_not_take_the_superblock_that_it_lacks_leaves() {
     let mut s = Scene::new("who does not take the superblock that it lacks leaves", Stage::default());
-    s.write(0, 8);
-    s.flush();
-    s.rest();
-    s.hold_back(superblocks(&s.stage));
-    s.world.command(Command::Checkpoint);
-    s.until_held();
+    until_a_superblock_is_written(&mut s);
     tear_superblock(&mut s, Device::Member(1));
     let start = s.begin_start();
     s.hold_back(superblocks(&s.stage));
@@ -464,6 +454,16 @@ fn who_does_not_take_the_superblock_that_it_lacks_leaves() {
     assert!(s.status().members[0].in_sync && !s.status().members[1].in_sync, "{:?}", s.status().members);
     s.read_all();
     s.end();
+}
+
+/// Something is written and durable; then a superblock is under way, and held back.
+fn until_a_superblock_is_written(s: &mut Scene) {
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    s.hold_back(superblocks(&s.stage));
+    s.world.command(Command::Checkpoint);
+    s.until_held();
 }
 
 /// The power goes. Of the superblocks that are being written that of `device` is torn, in both its places.
@@ -484,12 +484,7 @@ fn tear_superblock(s: &mut Scene, device: Device) {
 #[test]
 fn a_durable_write_past_the_cache_waits_for_a_membership_that_is_not_decided() {
     let mut s = Scene::new("a membership not decided", Stage { members: 3, ..Stage::default() });
-    s.write(0, 8);
-    s.flush();
-    s.rest();
-    s.hold_back(superblocks(&s.stage));
-    s.world.command(Command::Checkpoint);
-    s.until_held();
+    until_a_superblock_is_written(&mut s);
     s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
     let durable = s.world.write(0, 0, PAST, true);
     s.pass(50 * MOMENT);
