@@ -202,8 +202,8 @@ pub const MISTAKES: &[Mistake] = &[
             },
             Edit {
                 file: "log.rs",
-                old: "            self.seal(&core);\n            core.segments.borrow_mut().unpin(place.segment);\n",
-                new: "            self.seal(&core);\n",
+                old: "            self.seal_band(&core, band);\n            core.segments.borrow_mut().unpin(place.segment);\n",
+                new: "            self.seal_band(&core, band);\n",
             },
         ],
     },

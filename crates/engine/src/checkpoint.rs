@@ -132,8 +132,8 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     core.appended_since_checkpoint.set(0);
     let mut positions: BTreeMap<u32, u32> = BTreeMap::new();
     for v in &volumes {
-        positions.extend(v.dirty_log.position(core));
-        positions.extend(v.clean_log.position(core));
+        positions.extend(v.dirty_log.positions(core));
+        positions.extend(v.clean_log.positions(core));
     }
     core.checkpoint_begins.set(false);
     core.checkpoint_signal.notify();

@@ -8,6 +8,7 @@ use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
+use crate::policy::bands;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
 use crate::policy::route::Route;
@@ -138,10 +139,14 @@ pub(crate) struct Volume<B: Buf> {
     pub writes: RefCell<Streams>,
     pub flushes_seen: Cell<u64>,
     pub disk_in_use: Cell<u32>,
+    /// Of these, the reads.
+    pub disk_reads: Cell<u32>,
     pub disk_last_used: Cell<u64>,
     pub requests: Cell<u32>,
     pub requests_changed: Signal<B>,
     pub sweep_at: Cell<u64>,
+    /// What is written below this block the sweep does not take any more before it has gone round.
+    pub swept_to: Cell<u64>,
     pub sweep_began: Cell<u64>,
     pub destage_failures: Cell<u32>,
     /// Since when nothing gets clean, while that lasts.
@@ -336,9 +341,10 @@ impl<B: Buf> Core<B> {
         MarksGuard { core: self.clone() }
     }
     /// A client's request uses the disk, until the guard is dropped.
-    pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>) -> DiskUse<B> {
+    pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>, reads: bool) -> DiskUse<B> {
         volume.disk_in_use.set(volume.disk_in_use.get() + 1);
-        DiskUse { core: self.clone(), volume: volume.clone() }
+        volume.disk_reads.set(volume.disk_reads.get() + u32::from(reads));
+        DiskUse { core: self.clone(), volume: volume.clone(), reads }
     }
     /// How full the space for dirty data is: percent of the segments, or of the map's pieces, that may hold it.
     pub fn dirty_percent(&self) -> u32 {
@@ -352,11 +358,14 @@ impl<B: Buf> Core<B> {
         let of_pieces = (segments.dirty - segments.dirty_diskless) * 100 / (left * 9 / 10).max(1);
         of_segments.max(of_pieces).min(200) as u32
     }
-    /// The same of the dirty data alone, without the space beside it that is free only when its segment is.
-    pub fn live_percent(&self) -> u32 {
+    /// How full it will be with what is dirty now, when the sweep has gone round and as much was written as went down.
+    fn soon_percent(&self) -> u32 {
         let (segments, pool) = (self.segments.borrow(), self.pool.borrow());
-        let sectors = self.sets_for_dirty(&segments, &pool) * u64::from(pool.segment_sectors());
-        (segments.dirty_sectors * 100 / sectors.max(1)).min(200) as u32
+        let sets = self.sets_for_dirty(&segments, &pool);
+        let sectors = sets * u64::from(pool.segment_sectors());
+        let percent = |dirty: u64, bands| dirty * bands::taken_by_dirty(bands) / sectors.max(1);
+        let sorted = segments.dirty_sectors_sorted;
+        (percent(segments.dirty_sectors - sorted, 1) + percent(sorted, bands::number(sets))).min(200) as u32
     }
     /// Segments, each with its copies, that may hold dirty data: a share of those that what is pinned leaves, and what has no disk.
     fn sets_for_dirty(&self, segments: &Segments, pool: &Pool) -> u64 {
@@ -370,11 +379,15 @@ impl<B: Buf> Core<B> {
     pub fn pinned_blocks(&self) -> u64 {
         self.pinned.get()
     }
+    /// Open segments that what is written is sorted into while space is short.
+    pub fn bands(&self) -> usize {
+        bands::number(self.sets_for_dirty(&self.segments.borrow(), &self.pool.borrow()))
+    }
     /// How near the space for dirty data is to its end.
     pub fn room(&self) -> Room {
         Room {
             taken_percent: self.dirty_percent(),
-            live_percent: self.live_percent(),
+            soon_percent: self.soon_percent(),
             begin_percent: self.settings.destage_percent,
         }
     }
@@ -409,11 +422,13 @@ impl<B: Buf> Drop for WritingGuard<B> {
 pub(crate) struct DiskUse<B: Buf> {
     core: Rc<Core<B>>,
     volume: Rc<Volume<B>>,
+    reads: bool,
 }
 
 impl<B: Buf> Drop for DiskUse<B> {
     fn drop(&mut self) {
         self.volume.disk_in_use.set(self.volume.disk_in_use.get() - 1);
+        self.volume.disk_reads.set(self.volume.disk_reads.get() - u32::from(self.reads));
         self.volume.disk_last_used.set(self.core.now());
     }
 }

@@ -11,6 +11,7 @@ use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::destage::{Load, depth, next_sweep};
+use crate::policy::window::Clients;
 use crate::read::runs;
 use crate::write::durable;
 use alloc::collections::VecDeque;
@@ -68,6 +69,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         if blocks.is_empty() {
             // The sweep is round. What is written and not clean yet would be found dirty, and written again.
             volume.sweep_at.set(0);
+            volume.swept_to.set(0);
             if let Some(last) = last.take() {
                 heed(&core, &volume, last.get().await).await;
             }
@@ -174,10 +176,9 @@ fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
     if core.quiet.get() {
         return 0;
     }
-    depth(
-        &load(core, volume),
-        volume.window.get().beside(core.settings.destage_depth, volume.disk_in_use.get(), volume.direct_writes.get()),
-    )
+    let reads = volume.disk_reads.get();
+    let clients = Clients { reads, writes: volume.disk_in_use.get() - reads, direct: volume.direct_writes.get() };
+    depth(&load(core, volume), volume.window.get().beside(core.settings.destage_depth, &clients))
 }
 
 /// A chunk of a sweep: what its workers share, and whoever overwrites what it has written.
@@ -283,6 +284,7 @@ async fn chunk<B: Buf>(
         }),
     );
     let chunk = &outstanding.chunk;
+    volume.swept_to.set(blocks.last().map_or(0, |b| b + 1));
     let failures = volume.disk_flusher.failures();
     more_workers(core, volume, chunk, depth);
     loop {
@@ -294,7 +296,7 @@ async fn chunk<B: Buf>(
     }
     let mut written = chunk.written.borrow_mut();
     if written.is_empty() {
-        volume.sweep_at.set(blocks.last().map_or(0, |b| b + 1));
+        volume.sweep_at.set(volume.swept_to.get());
         return Err(match (chunk.failed.get(), chunk.lost.get()) {
             (true, _) => End::Nothing(Obstacle::Disk),
             (false, true) => End::Nothing(Obstacle::Lost),
@@ -303,6 +305,7 @@ async fn chunk<B: Buf>(
     }
     written.sort_unstable();
     volume.sweep_at.set(written.last().map_or(0, |b| b + 1));
+    volume.swept_to.set(volume.sweep_at.get());
     drop(written);
     Ok(Written { outstanding, failures })
 }

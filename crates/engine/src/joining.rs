@@ -254,10 +254,8 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
 fn seal_on<B: Buf>(core: &Rc<Core<B>>, member: u8) {
     for v in core.all_volumes() {
         for log in [&v.dirty_log, &v.clean_log] {
-            let open = log.position(core).map(|(n, _)| n);
-            let there =
-                open.is_some_and(|n| core.segments.borrow().get(n).is_some_and(|s| s.places().any(|p| p.member == member)));
-            if there {
+            let is_there = |n: u32| core.segments.borrow().get(n).is_some_and(|s| s.places().any(|p| p.member == member));
+            if log.positions(core).into_iter().any(|(n, _)| is_there(n)) {
                 log.seal(core);
             }
         }

@@ -3,12 +3,15 @@
 //! One record carries the map entries and the data (R1). Waiting writes share a record. A record goes to as many
 //! copies as its class asks for, at the same place in each, in one device write per copy. It is named when it is on
 //! all of them under the membership that then holds (R7), and what waits for it is told.
+//!
+//! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`).
 
 use crate::core::{Core, Fill, MarksGuard, Volume};
 use crate::exec::Slot;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
 use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
+use crate::policy::bands::{self, Bands};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -121,11 +124,22 @@ struct Open<B: Buf> {
     header: Rc<Slot<bool, B>>,
 }
 
+/// What waits for an open segment, and that segment.
+struct Band<B: Buf> {
+    queue: VecDeque<Queued<B>>,
+    open: Option<Open<B>>,
+}
+
 /// The log of one class of one volume.
 pub(crate) struct Log<B: Buf> {
     class: Class,
-    queue: RefCell<VecDeque<Queued<B>>>,
-    open: RefCell<Option<Open<B>>>,
+    /// The first takes all that is not sorted by address, and all there is while there is only one in use.
+    bands: RefCell<Vec<Band<B>>>,
+    /// Those in use.
+    in_use: Cell<usize>,
+    /// The one whose turn is next.
+    turn: Cell<usize>,
+    borders: RefCell<Bands>,
     in_flight: Cell<usize>,
     scheduled: Cell<bool>,
 }
@@ -134,11 +148,27 @@ impl<B: Buf> Log<B> {
     pub fn new(class: Class) -> Rc<Self> {
         Rc::new(Self {
             class,
-            queue: RefCell::default(),
-            open: RefCell::new(None),
+            bands: RefCell::new((0..bands::MOST).map(|_| Band { queue: VecDeque::new(), open: None }).collect()),
+            in_use: Cell::new(1),
+            turn: Cell::new(0),
+            borders: RefCell::default(),
             in_flight: Cell::new(0),
             scheduled: Cell::new(false),
         })
+    }
+
+    /// From now on what is written goes to so many open segments, by address.
+    pub fn sort_into(&self, bands: usize) {
+        self.in_use.set(bands.clamp(1, bands::MOST));
+    }
+
+    fn band_of(&self, item: &Item<B>, sweep: u64) -> usize {
+        let block = match item {
+            Item::Write { start, .. } => start / BLOCK_SECTORS,
+            Item::Zeroes { block, .. } | Item::Move { block, .. } => *block,
+            Item::Fill { .. } | Item::MarkClean { .. } | Item::Forget { .. } => return 0,
+        };
+        self.borders.borrow_mut().of(block, sweep, self.in_use.get())
     }
 
     /// Appends items and names them; ends when all are on all their copies, or one could not be appended.
@@ -149,27 +179,37 @@ impl<B: Buf> Log<B> {
             return done;
         }
         let batch = Rc::new(Batch { left: Cell::new(items.len()), result: Cell::new(Ok(())), done: done.clone() });
-        self.queue.borrow_mut().extend(items.into_iter().map(|i| (i, batch.clone())));
+        for item in items {
+            let band = self.band_of(&item, volume.swept_to.get());
+            self.bands.borrow_mut()[band].queue.push_back((item, batch.clone()));
+        }
         self.schedule(core, volume);
         done
     }
 
-    /// Bytes that wait.
+    /// Items that wait.
     pub fn queued(&self) -> usize {
-        self.queue.borrow().len()
+        self.bands.borrow().iter().map(|band| band.queue.len()).sum()
     }
 
-    /// Closes the open segment.
+    /// Closes the open segments.
     pub fn seal(&self, core: &Core<B>) {
-        if let Some(open) = self.open.borrow_mut().take() {
+        (0..bands::MOST).for_each(|band| self.seal_band(core, band));
+    }
+
+    fn seal_band(&self, core: &Core<B>, band: usize) {
+        if let Some(open) = self.bands.borrow_mut()[band].open.take() {
             core.segments.borrow_mut().seal(open.segment);
         }
     }
 
-    /// The open segment, and where its next record will begin.
-    pub fn position(&self, core: &Core<B>) -> Option<(u32, u32)> {
-        let open = self.open.borrow();
-        let n = open.as_ref()?.segment;
+    /// The open segments, and where the next record of each will begin.
+    pub fn positions(&self, core: &Core<B>) -> Vec<(u32, u32)> {
+        (0..bands::MOST).filter_map(|band| self.position(core, band)).collect()
+    }
+
+    fn position(&self, core: &Core<B>, band: usize) -> Option<(u32, u32)> {
+        let n = self.bands.borrow()[band].open.as_ref()?.segment;
         let next = core.segments.borrow().get(n)?.next;
         Some((n, next))
     }
@@ -186,43 +226,75 @@ impl<B: Buf> Log<B> {
     }
 
     fn pump(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
-        while self.in_flight.get() < core.settings.appends && !self.queue.borrow().is_empty() {
+        while self.in_flight.get() < core.settings.appends {
+            let Some(band) = self.next_band() else { break };
             if core.pool.borrow().in_sync().next().is_none() || core.pool.borrow().stalled {
                 core.mark(Mark::AppendsFail);
                 self.fail_all(AppendError::NoMembers);
                 return;
             }
-            self.append_one(core, volume);
+            self.append_one(core, volume, band);
+        }
+        // A segment that gets no more is closed, so that it can be freed when what it holds is down.
+        for band in self.in_use.get()..bands::MOST {
+            if self.bands.borrow()[band].queue.is_empty() {
+                self.seal_band(core, band);
+            }
         }
     }
 
+    /// A band for which something waits; they take turns.
+    fn next_band(&self) -> Option<usize> {
+        let bands = self.bands.borrow();
+        let turn = self.turn.get();
+        let next = (turn..turn + bands::MOST).map(|n| n % bands::MOST).find(|n| !bands[*n].queue.is_empty())?;
+        self.turn.set(next + 1);
+        Some(next)
+    }
+
     fn fail_all(&self, error: AppendError) {
-        let queue: Vec<_> = self.queue.borrow_mut().drain(..).collect();
-        for (_, batch) in queue {
+        let queues: Vec<_> = self.bands.borrow_mut().iter_mut().flat_map(|band| core::mem::take(&mut band.queue)).collect();
+        for (_, batch) in queues {
             batch.finish(1, Err(error));
         }
     }
 
-    /// Builds one record from what waits, and submits it.
-    fn append_one(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+    /// No segment is free for a band: what waits for it goes to one that is open and has room for `sectors`.
+    fn share_open(&self, core: &Core<B>, band: usize, sectors: u32) -> bool {
+        let capacity = core.pool.borrow().segment_sectors();
+        let has_room = |n: &usize| *n != band && self.position(core, *n).is_some_and(|(_, next)| next + sectors <= capacity);
+        let Some(other) = (0..bands::MOST).find(has_room) else { return false };
+        let mut bands = self.bands.borrow_mut();
+        let queue = core::mem::take(&mut bands[band].queue);
+        bands[other].queue.extend(queue);
+        true
+    }
+
+    /// Builds one record from what waits for a band, and submits it.
+    fn append_one(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, band: usize) {
         let queued = self.queued();
-        self.drop_stale(volume);
+        self.drop_stale(volume, band);
         core.mark_if(self.queued() < queued, Mark::StaleNotAppended);
-        let Some((first, _)) = self.queue.borrow().front().map(|(i, b)| (i.clone(), b.clone())) else { return };
+        let Some(first) = self.bands.borrow()[band].queue.front().map(|(item, _)| item.clone()) else { return };
+        core.mark_if(band > 0, Mark::AppendedInBands);
         let unit = core.pool.borrow().unit as usize;
         let round = |sectors: u32| sectors.next_multiple_of((unit / 512) as u32);
         let capacity = core.pool.borrow().segment_sectors();
         let least = first.sectors().min(BLOCK_SECTORS as u32) + Record::header_sectors(1, unit);
         // Room in the open segment, else a new one.
-        let have = self.position(core).filter(|(_, next)| next + round(least) <= capacity);
+        let have = self.position(core, band).filter(|(_, next)| next + round(least) <= capacity);
         let (segment, opening) = match have {
             Some((segment, _)) => (segment, false),
             None => {
-                self.seal(core);
-                match core.open_segment(self.class, volume.number, reserve_for(&first)) {
+                self.seal_band(core, band);
+                match core.open_segment(self.class, volume.number, self.in_use.get() > 1, reserve_for(&first)) {
                     Some(n) => (n, true),
+                    None if self.share_open(core, band, round(least)) => {
+                        self.schedule(core, volume);
+                        return;
+                    }
                     None => {
-                        let item = self.queue.borrow_mut().pop_front();
+                        let item = self.bands.borrow_mut()[band].queue.pop_front();
                         core.mark(Mark::NoSegmentToOpen);
                         if let Some((_, batch)) = item {
                             batch.finish(1, Err(AppendError::Full));
@@ -235,7 +307,7 @@ impl<B: Buf> Log<B> {
             }
         };
         if opening {
-            *self.open.borrow_mut() = Some(Open { segment, header: Slot::new(&core.exec) });
+            self.bands.borrow_mut()[band].open = Some(Open { segment, header: Slot::new(&core.exec) });
         }
         let (generation, copies) = {
             let mut segments = core.segments.borrow_mut();
@@ -251,11 +323,11 @@ impl<B: Buf> Log<B> {
         let (mut entries, mut data) = (0usize, 0u32);
         let most_data = (core.settings.record_bytes / 512) as u32;
         while entries < Record::MAX_ENTRIES {
-            let Some((item, batch)) = self.queue.borrow_mut().pop_front() else { break };
+            let Some((item, batch)) = self.bands.borrow_mut()[band].queue.pop_front() else { break };
             // The header grows with each entry, also of items without data.
             let header = Record::header_sectors(entries + item.entries().min(Record::MAX_ENTRIES - entries), unit);
             let Some(room) = (capacity - offset).checked_sub(header + data) else {
-                self.queue.borrow_mut().push_front((item, batch));
+                self.bands.borrow_mut()[band].queue.push_front((item, batch));
                 break;
             };
             let sectors_of_unit = (unit / 512) as u32;
@@ -269,7 +341,7 @@ impl<B: Buf> Log<B> {
                     let cut = rest.is_some();
                     if let Some(rest) = rest {
                         batch.left.set(batch.left.get() + 1);
-                        self.queue.borrow_mut().push_front((rest, batch.clone()));
+                        self.bands.borrow_mut()[band].queue.push_front((rest, batch.clone()));
                     }
                     taken.push((head, batch));
                     if cut {
@@ -277,7 +349,7 @@ impl<B: Buf> Log<B> {
                     }
                 }
                 None => {
-                    self.queue.borrow_mut().push_front((item, batch));
+                    self.bands.borrow_mut()[band].queue.push_front((item, batch));
                     break;
                 }
             }
@@ -285,7 +357,7 @@ impl<B: Buf> Log<B> {
         if taken.is_empty() {
             // The segment's rest is too short for the first item: the next turn opens another.
             core.mark(Mark::RestTooShort);
-            self.seal(core);
+            self.seal_band(core, band);
             self.schedule(core, volume);
             return;
         }
@@ -338,7 +410,7 @@ impl<B: Buf> Log<B> {
         }
         let flight = core.begin_flight();
         self.in_flight.set(self.in_flight.get() + 1);
-        let header = self.open.borrow().as_ref().map(|o| o.header.clone());
+        let header = self.bands.borrow()[band].open.as_ref().map(|o| o.header.clone());
         let (this, core2, volume2) = (self.clone(), core.clone(), volume.clone());
         core.exec.spawn(async move {
             let mut on_copies = 0;
@@ -362,7 +434,7 @@ impl<B: Buf> Log<B> {
                 Some(header) => header.get().await,
                 None => true,
             };
-            this.end(core2.clone(), volume2, place, placed, header_ok).await;
+            this.end(core2.clone(), volume2, band, place, placed, header_ok).await;
             drop(flight);
         });
     }
@@ -372,6 +444,7 @@ impl<B: Buf> Log<B> {
         self: Rc<Self>,
         core: Rc<Core<B>>,
         volume: Rc<Volume<B>>,
+        band: usize,
         place: RecordPlace,
         placed: Placed<B>,
         header_ok: bool,
@@ -399,9 +472,9 @@ impl<B: Buf> Log<B> {
             }
         } else {
             core.mark(Mark::AppendedAgain);
-            self.seal(&core);
+            self.seal_band(&core, band);
             core.segments.borrow_mut().unpin(place.segment);
-            let mut queue = self.queue.borrow_mut();
+            let queue = &mut self.bands.borrow_mut()[band].queue;
             for (item, batch, _) in placed.into_iter().rev() {
                 queue.push_front((item, batch));
             }
@@ -412,9 +485,9 @@ impl<B: Buf> Log<B> {
 
     /// What need not be appended any more is not: a fill that a write overlapped (R5), a move of what has been
     /// replaced or cleaned. Left in the queue it could reach the media after the mark that outdates it was dropped.
-    fn drop_stale(&self, volume: &Rc<Volume<B>>) {
+    fn drop_stale(&self, volume: &Rc<Volume<B>>, band: usize) {
         let mut gone = Vec::new();
-        self.queue.borrow_mut().retain(|(item, batch)| {
+        self.bands.borrow_mut()[band].queue.retain(|(item, batch)| {
             let keep = match item {
                 Item::Fill { fill, .. } => !fill.spoiled.get(),
                 Item::Move { block, first, sectors, from, .. } => still_there(volume, *block, from, mask(*first, *sectors)),
@@ -600,7 +673,7 @@ fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: 
 
 impl<B: Buf> Core<B> {
     /// Opens a segment for a volume if what is free allows it.
-    pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, draw: Draw) -> Option<u32> {
+    pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, sorted: bool, draw: Draw) -> Option<u32> {
         let copies = match class {
             Class::Mirrored => self.pool.borrow().copies_now(),
             Class::Single => 1,
@@ -627,6 +700,7 @@ impl<B: Buf> Core<B> {
         let generation = self.generation.get() + 1;
         let diskless = self.volume(volume).is_some_and(|v| !v.has_disk());
         let n = self.segments.borrow_mut().open(generation, class, volume, diskless, copies)?;
+        self.segments.borrow_mut().get_mut(n)?.sorted = sorted;
         self.generation.set(generation);
         Some(n)
     }

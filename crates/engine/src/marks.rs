@@ -286,6 +286,8 @@ marks! {
     MendingWaits,
     /// A device did not answer for so long that it is given up.
     DeviceGivenUp,
+    /// What was written went to one of several open segments, by its address.
+    AppendedInBands,
 }
 
 /// A set of marks.

@@ -88,7 +88,7 @@ pub(crate) async fn read<B: Buf>(
         let fills = if admits(core, volume, &range, stream) { register(volume, &plan.missing) } else { Vec::new() };
         core.mark_if(fills.iter().any(Option::is_none), Mark::FillKeptOut);
         let version = if fills.is_empty() { 0 } else { core.next_version() };
-        let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume));
+        let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume, true));
         let disk: Vec<_> = plan
             .disk
             .iter()

@@ -120,6 +120,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
                     generation: f.header.generation,
                     class: f.header.class,
                     volume: f.header.volume,
+                    sorted: false,
                     diskless: core.volume(f.header.volume).is_some_and(|v| !v.has_disk()),
                     copies: f.header.copies.map(|c| if core.pool.borrow().is_in_sync(c.member) { c } else { Place::NONE }),
                     state: SegmentState::Sealed,

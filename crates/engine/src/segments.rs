@@ -39,6 +39,8 @@ pub struct Segment {
     pub volume: u16,
     /// That volume has no disk: what is dirty here stays so, in space that is set aside for it.
     pub diskless: bool,
+    /// What is dirty here lies in one band of addresses ([`crate::policy::bands`]).
+    pub sorted: bool,
     /// Where it is; [`Place::NONE`] where a copy is missing.
     pub copies: [Place; 2],
     /// Where it stands.
@@ -99,6 +101,8 @@ pub struct Segments {
     pub dirty_diskless: u64,
     /// Sectors of data that the dirty ones were written with, of volumes that have a disk.
     pub dirty_sectors: u64,
+    /// Of these, the ones in segments that are sorted.
+    pub dirty_sectors_sorted: u64,
     /// Segments for which [`Segment::takes_dirty_space`].
     taken: u64,
     /// Segments for which [`Segment::takes_set_aside`].
@@ -233,6 +237,7 @@ impl Segments {
             class,
             volume,
             diskless,
+            sorted: false,
             copies: places,
             state: SegmentState::Open,
             next: 0,
@@ -278,6 +283,7 @@ impl Segments {
                 class: Class::Single,
                 volume: 0,
                 diskless: false,
+                sorted: false,
                 copies: [Place::NONE; 2],
                 state: SegmentState::Free,
                 next: 0,
@@ -322,16 +328,18 @@ impl Segments {
         self.live += 1;
         self.dirty += u64::from(dirty.is_some());
         let sectors = dirty.unwrap_or(0);
-        let stays = self.change(n, |s| {
+        let changed = self.change(n, |s| {
             s.live += 1;
             s.dirty += u32::from(dirty.is_some());
             s.dirty_sectors += u32::from(sectors);
-            s.diskless
+            (s.diskless, s.sorted)
         });
-        if stays == Some(true) {
+        let (stays, sorted) = changed.unwrap_or_default();
+        if stays {
             self.dirty_diskless += u64::from(dirty.is_some());
         } else {
             self.dirty_sectors += u64::from(sectors);
+            self.dirty_sectors_sorted += if sorted { u64::from(sectors) } else { 0 };
         }
     }
 
@@ -340,18 +348,19 @@ impl Segments {
         self.live -= 1;
         self.dirty -= u64::from(dirty.is_some());
         let sectors = dirty.unwrap_or(0);
-        let (stays, emptied) = self
+        let (stays, sorted, emptied) = self
             .change(n, |s| {
                 s.live -= 1;
                 s.dirty -= u32::from(dirty.is_some());
                 s.dirty_sectors -= u32::from(sectors);
-                (s.diskless, s.live == 0 && s.state == SegmentState::Sealed)
+                (s.diskless, s.sorted, s.live == 0 && s.state == SegmentState::Sealed)
             })
             .unwrap_or_default();
         if stays {
             self.dirty_diskless -= u64::from(dirty.is_some());
         } else {
             self.dirty_sectors -= u64::from(sectors);
+            self.dirty_sectors_sorted -= if sorted { u64::from(sectors) } else { 0 };
         }
         if emptied {
             self.emptied.push(n);

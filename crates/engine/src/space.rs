@@ -47,7 +47,7 @@ impl<B: Buf> Core<B> {
     /// Whether there is a segment, and room in the map, for what a client writes.
     pub(crate) fn has_space(&self, volume: &Volume<B>) -> bool {
         let free = self.free();
-        let open = volume.dirty_log.position(self).is_some();
+        let open = !volume.dirty_log.positions(self).is_empty();
         (free > self.settings.reserve_segments || open && free == self.settings.reserve_segments) && self.map_has_room(volume)
     }
 
@@ -107,6 +107,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             checkpoint(&core).await;
         }
         diskless::compact(&core).await;
+        gather_rests(&core).await;
         while core.free() < core.free_target() || core.map_is_nearly_full() {
             if !win_one(&core).await {
                 break;
@@ -241,6 +242,24 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         }
         None => false,
     }
+}
+
+/// While space is short, moves what a sweep has left in segments that were sorted for it: it came when the sweep had just
+/// gone by, and its segment would be taken until the next one comes round.
+async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
+    if core.room().pressure() <= core.settings.destage_percent || core.free() <= core.settings.reserve_segments {
+        return;
+    }
+    let capacity = core.pool.borrow().segment_sectors();
+    let found = core.segments.borrow().iter().find(|(_, s)| s.sorted && is_rest(s, capacity)).map(|(n, _)| n);
+    if let Some(n) = found {
+        core.mark(Mark::Compacted);
+        relocate(core, n).await;
+    }
+}
+
+fn is_rest(s: &Segment, capacity: u32) -> bool {
+    s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty_sectors > 0 && s.dirty_sectors <= capacity / 8
 }
 
 /// Dirty data that is on fewer copies than it could be is copied (H20).

@@ -8,9 +8,9 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::{AppendError, Appended, Item};
 use crate::map::mask;
 use crate::marks::Mark;
-use crate::policy::pace;
 use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
+use crate::policy::{bands, pace};
 use crate::read::{insert_clean, unregister};
 use crate::settings::Degraded;
 use crate::stats::{self, Bypass};
@@ -170,7 +170,10 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
 /// instead, since that would take too long.
 async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
     let came = core.now();
-    if let Some(rate) = pace::rate(&core.room(), volume.reached.get().per_second()) {
+    let destage = volume.reached.get().per_second();
+    let rate = pace::rate(&core.room(), destage);
+    volume.dirty_log.sort_into(if bands::pay(rate, destage) { core.bands() } else { 1 });
+    if let Some(rate) = rate {
         // Longer than the disk would take with all of them there nobody waits.
         let longest = volume.direct.get().expected(volume.waiting.get() + disk_line(volume));
         let mut turns = volume.turns.get();
@@ -347,7 +350,7 @@ async fn to_disk<B: Buf>(
     volume.intent.disk_write_begins(&regions);
     let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
     let (line, all) = (volume.disk_in_use.get(), disk_line(volume));
-    let _using = core.use_disk(volume);
+    let _using = core.use_disk(volume, false);
     let ahead = if matches!(reason, Bypass::Stream | Bypass::Large) { AHEAD } else { 0 };
     if !ensure(core, volume, range, Bit::Intent, ahead).await {
         return Err(RequestError::Io);

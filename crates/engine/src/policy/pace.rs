@@ -10,19 +10,19 @@
 pub struct Room {
     /// Percent of what may be dirty that is taken: by dirty data, and by what lies in segments with it.
     pub taken_percent: u32,
-    /// Percent of it that dirty data alone would take.
-    pub live_percent: u32,
+    /// Percent of it that what is dirty now will take when the sweep has gone round and as much was written as went down. Log
+    /// and sweep are in different orders, so that a segment is free only when its last record is down, some time after
+    /// its first; [`crate::policy::bands`] says how long.
+    pub soon_percent: u32,
     /// Up to here writes come as fast as they like.
     pub begin_percent: u32,
 }
 
 impl Room {
-    /// What is taken, or what will be when the sweep has gone round, in percent. Log and sweep are in different orders, so
-    /// that a segment is free only when its last record is down, nearly a sweep after its first: where as much is written
-    /// meanwhile as goes down, twice what is dirty now is taken then.
+    /// What is taken, or what will be, in percent.
     #[must_use]
     pub fn pressure(&self) -> u32 {
-        self.taken_percent.max((self.live_percent * 2).min(100))
+        self.taken_percent.max(self.soon_percent.min(100))
     }
 }
 
@@ -36,7 +36,7 @@ const CREDIT_NS: u64 = 20_000_000;
 const UNMEASURED: u64 = 4 << 20;
 /// Slowest pace, in bytes per second, so that no wait is for ever.
 const SLOWEST: u64 = 64 << 10;
-/// The pace is what destage reaches where what is dirty, counted twice, is three fifths of the way from the beginning to the
+/// The pace is what destage reaches where what dirty data will take is three fifths of the way from the beginning to the
 /// end: then what is gone of the way is to what is left as this.
 const GONE_BY_LEFT: (u64, u64) = (3, 2);
 /// And where this many percent of the space are taken.
@@ -54,14 +54,13 @@ const SLOPE: u64 = 4;
 pub fn rate(room: &Room, destage: u64) -> Option<u64> {
     let over = |percent: u32| percent.checked_sub(room.begin_percent).filter(|over| *over > 0).map(u64::from);
     let left = |percent: u32| u64::from(100u32.saturating_sub(percent));
-    let twice = room.live_percent * 2;
     let (gone, rest) = GONE_BY_LEFT;
-    let of_live = over(twice).map(|over| destage.saturating_mul(left(twice) * gone) / (over * rest));
+    let of_dirty = over(room.soon_percent).map(|over| destage.saturating_mul(left(room.soon_percent) * gone) / (over * rest));
     let of_taken = over(room.taken_percent).map(|_| {
         let percent = (100 + SETTLED * SLOPE).saturating_sub(u64::from(room.taken_percent) * SLOPE);
         destage.saturating_mul(if room.taken_percent < 100 { percent } else { 0 }) / 100
     });
-    of_live.into_iter().chain(of_taken).min().map(|rate| rate.max(SLOWEST))
+    of_dirty.into_iter().chain(of_taken).min().map(|rate| rate.max(SLOWEST))
 }
 
 /// What the disk takes for a write that goes there because it found no place: an average of the time by the writes in line.
@@ -147,15 +146,16 @@ mod tests {
 
     #[test]
     fn the_pace_falls_from_no_limit_to_nothing_and_is_the_sweeps_own_near_the_end() {
-        let rate = |live_percent, taken_percent| {
-            rate(&Room { taken_percent, live_percent, begin_percent: 50 }, 8_000_000).unwrap_or(u64::MAX)
+        let rate = |dirty_percent, taken_percent| {
+            let room = Room { taken_percent, soon_percent: dirty_percent * 2, begin_percent: 50 };
+            rate(&room, 8_000_000).unwrap_or(u64::MAX)
         };
         assert_eq!([rate(0, 0), rate(25, 50), rate(30, 88), rate(0, 120)], [u64::MAX, u64::MAX, 8_000_000, SLOWEST]);
         assert!((25..60).all(|live| rate(live, live) >= rate(live + 1, live + 1)), "a burst");
         assert!((51..110).all(|taken| rate(40, taken) >= rate(40, taken + 1)));
         assert!(rate(39, 40) > 8_000_000 && rate(41, 42) < 8_000_000, "half of the space is left for the first sweep");
         assert!(rate(26, 26) > 100_000_000);
-        let late = super::rate(&Room { taken_percent: 47, live_percent: 46, begin_percent: 90 }, 8_000_000);
+        let late = super::rate(&Room { taken_percent: 47, soon_percent: 92, begin_percent: 90 }, 8_000_000);
         assert!(late.is_some_and(|rate| rate > 8_000_000), "wherever the beginning is set: {late:?}");
     }
 

@@ -24,6 +24,22 @@ const CHUNK_NS: u64 = 2_000_000_000;
 /// Blocks in a run, on an average, that a chunk is made longer for.
 const LONG_RUN: u64 = 64;
 
+/// The least in flight beside clients' writes to the disk, as a multiple of the usual least.
+const BESIDE_WRITES: usize = 3;
+/// And beside reads from it, as a fraction.
+const BESIDE_READS: (usize, usize) = (1, 2);
+
+/// What clients ask of the disk just now.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Clients {
+    /// Reads under way.
+    pub reads: u32,
+    /// Writes under way.
+    pub writes: u32,
+    /// Of these, the ones that found no room in the log.
+    pub direct: u32,
+}
+
 /// What is tried, against what was reached before.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
@@ -56,15 +72,19 @@ impl Window {
         self.size.clamp(least, MOST.max(least))
     }
 
-    /// The same beside clients' `requests` that the disk has, `direct` of which found no room in the log: no more than they
-    /// have, so that the disk is shared by halves; and of the latter, which wait for the sweep alone, none is pushed aside.
+    /// The same beside what clients ask of the disk. Of writes that found no room in the log, which wait for the sweep alone,
+    /// none is pushed aside. Readers wait for each answer: the sweep has no more in flight than they, and little where they
+    /// are few. Writes are answered from the disk's own cache, and what matters is what share of it is whose: a sweep that
+    /// has less there than a few writers put in gets next to nothing of the disk.
     #[must_use]
-    pub fn beside(&self, least: usize, requests: u32, direct: u32) -> usize {
+    pub fn beside(&self, least: usize, clients: &Clients) -> usize {
         let size = self.size(least);
-        match (requests, direct) {
-            (0, _) => size,
-            (_, 0) => size.min((requests as usize).max(least)),
-            _ => least,
+        let requests = (clients.reads + clients.writes) as usize;
+        match clients {
+            Clients { reads: 0, writes: 0, .. } => size,
+            Clients { direct: 1.., .. } => least,
+            Clients { reads: 0, .. } => size.max(least * BESIDE_WRITES).min(requests.max(least * BESIDE_WRITES)),
+            _ => size.min(requests.max(least * BESIDE_READS.0 / BESIDE_READS.1)),
         }
     }
 
@@ -168,11 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn beside_clients_a_sweep_has_no_more_in_flight_than_they() {
+    fn beside_clients_a_sweep_has_no_more_in_flight_than_they_but_for_the_share_of_the_disks_cache() {
         let window = Window { size: 600, ..Window::default() };
-        let beside = |requests, direct| window.beside(LEAST, requests, direct);
-        assert_eq!([beside(0, 0), beside(256, 0), beside(4, 0), beside(256, 1)], [600, 256, LEAST, LEAST]);
-        assert_eq!(Window::default().beside(LEAST, 256, 0), LEAST);
+        let beside = |reads, writes, direct| window.beside(LEAST, &Clients { reads, writes, direct });
+        assert_eq!([beside(0, 0, 0), beside(256, 0, 0), beside(4, 0, 0), beside(0, 256, 1)], [600, 256, 16, LEAST]);
+        assert_eq!([beside(0, 256, 0), beside(0, 4, 0), beside(4, 4, 0)], [256, 96, 16]);
+        assert_eq!(Window::default().beside(LEAST, &Clients { reads: 256, ..Clients::default() }), LEAST);
     }
 
     #[test]

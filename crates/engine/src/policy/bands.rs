@@ -1,0 +1,110 @@
+//! Which of several open segments a write goes to while space is short: what is near on the disk lies together in the log.
+//!
+//! A sweep goes by address. Where the log is in order of time alone, each segment holds something of everywhere, and is
+//! free only when the sweep has gone nearly round: what is taken is twice what is dirty (hazard H9). Where each of several
+//! open segments takes a band of addresses, all that one holds goes down while the sweep is in its band, and what is
+//! taken is little more than what is dirty: the same space holds nearly twice as much, and the sweep finds it lying closer.
+//! Nothing is written twice for it, as it would be by moving what is left in half empty segments.
+
+use alloc::vec::Vec;
+
+/// The most bands there are.
+pub const MOST: usize = 8;
+/// How many times as much as goes down comes in a burst.
+const BURST: u64 = 4;
+/// Writes from which the borders are drawn anew.
+const SEEN: usize = 256;
+
+/// How many bands are worth their open segments, each half empty on an average, where so many segments may hold dirty data.
+#[must_use]
+pub fn number(segments: u64) -> usize {
+    (segments.isqrt() as usize * 3 / 4).clamp(1, MOST)
+}
+
+/// Whether writes are sorted while they may come at `rate`, and destage reaches `destage`, both in bytes per second. Sorted
+/// ones share fewer records, and cost the cache devices more operations: a burst had better come in the order of time, and
+/// what has to wait for the sweep anyway had better be sorted for it.
+#[must_use]
+pub fn pay(rate: Option<u64>, destage: u64) -> bool {
+    rate.is_some_and(|rate| rate <= destage.saturating_mul(BURST))
+}
+
+/// What is taken by dirty data in so many bands, in percent of that data, where as much is written as goes down: in one,
+/// twice as much, in the order of time. In many it would be as much as there is and a band more, but for what waits to be called
+/// clean, for the next checkpoint, or for the rest of an open segment: with eight half as much again, measured.
+#[must_use]
+pub fn taken_by_dirty(bands: usize) -> u64 {
+    140 + 60 / bands.max(1) as u64
+}
+
+/// The borders between bands, from what was written lately: each band is to get as many writes as any other.
+#[derive(Clone, Default, Debug)]
+pub struct Bands {
+    seen: Vec<u64>,
+    /// In order; one less than there are bands.
+    borders: Vec<u64>,
+}
+
+impl Bands {
+    /// The band that a write to `block` goes to, below `bands`, while the sweep is at `sweep`: the first is what comes next.
+    pub fn of(&mut self, block: u64, sweep: u64, bands: usize) -> usize {
+        if bands <= 1 {
+            return 0;
+        }
+        // What lies behind the sweep comes after all that is before it.
+        let block = block.wrapping_sub(sweep);
+        self.seen.push(block);
+        if self.seen.len() >= SEEN {
+            self.seen.sort_unstable();
+            self.borders = (1..bands).map(|n| self.seen[n * self.seen.len() / bands]).collect();
+            self.seen.clear();
+        }
+        self.borders.partition_point(|border| *border <= block).min(bands - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_band_gets_its_share_wherever_the_writes_go() {
+        let mut bands = Bands::default();
+        let mut state = 1u64;
+        let mut share = [0u32; 4];
+        for n in 0..10_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // All in the first thousandth of a large disk.
+            let band = bands.of((state >> 33) % 1_000_000, 0, 4);
+            if n >= SEEN {
+                share[band] += 1;
+            }
+        }
+        assert!(share.iter().all(|n| *n > 2_000), "{share:?}");
+    }
+
+    #[test]
+    fn a_band_is_one_run_of_addresses() {
+        let mut bands = Bands::default();
+        (0..SEEN as u64).for_each(|n| drop(bands.of(n * 1000, 0, 8)));
+        let of: Vec<usize> = (0..256).map(|n| bands.of(n * 1000, 0, 8)).collect();
+        assert!(of.is_sorted() && of[0] == 0 && of[255] == 7, "{of:?}");
+    }
+
+    #[test]
+    fn one_place_written_again_and_again_is_in_some_band() {
+        let mut bands = Bands::default();
+        assert!((0..1000).all(|_| bands.of(77, 100, 8) < 8));
+    }
+
+    #[test]
+    fn few_segments_make_few_bands() {
+        assert_eq!([0, 8, 9, 64, 120, 121, 1 << 20].map(number), [1, 1, 2, 6, 7, 8, 8]);
+        assert_eq!([1, 4, 8].map(taken_by_dirty), [200, 155, 147]);
+    }
+
+    #[test]
+    fn a_burst_is_not_sorted() {
+        assert_eq!([None, Some(100), Some(40), Some(1)].map(|rate| pay(rate, 10)), [false, false, true, true]);
+    }
+}
