@@ -122,6 +122,7 @@ impl Row {
         Some(Self([piece.sum as u32, (piece.sum >> 32) as u32, version as u32, (version >> 32) as u32, segment]))
     }
 
+    #[inline]
     fn piece(&self, dirty: bool) -> Piece {
         let [sum, sum_high, version, version_high, segment] = self.0;
         let version = u64::from(version) | u64::from(version_high) << 32;
@@ -153,10 +154,12 @@ impl<T> Default for Some64<T> {
 }
 
 impl<T: Clone + Default> Some64<T> {
+    #[inline]
     fn rank(&self, bit: u64) -> usize {
         (self.there & ((1 << bit) - 1)).count_ones() as usize
     }
 
+    #[inline]
     fn get(&self, bit: u64) -> Option<&T> {
         (self.there >> bit & 1 == 1).then(|| &self.things[self.rank(bit)])
     }
@@ -229,6 +232,7 @@ impl Leaf {
     }
 
     /// The piece of a block that has a row.
+    #[inline]
     fn piece(&self, bit: u64) -> Option<Piece> {
         self.rows.get(bit).map(|row| row.piece(self.dirty >> bit & 1 == 1))
     }
@@ -281,6 +285,7 @@ impl Map {
             + self.aside.len() as u64 * entry(size_of::<Piece>())
     }
 
+    #[inline]
     fn leaf(&self, n: u64) -> Option<&Leaf> {
         self.groups.get(&(n / 64))?.get(n % 64)
     }
@@ -304,6 +309,7 @@ impl Map {
         }
     }
 
+    #[inline]
     fn each_of(&self, leaf: &Leaf, block: u64, mut f: impl FnMut(&Piece)) {
         let bit = block % LEAF;
         if let Some(piece) = leaf.piece(bit) {
