@@ -32,6 +32,7 @@ mod space;
 mod volumes;
 mod write;
 
+pub mod blocks;
 pub mod create;
 pub mod election;
 pub mod io;

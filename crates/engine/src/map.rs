@@ -1,16 +1,22 @@
 //! The map of a volume: which sectors are cached, where, in which version, and whether dirty.
 //!
-//! Blocks are kept in leaves of 64 consecutive ones, ordered by address, so that one lookup serves a run of blocks,
-//! a sweep is an iteration, and "is anything dirty here" is a few bits. Nearly every block has one piece; further
-//! pieces of a fragmented block are in a side table.
+//! Blocks are kept in leaves of 64 consecutive ones, and these in groups of 64, ordered by address, so that one lookup
+//! serves a run of blocks, a sweep is an iteration, and "is anything dirty here" is a few bits. Nearly every block is one
+//! piece, all of it live: it has a row of 20 bytes in its leaf. All other pieces are in a table aside, at about 50 bytes.
+//!
+//! What a block costs bounds how much can be cached: `docs/PERFORMANCE.md` has the figures.
 
+use crate::blocks::Blocks;
 use crate::io::BLOCK_SECTORS;
 use crate::segments::Segments;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut, Range};
 
 const LEAF: u64 = 64;
+/// Blocks of a group of leaves.
+const GROUP: u64 = 64 * LEAF;
 
 /// Sectors of a block as bits.
 pub type Mask = u8;
@@ -29,7 +35,7 @@ pub struct Piece {
     pub sum: u64,
     /// The segment that holds it.
     pub segment: u32,
-    /// Its first sector there.
+    /// Its first sector there; 0 if it stands for zeroes.
     pub offset: u16,
     /// The sectors of the block that are this piece's.
     pub live: Mask,
@@ -50,7 +56,7 @@ impl Piece {
             version_flags: version & VERSION | flags,
             sum,
             segment,
-            offset,
+            offset: if zeroes { 0 } else { offset },
             live: mask(first, count),
             span: first | (count - 1) << 3,
         }
@@ -92,34 +98,160 @@ impl Piece {
     pub fn packed_span(&self) -> u8 {
         self.span | u8::from(self.dirty()) << 6 | u8::from(self.zeroes()) << 7
     }
-    /// The same data elsewhere.
-    #[must_use]
-    pub fn moved(mut self, segment: u32, offset: u16) -> Self {
-        self.segment = segment;
-        self.offset = offset;
-        self
+}
+
+/// A piece that is a whole block, all live: version (56 bits), checksum (64), segment (24) and offset (16). Whether it is
+/// dirty is in the leaf. In words of 32 bits, as those of 64 would make 24 bytes of it.
+#[derive(Clone, Copy, Default, Debug)]
+struct Row([u32; 5]);
+
+impl Row {
+    /// In place of the offset of what stands for zeroes: no whole block of data begins at a segment's last sector.
+    const ZEROES: u16 = u16::MAX;
+
+    /// `None` for a piece that takes a place aside. That is also for a segment number that a pool of fewer than 2^24
+    /// segments does not have, as that of one that is lost.
+    fn of(piece: &Piece) -> Option<Self> {
+        let offset = if piece.zeroes() { Self::ZEROES } else { piece.offset };
+        let is_whole = piece.live == Mask::MAX && piece.first() == 0 && u64::from(piece.sectors()) == BLOCK_SECTORS;
+        if !is_whole || piece.segment >> 24 != 0 || piece.zeroes() != (offset == Self::ZEROES) {
+            return None;
+        }
+        let version = piece.version() | u64::from(offset) << 56;
+        let segment = piece.segment | u32::from(offset) >> 8 << 24;
+        Some(Self([piece.sum as u32, (piece.sum >> 32) as u32, version as u32, (version >> 32) as u32, segment]))
+    }
+
+    #[inline]
+    fn piece(&self, dirty: bool) -> Piece {
+        let [sum, sum_high, version, version_high, segment] = self.0;
+        let version = u64::from(version) | u64::from(version_high) << 32;
+        let offset = (version >> 56 | u64::from(segment >> 24) << 8) as u16;
+        let sum = u64::from(sum) | u64::from(sum_high) << 32;
+        Piece::new(version, sum, segment & 0xff_ffff, offset, 0, BLOCK_SECTORS as u8, dirty, offset == Self::ZEROES)
     }
 }
 
-#[derive(Debug, Default)]
+/// Up to 64 things, each with a number below 64: as much memory as there are.
+#[derive(Clone, Debug)]
+struct Some64<T> {
+    /// Numbers that are there.
+    there: u64,
+    /// The things in order of their numbers, and room behind them: always as much as [`room`] says.
+    things: Box<[T]>,
+}
+
+/// So many things there is room for where there are `count`: up to an eighth more, so that not each new one takes an
+/// allocation.
+fn room(count: usize) -> usize {
+    count.next_multiple_of((count.next_power_of_two() / 16).max(1))
+}
+
+impl<T> Default for Some64<T> {
+    fn default() -> Self {
+        Self { there: 0, things: Box::default() }
+    }
+}
+
+impl<T: Clone + Default> Some64<T> {
+    #[inline]
+    fn rank(&self, bit: u64) -> usize {
+        (self.there & ((1 << bit) - 1)).count_ones() as usize
+    }
+
+    #[inline]
+    fn get(&self, bit: u64) -> Option<&T> {
+        (self.there >> bit & 1 == 1).then(|| &self.things[self.rank(bit)])
+    }
+
+    /// Those of the numbers in `among`.
+    fn iter(&self, among: u64) -> impl Iterator<Item = (u64, &T)> {
+        bits(self.there & among).map(|bit| (bit, &self.things[self.rank(bit)]))
+    }
+
+    /// The one with this number, which is there from now on.
+    fn get_or_new(&mut self, bit: u64) -> &mut T {
+        let at = self.rank(bit);
+        if self.there >> bit & 1 == 0 {
+            let count = self.there.count_ones() as usize;
+            self.make_room(count + 1);
+            self.things[at..=count].rotate_right(1);
+            self.there |= 1 << bit;
+        }
+        &mut self.things[at]
+    }
+
+    fn remove(&mut self, bit: u64) {
+        if self.there >> bit & 1 == 1 {
+            let (at, count) = (self.rank(bit), self.there.count_ones() as usize);
+            self.things[at] = T::default();
+            self.things[at..count].rotate_left(1);
+            self.make_room(count - 1);
+            self.there &= !(1 << bit);
+        }
+    }
+
+    fn make_room(&mut self, count: usize) {
+        let room = room(count);
+        if room != self.things.len() {
+            let mut things = core::mem::take(&mut self.things).into_vec();
+            things.reserve_exact(room.saturating_sub(things.len()));
+            things.resize(room, T::default());
+            self.things = things.into_boxed_slice();
+        }
+    }
+
+    /// What there is room for.
+    fn room(&self) -> u64 {
+        self.things.len() as u64
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut of: u64) -> impl Iterator<Item = u64> {
+    core::iter::from_fn(move || {
+        let bit = (of != 0).then(|| u64::from(of.trailing_zeros()));
+        of &= of.wrapping_sub(1);
+        bit
+    })
+}
+
+#[derive(Clone, Debug, Default)]
 struct Leaf {
-    present: u64,
+    rows: Some64<Row>,
+    /// Blocks whose pieces are aside.
+    aside: u64,
+    /// Blocks with anything dirty.
     dirty: u64,
-    fragmented: u64,
-    pieces: Vec<Piece>,
 }
 
 impl Leaf {
-    fn rank(&self, bit: u64) -> usize {
-        (self.present & ((1 << bit) - 1)).count_ones() as usize
+    /// Blocks with anything cached.
+    fn present(&self) -> u64 {
+        self.rows.there | self.aside
     }
+
+    /// The piece of a block that has a row.
+    #[inline]
+    fn piece(&self, bit: u64) -> Option<Piece> {
+        self.rows.get(bit).map(|row| row.piece(self.dirty >> bit & 1 == 1))
+    }
+}
+
+/// Where a piece is kept aside: the first of its live sectors, which are no other piece's.
+fn key(block: u64, piece: &Piece) -> u64 {
+    block * BLOCK_SECTORS + u64::from(piece.live.trailing_zeros())
 }
 
 /// The map of one volume.
 #[derive(Debug, Default)]
 pub struct Map {
-    leaves: BTreeMap<u64, Leaf>,
-    more: BTreeMap<u64, Vec<Piece>>,
+    groups: BTreeMap<u64, Some64<Leaf>>,
+    aside: BTreeMap<u64, Piece>,
+    /// Leaves that there is room for in all groups.
+    room_leaves: u64,
+    /// Rows that there is room for in all leaves.
+    room_rows: u64,
     blocks: u64,
     extra: u64,
     dirty_blocks: u64,
@@ -141,48 +273,84 @@ impl Map {
     pub fn dirty_blocks(&self) -> u64 {
         self.dirty_blocks
     }
-    /// Bytes of memory that the map takes, without the allocator's own.
+    /// Bytes of memory that the map takes, without the allocator's own: 20 to 23 for a block that is one piece, 48 for each
+    /// piece of another block, 40 to 45 for each 256 KiB with anything cached, and 48 for each 16 MiB.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        let leaf = (size_of::<Leaf>() + 8) as u64;
-        let pieces: u64 = self.leaves.values().map(|l| (l.pieces.capacity() * size_of::<Piece>()) as u64).sum();
-        self.leaves.len() as u64 * leaf * 4 / 3 + pieces + self.more.len() as u64 * 48 + self.extra * size_of::<Piece>() as u64
+        // The nodes of a tree are about two thirds full.
+        let entry = |bytes: usize| (bytes + size_of::<u64>()) as u64 * 3 / 2;
+        self.groups.len() as u64 * entry(size_of::<Some64<Leaf>>())
+            + self.room_leaves * size_of::<Leaf>() as u64
+            + self.room_rows * size_of::<Row>() as u64
+            + self.aside.len() as u64 * entry(size_of::<Piece>())
+    }
+
+    #[inline]
+    fn leaf(&self, n: u64) -> Option<&Leaf> {
+        self.groups.get(&(n / 64))?.get(n % 64)
+    }
+
+    /// The leaves of a range of numbers, in order.
+    fn leaves(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Leaf)> {
+        self.groups
+            .range(range.start / 64..range.end.div_ceil(64))
+            .flat_map(move |(group, leaves)| leaves.iter(window(&range, *group)).map(move |(bit, leaf)| (group * 64 + bit, leaf)))
+    }
+
+    /// The pieces of a block that are aside, in order of address.
+    fn pieces_aside(&self, block: u64) -> impl Iterator<Item = &Piece> {
+        self.aside.range(block * BLOCK_SECTORS..(block + 1) * BLOCK_SECTORS).map(|(_, p)| p)
     }
 
     /// Calls `f` with each piece of a block.
-    pub fn each(&self, block: u64, mut f: impl FnMut(&Piece)) {
-        let Some(leaf) = self.leaves.get(&(block / LEAF)) else { return };
+    pub fn each(&self, block: u64, f: impl FnMut(&Piece)) {
+        if let Some(leaf) = self.leaf(block / LEAF) {
+            self.each_of(leaf, block, f);
+        }
+    }
+
+    #[inline]
+    fn each_of(&self, leaf: &Leaf, block: u64, mut f: impl FnMut(&Piece)) {
         let bit = block % LEAF;
-        if leaf.present >> bit & 1 == 0 {
-            return;
+        if let Some(piece) = leaf.piece(bit) {
+            f(&piece);
+        } else if leaf.aside >> bit & 1 == 1 {
+            self.pieces_aside(block).for_each(f);
         }
-        f(&leaf.pieces[leaf.rank(bit)]);
-        if leaf.fragmented >> bit & 1 == 1 {
-            self.more.get(&block).into_iter().flatten().for_each(f);
+    }
+
+    /// Those of some blocks that have a piece in a segment, in the order in which these are there: read so, they are
+    /// read together.
+    #[must_use]
+    pub fn in_segment(&self, segment: u32, blocks: &Blocks) -> Vec<u64> {
+        let mut places: Vec<(u16, u64)> = Vec::new();
+        for block in blocks.iter() {
+            self.each(block, |p| {
+                if p.segment == segment {
+                    places.push((p.offset, block));
+                }
+            });
         }
+        places.sort_unstable();
+        places.dedup();
+        places.into_iter().map(|(_, block)| block).collect()
     }
 
     /// The leaves of a range of blocks. Most ranges are in one: a look-up costs half of a range's two ends.
     fn leaves_of(&self, blocks: &Range<u64>) -> impl Iterator<Item = (u64, &Leaf)> {
         let leaves = blocks.start / LEAF..blocks.end.div_ceil(LEAF);
         let one = leaves.end <= leaves.start + 1;
-        let alone = if one { self.leaves.get(&leaves.start).map(|l| (leaves.start, l)) } else { None };
-        let several = (!one).then(|| self.leaves.range(leaves).map(|(n, l)| (*n, l)));
+        let alone = if one { self.leaf(leaves.start).map(|l| (leaves.start, l)) } else { None };
+        let several = (!one).then(|| self.leaves(leaves));
         alone.into_iter().chain(several.into_iter().flatten())
     }
 
     /// Calls `f` with each piece of the blocks of a range, in order of address.
     pub fn each_in(&self, blocks: Range<u64>, mut f: impl FnMut(u64, &Piece)) {
         for (n, leaf) in self.leaves_of(&blocks) {
-            let mut bits = leaf.present & window(&blocks, n);
-            while bits != 0 {
-                let bit = u64::from(bits.trailing_zeros());
-                bits &= bits - 1;
+            for bit in bits(leaf.present() & window(&blocks, n)) {
                 let block = n * LEAF + bit;
-                f(block, &leaf.pieces[leaf.rank(bit)]);
-                if leaf.fragmented >> bit & 1 == 1 {
-                    self.more.get(&block).into_iter().flatten().for_each(|p| f(block, p));
-                }
+                self.each_of(leaf, block, |p| f(block, p));
             }
         }
     }
@@ -196,19 +364,17 @@ impl Map {
     /// Whether anything in a range of blocks is cached.
     #[must_use]
     pub fn any(&self, blocks: Range<u64>) -> bool {
-        self.leaves_of(&blocks).any(|(n, l)| l.present & window(&blocks, n) != 0)
+        self.leaves_of(&blocks).any(|(n, l)| l.present() & window(&blocks, n) != 0)
     }
 
     /// Up to `most` dirty blocks from `from` on, below `to`, in order of address.
     pub fn dirty_from(&self, from: u64, to: u64, most: usize, out: &mut Vec<u64>) {
-        for (n, leaf) in self.leaves.range(from / LEAF..to.div_ceil(LEAF)) {
-            let mut bits = leaf.dirty & window(&(from..to), *n);
-            while bits != 0 {
+        for (n, leaf) in self.leaves(from / LEAF..to.div_ceil(LEAF)) {
+            for bit in bits(leaf.dirty & window(&(from..to), n)) {
                 if out.len() >= most {
                     return;
                 }
-                out.push(n * LEAF + u64::from(bits.trailing_zeros()));
-                bits &= bits - 1;
+                out.push(n * LEAF + bit);
             }
         }
     }
@@ -217,7 +383,7 @@ impl Map {
     /// The walk of a checkpoint: what changes behind it is in the log that is replayed over the image.
     pub fn walk(&self, from: u64, most: usize, mut f: impl FnMut(u64, &Piece)) -> Option<u64> {
         let mut count = 0;
-        for (n, _) in self.leaves.range(from / LEAF..) {
+        for (n, _) in self.leaves(from / LEAF..u64::MAX) {
             if count >= most {
                 return Some(n * LEAF);
             }
@@ -275,32 +441,18 @@ impl Map {
         });
     }
 
-    /// The data of the piece at one place is now at another; nothing happens if that piece is no longer in the map.
-    pub fn relocate(&mut self, segments: &mut Segments, block: u64, from: (u32, u16), to: Piece) -> bool {
-        let mut found = false;
-        self.edit(segments, block, |pieces| {
-            if let Some(p) =
-                pieces.iter_mut().find(|p| (p.segment, p.offset) == from && p.version() == to.version() && !p.zeroes())
-            {
-                *p = p.moved(to.segment, to.offset);
-                found = true;
-            }
-        });
-        found
-    }
-
     /// Changes the pieces of one block, and keeps all counts: a piece whose live sectors are gone is dropped.
     fn edit(&mut self, segments: &mut Segments, block: u64, change: impl FnOnce(&mut Few)) {
-        let (n, bit) = (block / LEAF, block % LEAF);
-        let leaf = self.leaves.entry(n).or_default();
-        let at = leaf.rank(bit);
+        let bit = block % LEAF;
+        let group = self.groups.entry(block / GROUP).or_default();
+        self.room_leaves -= group.room();
+        let leaf = group.get_or_new(block / LEAF % 64);
         let mut pieces = Few::default();
-        let had = leaf.present >> bit & 1 == 1;
-        if had {
-            pieces.push(leaf.pieces[at]);
-            if leaf.fragmented >> bit & 1 == 1 {
-                self.more.remove(&block).into_iter().flatten().for_each(|p| pieces.push(p));
-            }
+        let was_aside = leaf.aside >> bit & 1 == 1;
+        if was_aside {
+            self.aside.range(block * BLOCK_SECTORS..(block + 1) * BLOCK_SECTORS).for_each(|(_, p)| pieces.push(*p));
+        } else if let Some(piece) = leaf.piece(bit) {
+            pieces.push(piece);
         }
         let before = pieces.clone();
         change(&mut pieces);
@@ -312,31 +464,37 @@ impl Map {
         for p in before.iter() {
             segments.lose(p.segment, p.dirty_sectors());
         }
-        let pieces = &pieces[..];
-        self.blocks = self.blocks + u64::from(!pieces.is_empty()) - u64::from(had);
+        let row = match &pieces[..] {
+            [one] => Row::of(one),
+            _ => None,
+        };
+        if was_aside {
+            for p in before.iter() {
+                self.aside.remove(&key(block, p));
+            }
+        }
+        if row.is_none() {
+            self.aside.extend(pieces.iter().map(|p| (key(block, p), *p)));
+        }
+        self.blocks = self.blocks + u64::from(!pieces.is_empty()) - u64::from(!before.is_empty());
         self.extra = self.extra + pieces.len().saturating_sub(1) as u64 - before.len().saturating_sub(1) as u64;
         let dirty = pieces.iter().any(Piece::dirty);
         self.dirty_blocks = self.dirty_blocks + u64::from(dirty) - (leaf.dirty >> bit & 1);
         let flag = 1u64 << bit;
         leaf.dirty = leaf.dirty & !flag | u64::from(dirty) << bit;
-        leaf.fragmented = leaf.fragmented & !flag | u64::from(pieces.len() > 1) << bit;
-        match (had, pieces.first()) {
-            (true, None) => {
-                leaf.pieces.remove(at);
-                leaf.present &= !flag;
-            }
-            (true, Some(first)) => leaf.pieces[at] = *first,
-            (false, Some(first)) => {
-                leaf.pieces.insert(at, *first);
-                leaf.present |= flag;
-            }
-            (false, None) => {}
+        leaf.aside = leaf.aside & !flag | u64::from(row.is_none() && !pieces.is_empty()) << bit;
+        self.room_rows -= leaf.rows.room();
+        match row {
+            Some(row) => *leaf.rows.get_or_new(bit) = row,
+            None => leaf.rows.remove(bit),
         }
-        if leaf.present == 0 {
-            self.leaves.remove(&n);
+        self.room_rows += leaf.rows.room();
+        if leaf.present() == 0 {
+            group.remove(block / LEAF % 64);
         }
-        if pieces.len() > 1 {
-            self.more.insert(block, pieces[1..].to_vec());
+        self.room_leaves += group.room();
+        if group.there == 0 {
+            self.groups.remove(&(block / GROUP));
         }
     }
 }
@@ -443,6 +601,130 @@ mod tests {
         assert!(!map.any_dirty(0..64) && map.any(63..64) && !map.any(64..128));
         map.forget(&mut segments, 63, 0xff, 21);
         assert_eq!((segments.live, map.blocks()), (0, 0));
+    }
+
+    /// What the map has to say, kept as simply as can be: who holds each sector, and whether it is dirty.
+    #[derive(Default)]
+    struct Model(BTreeMap<u64, Piece>);
+
+    impl Model {
+        fn sectors(block: u64, mask: Mask) -> impl Iterator<Item = u64> {
+            bits(u64::from(mask)).map(move |s| block * BLOCK_SECTORS + s)
+        }
+
+        fn insert(&mut self, block: u64, piece: Piece) {
+            for s in Self::sectors(block, piece.live) {
+                if self.0.get(&s).is_none_or(|old| old.version() <= piece.version()) {
+                    self.0.insert(s, piece);
+                }
+            }
+        }
+
+        fn check(&self, map: &Map, segments: &Segments, range: Range<u64>) {
+            let mut found: BTreeMap<u64, Piece> = BTreeMap::new();
+            let mut pieces: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut dirty = Vec::new();
+            map.each_in(range.clone(), |block, p| {
+                *pieces.entry(block).or_default() += 1;
+                if p.dirty() && dirty.last() != Some(&block) {
+                    dirty.push(block);
+                }
+                for s in Self::sectors(block, p.live) {
+                    // All but what is live of it is as it was put in.
+                    let live = self.0.get(&s).map_or(0, |m| m.live);
+                    assert!(found.insert(s, Piece { live, ..*p }).is_none(), "two pieces live in sector {s}");
+                }
+            });
+            assert_eq!(found, self.0);
+            for block in range.clone() {
+                let mut count = 0;
+                map.each(block, |_| count += 1);
+                assert_eq!(count, pieces.get(&block).copied().unwrap_or(0));
+                assert_eq!(map.any(block..block + 1), count > 0);
+                assert_eq!(map.any_dirty(block..block + 1), dirty.contains(&block));
+            }
+            let mut out = Vec::new();
+            map.dirty_from(range.start, range.end, usize::MAX, &mut out);
+            assert_eq!(out, dirty);
+            let sum: u64 = pieces.values().sum();
+            assert_eq!((map.blocks(), map.extra_pieces()), (pieces.len() as u64, sum - pieces.len() as u64));
+            assert_eq!((segments.live, map.dirty_blocks()), (sum, dirty.len() as u64));
+            let groups = map.groups.values();
+            let leaves: Vec<&Leaf> = groups.clone().flat_map(|g| g.iter(u64::MAX).map(|(_, leaf)| leaf)).collect();
+            assert!(leaves.iter().all(|l| l.present() != 0 && l.rows.there & l.aside == 0));
+            assert_eq!(map.room_leaves, groups.map(Some64::room).sum::<u64>());
+            assert_eq!(map.room_rows, leaves.iter().map(|l| l.rows.room()).sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn any_sequence_of_changes_leaves_who_came_last_in_each_sector() {
+        let mut dice = 1u64;
+        let mut below = move |n: u64| {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33) % n
+        };
+        for _ in 0..60 {
+            let (mut map, mut segments, n) = world();
+            let mut model = Model::default();
+            // About the end of a leaf, or of a group of them.
+            let range = [GROUP - 40..GROUP + 40, 30..100][below(2) as usize].clone();
+            for turn in 0..300 {
+                let block = range.start + below(range.end - range.start);
+                let version = if below(8) == 0 { below(turn + 1) + 1 } else { turn + 1 } | below(2) << 55;
+                let (first, count) = if below(2) == 0 { (0, 8) } else { (below(4) as u8, below(4) as u8 + 1) };
+                match below(8) {
+                    0 => {
+                        let sectors = mask(first, count);
+                        map.forget(&mut segments, block, sectors, version);
+                        model.0.retain(|s, p| s / 8 != block || sectors >> (s % 8) & 1 == 0 || p.version() >= version);
+                    }
+                    1 => {
+                        map.mark_clean(&mut segments, block, version);
+                        let cleaned = |s: &u64, p: &Piece| s / 8 == block && p.version() <= version && p.dirty();
+                        model.0.retain(|s, p| !(cleaned(s, p) && p.zeroes()));
+                        model.0.iter_mut().filter(|(s, p)| cleaned(s, p)).for_each(|(_, p)| p.set_clean());
+                    }
+                    2 => {
+                        map.drop_clean(&mut segments, block, |p| p.sum % 2 == 0);
+                        model.0.retain(|s, p| s / 8 != block || p.dirty() || p.sum % 2 != 0);
+                    }
+                    _ => {
+                        let segment = [n, n, n, 0xff_ffff, 1 << 24, u32::MAX][below(6) as usize];
+                        let offset = [0, 8, 0x1234, u16::MAX - 7, u16::MAX][below(5) as usize];
+                        let sum = below(u64::MAX) << 33 | below(u64::MAX);
+                        let piece = Piece::new(version, sum, segment, offset, first, count, below(2) == 0, below(4) == 0);
+                        map.insert(&mut segments, block, piece);
+                        model.insert(block, piece);
+                    }
+                }
+            }
+            model.check(&map, &segments, range.clone());
+            for block in range.clone() {
+                map.forget(&mut segments, block, Mask::MAX, u64::MAX);
+            }
+            assert_eq!((map.memory(), map.blocks(), segments.live, segments.dirty), (0, 0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_row_says_what_the_piece_does() {
+        for version in [0, 1, 0x12_3456_789a_bcde, VERSION] {
+            for segment in [0, 1, 0x00ab_cdef, 0xff_ffff, 1 << 24, u32::MAX] {
+                for offset in [0, 1, 0x1234, u16::MAX - 1, u16::MAX] {
+                    for flags in 0..4 {
+                        let (dirty, zeroes) = (flags & 1 == 1, flags & 2 == 2);
+                        let piece = Piece::new(version, !version << 3, segment, offset, 0, 8, dirty, zeroes);
+                        let fits = segment < 1 << 24 && (zeroes || offset != u16::MAX);
+                        assert_eq!(Row::of(&piece).map(|row| row.piece(dirty)), fits.then_some(piece));
+                    }
+                }
+            }
+        }
+        let part = Piece::new(1, 2, 3, 4, 0, 7, false, false);
+        let torn = Piece { live: 0x7f, ..Piece::new(1, 2, 3, 4, 0, 8, false, false) };
+        assert!(Row::of(&part).is_none() && Row::of(&torn).is_none());
+        assert_eq!((size_of::<Row>(), size_of::<Leaf>(), size_of::<Some64<Leaf>>()), (20, 40, 24));
     }
 
     #[test]

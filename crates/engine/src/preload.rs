@@ -289,14 +289,16 @@ pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment:
 fn pinned_pieces<B: Buf>(volume: &Volume<B>, number: u32, segment: &Segment) -> Vec<(u64, Piece)> {
     let (pins, map) = (volume.pins.borrow(), volume.map.borrow());
     let mut pieces: Vec<(u64, Piece)> = Vec::new();
-    for block in segment.blocks.iter().filter(|b| pins.contains(&(**b..**b + 1))) {
-        map.each(*block, |p| {
-            let known = pieces.last().is_some_and(|(b, k)| (*b, k.offset) == (*block, p.offset));
-            if p.segment == number && !p.dirty() && !known {
-                pieces.push((*block, *p));
+    for block in segment.blocks.iter().filter(|b| pins.contains(&(*b..*b + 1))) {
+        map.each(block, |p| {
+            if p.segment == number && !p.dirty() {
+                pieces.push((block, *p));
             }
         });
     }
+    // As they lie there: read so, they are read together. A block that was named twice is there twice.
+    pieces.sort_unstable_by_key(|(block, p)| (p.offset, *block));
+    pieces.dedup_by_key(|(block, p)| (p.offset, *block));
     pieces
 }
 

@@ -1,6 +1,7 @@
 //! A start: the map from the checkpoint's image and the log after it, on as many copies as there should be, before the
 //! first request is answered (R14).
 
+use crate::blocks::Blocks;
 use crate::checkpoint::places;
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
@@ -133,7 +134,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
                     looked: Looked::default(),
                     needed_by: 0,
                     marks: false,
-                    blocks: Vec::new(),
+                    blocks: Blocks::default(),
                 },
             )
         });

@@ -233,6 +233,7 @@ impl<B: Buf> Round<'_, B> {
         let core = &self.core;
         let Some((volume, blocks)) = core.segments.borrow().get(n).map(|s| (s.volume, s.blocks.clone())) else { return Ok(()) };
         let Some(volume) = core.volume(volume) else { return Ok(()) };
+        let blocks = volume.map.borrow().in_segment(n, &blocks);
         for some in blocks.chunks(BATCH) {
             let mut pieces: Vec<(u64, Piece)> = Vec::new();
             for block in some {

@@ -1,5 +1,6 @@
 //! The segment table: which slots of which members hold what, what is free, and what still needs each segment.
 
+use crate::blocks::Blocks;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use headpond_format::{Class, NO_MEMBER, Place};
@@ -63,8 +64,8 @@ pub struct Segment {
     pub needed_by: u64,
     /// Whether it holds marks, which the map does not count.
     pub marks: bool,
-    /// Blocks of the volume that were named in it, in order of naming; some may since be elsewhere.
-    pub blocks: Vec<u64>,
+    /// Blocks of the volume that were named in it; some may since be elsewhere.
+    pub blocks: Blocks,
 }
 
 impl Segment {
@@ -249,7 +250,7 @@ impl Segments {
             looked: Looked::default(),
             needed_by: 0,
             marks: false,
-            blocks: Vec::new(),
+            blocks: Blocks::default(),
         };
         Some(self.insert(segment))
     }
@@ -295,7 +296,7 @@ impl Segments {
                 looked: Looked::default(),
                 needed_by: 0,
                 marks: false,
-                blocks: Vec::new(),
+                blocks: Blocks::default(),
             });
         }
         self.taken += u64::from(segment.takes_dirty_space());
@@ -316,10 +317,11 @@ impl Segments {
 
     /// A piece of `block` is about to be named in segment `n`.
     pub fn named(&mut self, n: u32, block: u64) {
-        if let Some(s) = self.get_mut(n)
-            && s.blocks.last() != Some(&block)
-        {
-            s.blocks.push(block);
+        let Some(s) = self.get_mut(n) else { return };
+        s.blocks.push(block);
+        // At a start all segments get theirs at once, and their order is that of the map.
+        if s.state != SegmentState::Open {
+            s.blocks.pack_if_many();
         }
     }
 
@@ -378,6 +380,7 @@ impl Segments {
             if s.state == SegmentState::Open {
                 s.state = SegmentState::Sealed;
             }
+            s.blocks.pack();
             if s.live == 0 {
                 self.emptied.push(n);
             }
@@ -488,7 +491,7 @@ impl Segments {
     fn release(&mut self, n: u32) {
         let freed = self.change(n, |s| {
             s.state = SegmentState::Free;
-            s.blocks = Vec::new();
+            s.blocks = Blocks::default();
             s.copies
         });
         let Some(copies) = freed else { return };

@@ -190,7 +190,7 @@ fn evict<B: Buf>(core: &Core<B>, victim: u32) -> bool {
     if let Some(volume) = core.volume(volume) {
         let mut map = volume.map.borrow_mut();
         let mut segments = core.segments.borrow_mut();
-        for b in blocks {
+        for b in blocks.iter() {
             map.drop_clean(&mut segments, b, |p| p.segment == victim);
         }
     }
@@ -215,7 +215,7 @@ fn thin_one<B: Buf>(core: &Core<B>) -> bool {
     let mut map = volume.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
     let before = segments.live;
-    for b in blocks {
+    for b in blocks.iter() {
         map.drop_clean(&mut segments, b, |p| p.segment == segment);
     }
     segments.settle();
@@ -297,6 +297,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
         None => return false,
     };
     let Some(volume) = core.volume(volume) else { return false };
+    let blocks = volume.map.borrow().in_segment(segment, &blocks);
     let mut moved = false;
     for some in blocks.chunks(64) {
         let mut pieces: Vec<(u64, Piece)> = Vec::new();
