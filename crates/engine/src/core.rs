@@ -1,5 +1,6 @@
 //! What all parts of the engine share: the pool's state, the volumes, the counters.
 
+use crate::ahead::Kept;
 use crate::destage::{Chunk, Stuck};
 use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
@@ -8,6 +9,7 @@ use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
+use crate::policy::ahead::Readers;
 use crate::policy::bands;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
@@ -257,6 +259,9 @@ pub(crate) struct Core<B: Buf> {
     pub stopping: Cell<bool>,
     /// Nothing is destaged any more.
     pub quiet: Cell<bool>,
+    /// Who is read ahead of, with what is kept in memory for them; and that something more is.
+    pub ahead: RefCell<Readers<Kept<B>>>,
+    pub ahead_landed: Signal<B>,
     /// Reads in flight on each member.
     pub reading: RefCell<Vec<u32>>,
     /// Places on members that are being repaired: member, slot, first sector.

@@ -106,6 +106,8 @@ impl<B: Buf> Engine<B> {
             pins_signal: Signal::new(&exec),
             stopping: Cell::new(false),
             quiet: Cell::new(false),
+            ahead: RefCell::default(),
+            ahead_landed: Signal::new(&exec),
             reading: RefCell::new(reading),
             repairing: RefCell::default(),
             stats: RefCell::new(PoolStats::default()),

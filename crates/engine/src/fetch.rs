@@ -29,13 +29,32 @@ pub(crate) async fn fetch<B: Buf>(
     volume: &Rc<Volume<B>>,
     pieces: &[(u64, Piece)],
 ) -> Vec<Result<B, Unreadable>> {
+    fetch_for(core, volume, pieces, true).await
+}
+
+/// The same for nobody yet: what fails is left to those who will want it, who also find and repair what is damaged; and that
+/// they read it is noted when they do.
+pub(crate) async fn fetch_ahead<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    pieces: &[(u64, Piece)],
+) -> Vec<Result<B, Unreadable>> {
+    fetch_for(core, volume, pieces, false).await
+}
+
+async fn fetch_for<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    pieces: &[(u64, Piece)],
+    wanted: bool,
+) -> Vec<Result<B, Unreadable>> {
     let runs = merged(pieces);
     let mut reads = Vec::with_capacity(runs.len());
     for run in &runs {
         let mut segments = core.segments.borrow_mut();
         segments.pin(run.segment);
         let place = segments.get_mut(run.segment).and_then(|s| {
-            s.referenced = true;
+            s.referenced |= wanted;
             pick(core, s.places())
         });
         drop(segments);
@@ -54,7 +73,8 @@ pub(crate) async fn fetch<B: Buf>(
             let part = data.as_ref().map(|d| d.slice(from..from + usize::from(piece.sectors()) * 512));
             out[*i] = match part {
                 Some(part) if verify(core, volume, *block, piece, &part) => Ok(part),
-                _ => from_twin(core, volume, *block, piece, tried).await,
+                _ if wanted => from_twin(core, volume, *block, piece, tried).await,
+                _ => Err(Unreadable),
             };
         }
         let mut segments = core.segments.borrow_mut();

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod ahead;
 mod checkpoint;
 mod core;
 mod destage;

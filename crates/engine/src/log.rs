@@ -162,6 +162,10 @@ impl<B: Buf> Log<B> {
         self.in_use.set(bands.clamp(1, bands::MOST));
     }
 
+    pub fn sorted_into(&self) -> usize {
+        self.in_use.get()
+    }
+
     fn band_of(&self, item: &Item<B>, sweep: u64) -> usize {
         let block = match item {
             Item::Write { start, .. } => start / BLOCK_SECTORS,

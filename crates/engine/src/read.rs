@@ -1,5 +1,6 @@
 //! The life of a read.
 
+use crate::ahead;
 use crate::core::{Core, DiskUse, Fill, Volume};
 use crate::fetch::{fetch, fetch_one};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
@@ -52,11 +53,12 @@ pub(crate) async fn read<B: Buf>(
     range: Range<u64>,
 ) -> Result<(Vec<B>, Fate), RequestError> {
     let sectors = range.end - range.start;
-    let run = volume.reads.borrow_mut().note(range.start, sectors, 0).run_sectors * 512;
-    let stream = run >= core.settings.stream_bytes;
+    let belongs = volume.reads.borrow_mut().note(range.start, sectors, 0);
+    let stream = belongs.run_sectors * 512 >= core.settings.stream_bytes;
     let mut disk_failed = false;
     // A damaged clean piece is let go and read from the disk instead: at most once for each, so this ends.
     for _ in 0..4 {
+        ahead::wait(core, volume, &range).await;
         let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
         let sooner = core.settings.route
             && volume.has_disk()
@@ -64,6 +66,12 @@ pub(crate) async fn read<B: Buf>(
             && volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line);
         let note = |side, line| volume.read_route.borrow_mut().note(side, core.now(), sectors * 512, line, core.now() - since);
         if let Some((block, piece)) = sole(core, volume, &range).filter(|(_, p)| p.dirty() || !sooner) {
+            ahead::follow(core, volume, &range, belongs);
+            let from = (range.start - block * BLOCK_SECTORS - u64::from(piece.first())) as usize * 512;
+            let wanted = from..from + sectors as usize * 512;
+            if let Some(kept) = ahead::kept(core, volume, &[(block, piece)]) {
+                return Ok((kept.iter().map(|data| data.slice(wanted.clone())).collect(), hit_ahead(volume, sectors * 512)));
+            }
             volume.hitting.set(ssd_line + 1);
             let fetched = fetch_one(core, volume, block, &piece).await;
             volume.hitting.set(volume.hitting.get() - 1);
@@ -71,8 +79,7 @@ pub(crate) async fn read<B: Buf>(
                 Ok(data) => {
                     note(Side::Ssd, ssd_line);
                     volume.stats.borrow_mut().hit.add(sectors * 512);
-                    let from = (range.start - block * BLOCK_SECTORS - u64::from(piece.first())) as usize * 512;
-                    return Ok((vec![data.slice(from..from + sectors as usize * 512)], Fate::Hit));
+                    return Ok((vec![data.slice(wanted)], Fate::Hit));
                 }
                 Err(_) => {
                     let_go(core, volume, &[(block, piece)])?;
@@ -84,6 +91,13 @@ pub(crate) async fn read<B: Buf>(
         if plan.lost {
             core.mark(Mark::LostRangeFails);
             return Err(RequestError::Io);
+        }
+        if plan.disk.is_empty() && !plan.pieces.is_empty() {
+            ahead::follow(core, volume, &range, belongs);
+            if let Some(kept) = ahead::kept(core, volume, &plan.pieces) {
+                let kept: Vec<_> = kept.into_iter().map(Ok).collect();
+                return Ok((assemble(&plan, &kept, &[]), hit_ahead(volume, sectors * 512)));
+            }
         }
         let fills = if admits(core, volume, &range, stream) { register(volume, &plan.missing) } else { Vec::new() };
         core.mark_if(fills.iter().any(Option::is_none), Mark::FillKeptOut);
@@ -137,6 +151,14 @@ pub(crate) async fn read<B: Buf>(
         return Ok((assemble(&plan, &cached, &from_disk), fate(&plan, stream)));
     }
     Err(RequestError::Io)
+}
+
+/// Counts a hit that was answered from memory. What the cache devices need for one it does not tell.
+fn hit_ahead<B: Buf>(volume: &Volume<B>, bytes: u64) -> Fate {
+    let stats = &mut *volume.stats.borrow_mut();
+    stats.hit.add(bytes);
+    stats.hit_ahead.add(bytes);
+    Fate::Hit
 }
 
 /// The one cached piece that holds all of a range: what most hits are, and nothing needs to be put together.

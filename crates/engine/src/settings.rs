@@ -22,6 +22,10 @@ pub struct Settings {
     pub admit_bytes: u64,
     /// Whether hits and small writes go to the disk where it is expected to serve them sooner than the cache devices.
     pub route: bool,
+    /// The most that is read from the cache devices ahead of small reads that follow each other, and kept in memory for them;
+    /// zero: nothing, and never more than 1 MiB. A disk does the same with its own buffer, and answers such reads sooner than an SSD answers one. It is enough
+    /// to keep an SSD at its full speed; 16 readers are followed at once, with up to twice this in memory for each.
+    pub ahead_bytes: u64,
     /// Longest write-zeroes or discard that is absorbed.
     pub zeroes_bytes: u64,
     /// The most of the cache's segments, in percent, that may hold dirty data before writes go to the disk.
@@ -68,6 +72,7 @@ impl Default for Settings {
             large_bytes: 1 << 20,
             admit_bytes: 256 << 10,
             route: true,
+            ahead_bytes: 128 << 10,
             zeroes_bytes: 1 << 20,
             dirty_percent: 80,
             destage_percent: 50,

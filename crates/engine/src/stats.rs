@@ -86,6 +86,8 @@ impl Count {
 pub struct VolumeStats {
     /// Reads answered by the cache alone.
     pub hit: Count,
+    /// Of these, the ones that were answered from memory, since the cache devices had been read ahead of them.
+    pub hit_ahead: Count,
     /// Reads of which a part came from the cache.
     pub partial_hit: Count,
     /// Reads answered by the disk.

@@ -343,6 +343,7 @@ async fn take_off<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), C
     // Its pages are nobody else's before no superblock names them, and nothing is being written there.
     let _kept: Vec<_> = v.intent.taken().map(|span| grow::Promise::new(core, span)).collect();
     core.volumes.borrow_mut().remove(&v.number);
+    core.ahead.borrow_mut().forget(v.number);
     core.pinned.set(core.pinned.get() - v.pins.borrow().blocks());
     if !core.write_superblock().await {
         core.pinned.set(core.pinned.get() + v.pins.borrow().blocks());

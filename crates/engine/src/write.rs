@@ -172,7 +172,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
     let came = core.now();
     let destage = volume.reached.get().per_second();
     let rate = pace::rate(&core.room(), destage);
-    volume.dirty_log.sort_into(if bands::pay(rate, destage) { core.bands() } else { 1 });
+    volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands()));
     if let Some(rate) = rate {
         // Longer than the disk would take with all of them there nobody waits.
         let longest = volume.direct.get().expected(volume.waiting.get() + disk_line(volume));

@@ -80,6 +80,7 @@ pub struct Engine {
     large_bytes: Option<Size>,
     admit_bytes: Option<Size>,
     zeroes_bytes: Option<Size>,
+    ahead_bytes: Option<Size>,
     checkpoint_bytes: Option<Size>,
     destage_run_bytes: Option<Size>,
     dirty_percent: Option<Percent>,
@@ -172,6 +173,7 @@ impl Engine {
             (self.large_bytes, &mut settings.large_bytes),
             (self.admit_bytes, &mut settings.admit_bytes),
             (self.zeroes_bytes, &mut settings.zeroes_bytes),
+            (self.ahead_bytes, &mut settings.ahead_bytes),
             (self.checkpoint_bytes, &mut settings.checkpoint_bytes),
             (self.destage_run_bytes, &mut settings.destage_run_bytes),
         ];

@@ -21,6 +21,7 @@ use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError, StartError};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
@@ -36,6 +37,8 @@ struct Run {
     busy: Vec<Option<u64>>,
     /// Where each client's stream goes on.
     cursors: Vec<u64>,
+    /// What each client that reads on has still before it, and of which volume.
+    reading: Vec<(u16, Range<u64>)>,
     lost: Option<u8>,
     /// A second member is gone: what was on the two alone fails.
     second_lost: bool,
@@ -76,6 +79,7 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         outcome: Outcome::default(),
         busy: vec![None; clients],
         cursors: vec![0; clients],
+        reading: vec![(0, 0..0); clients],
         lost: None,
         second_lost: false,
         added: 0,
@@ -596,6 +600,9 @@ impl Run {
         }
         let fua = self.rng.one_in(8);
         let volume = known.unwrap_or_else(|| *self.rng.pick(&self.attached));
+        if self.plan.reads_on && self.rng.one_in(2) {
+            return self.read_on(client, volume, sector);
+        }
         match self.rng.below(20) {
             0..=7 => self.world.write(volume, sector, sectors, fua),
             8..=15 => self.world.read(volume, sector, sectors as u32),
@@ -603,6 +610,20 @@ impl Run {
             18 => self.world.discard(volume, sector, sectors, u64::from(self.plan.phase)),
             _ => self.world.write_zeroes(volume, sector, sectors, fua),
         }
+    }
+
+    /// A client reads on where it was in small pieces, or begins to.
+    fn read_on(&mut self, client: usize, volume: u16, sector: u64) -> u64 {
+        let (of, left) = self.reading[client].clone();
+        let (volume, left) = if left.is_empty() || !self.attached.contains(&of) {
+            let blocks = self.rng.within(4, 32);
+            (volume, sector..(sector + blocks * 8).min(self.plan.sectors))
+        } else {
+            (of, left)
+        };
+        let sectors = (*self.rng.pick(&[1, 8, 8, 8, 16])).min(left.end.saturating_sub(left.start)).max(1);
+        self.reading[client] = (volume, left.start + sectors..left.end);
+        self.world.read(volume, left.start, sectors as u32)
     }
 
     /// Data where clients are, and a little beyond, is preloaded, pinned or unpinned. How that ends is not waited for.

@@ -384,6 +384,12 @@ impl World {
         self.ask(volume, AskedKind::Flush, Request::Flush)
     }
 
+    /// Whether any requests have ended since [`World::take_ended`] was last asked.
+    #[must_use]
+    pub fn any_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     /// Requests that have ended since this was last asked.
     pub fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)

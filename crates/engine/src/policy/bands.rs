@@ -21,12 +21,17 @@ pub fn number(segments: u64) -> usize {
     (segments.isqrt() as usize * 3 / 4).clamp(1, MOST)
 }
 
-/// Whether writes are sorted while they may come at `rate`, and destage reaches `destage`, both in bytes per second. Sorted
-/// ones share fewer records, and cost the cache devices more operations: a burst had better come in the order of time, and
-/// what has to wait for the sweep anyway had better be sorted for it.
+/// Bands in use from now on, of `most`, while `now` are and writes may come at `rate`, if that is limited, where destage
+/// reaches `destage`, both in bytes per second. Sorted writes share fewer records, and cost the cache devices more
+/// operations: a burst had better come in the order of time, and what has to wait for the sweep anyway had better be sorted
+/// for it. What is sorted stays so until there is room again, since each change leaves segments behind that are not full.
 #[must_use]
-pub fn pay(rate: Option<u64>, destage: u64) -> bool {
-    rate.is_some_and(|rate| rate <= destage.saturating_mul(BURST))
+pub fn wanted(rate: Option<u64>, destage: u64, now: usize, most: usize) -> usize {
+    match rate {
+        None => 1,
+        Some(rate) if rate <= destage.saturating_mul(BURST) => most,
+        Some(_) => now.min(most),
+    }
 }
 
 /// What is taken by dirty data in so many bands, in percent of that data, where as much is written as goes down: in one,
@@ -104,7 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_not_sorted() {
-        assert_eq!([None, Some(100), Some(40), Some(1)].map(|rate| pay(rate, 10)), [false, false, true, true]);
+    fn a_burst_is_not_sorted_and_what_is_sorted_stays_so_until_there_is_room() {
+        assert_eq!([None, Some(100), Some(40), Some(1)].map(|rate| wanted(rate, 10, 1, 8)), [1, 1, 8, 8]);
+        assert_eq!([None, Some(100), Some(40)].map(|rate| wanted(rate, 10, 8, 8)), [1, 8, 8]);
+        assert_eq!(wanted(Some(100), 10, 8, 3), 3, "a cache device has left");
     }
 }

@@ -1,5 +1,6 @@
 //! Decisions without I/O: each from a table of inputs to a table of outputs.
 
+pub mod ahead;
 pub mod bands;
 pub mod compact;
 pub mod destage;

@@ -27,6 +27,9 @@ struct Run {
     flushes: u64,
     flushed_steps: u32,
     steps: u32,
+    /// Where its last request ended; and of its last requests, how many in a row began where the one before them ended.
+    last: u64,
+    joined: u32,
     /// Its neighbours in age.
     older: u16,
     newer: u16,
@@ -43,6 +46,8 @@ impl Run {
             flushes,
             flushed_steps: 0,
             steps: 0,
+            last: sector,
+            joined: 0,
             older: NONE,
             newer: NONE,
             beside: NONE,
@@ -57,6 +62,9 @@ pub struct Belongs {
     pub run_sectors: u64,
     /// Its writer flushes after nearly every step: a log, not a stream to send past the cache.
     pub synchronous: bool,
+    /// How many requests in a row, this one the last of them, began exactly where the one before them ended. Of random requests, which
+    /// now and then come near the end of some run, next to none do.
+    pub joined: u32,
 }
 
 /// The runs of one direction (reads or writes) of one volume.
@@ -90,7 +98,8 @@ impl Streams {
             Some(n) => {
                 let run = self.take(n);
                 let synced = run.flushes != flushes;
-                Run { steps: run.steps + 1, flushed_steps: run.flushed_steps + u32::from(synced), ..run }
+                let joined = if run.last == sector { run.joined + 1 } else { 0 };
+                Run { steps: run.steps + 1, flushed_steps: run.flushed_steps + u32::from(synced), joined, ..run }
             }
             None => Run::begin(sector, flushes),
         };
@@ -105,7 +114,7 @@ impl Streams {
         if run.end - run.start - run.covered > WINDOW {
             run = Run { covered: sectors, end: sector + sectors, ..Run::begin(sector, flushes) };
         }
-        run.flushes = flushes;
+        (run.flushes, run.last) = (flushes, sector + sectors);
         let place = match near {
             Some(n) => n,
             None if self.runs.len() < RUNS && self.runs.get(usize::from(self.oldest)).is_none_or(|r| r.end != NOWHERE) => {
@@ -122,6 +131,7 @@ impl Streams {
         Belongs {
             run_sectors: run.end - run.start,
             synchronous: run.steps >= 1 && run.flushed_steps * 2 > run.steps && sectors <= 128,
+            joined: run.joined,
         }
     }
 
@@ -221,6 +231,20 @@ mod tests {
             let b = streams.note((random >> 33) % 65_536 * 8, 8, 0);
             assert!(b.run_sectors < 1024, "{b:?}");
         }
+    }
+
+    #[test]
+    fn what_begins_where_the_run_ends_is_told_from_what_only_comes_near() {
+        let mut streams = Streams::default();
+        let mut joined = |sector| streams.note(sector, 8, 0).joined;
+        assert_eq!([0, 8, 16, 24, 40, 48, 0, 8].map(&mut joined), [0, 1, 2, 3, 0, 1, 0, 1]);
+        // A small set, where every place is near the end of some run.
+        let mut random = 12345u64;
+        let most = (0..200_000).map(|_| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            joined((random >> 33) % 4096 * 8)
+        });
+        assert!(most.max() < Some(6));
     }
 
     #[test]

@@ -206,6 +206,7 @@ fn as_json(sum: &Summary, from: u64, small: bool, took: Duration) -> String {
         "bypassed": c.bypassed,
         "ordered_overwrites": c.ordered,
         "read_hits": c.hits,
+        "read_ahead_hits": c.hits_ahead,
         "fills_spoiled": c.spoiled,
         "blocks_destaged": c.destaged,
         "checkpoints": c.checkpoints,

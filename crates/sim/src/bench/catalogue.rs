@@ -162,12 +162,19 @@ pub fn catalogue() -> Vec<Load> {
         load("read random 64 KiB x8, warm", reads(Random, 64 * KIB, 8, HOT)).warm(),
         load("read random 8 MiB x2, warm", reads(Random, 8 * MIB, 2, HOT)).warm(),
         load("read stream 4 KiB x1, warm", reads(one, 4 * KIB, 1, HOT)).warm(),
+        load("read stream 4 KiB x2, warm", reads(one, 4 * KIB, 2, HOT)).warm(),
         load("read stream 4 KiB unaligned x8, warm", reads(one, 4 * KIB, 8, HOT).skewed(512)).warm(),
+        load("read stream 16 KiB x1, warm", reads(one, 16 * KIB, 1, HOT)).warm(),
+        load("read 8 streams 4 KiB x1, warm", reads(Stream(8), 4 * KIB, 1, HOT)).warm(),
+        load("read 8 streams 4 KiB x8, warm", reads(Stream(8), 4 * KIB, 8, HOT)).warm(),
+        load("read 64 streams 4 KiB x64, warm", reads(Stream(64), 4 * KIB, 64, HOT)).warm(),
         load("read stream 64 KiB x1, warm", reads(one, 64 * KIB, 1, HOT)).warm(),
         load("read stream 1 MiB x4, warm", reads(one, MIB, 4, HOT)).warm(),
         load("read random 4 KiB x8 of 4 GiB, part warm", reads(Random, 4 * KIB, 8, 0..4 * GIB)).warm(),
         load("read random 256 KiB x4 of 4 GiB, part warm", reads(Random, 256 * KIB, 4, 0..4 * GIB)).warm(),
         load("read stream 4 KiB x1, warm, NVMe", reads(one, 4 * KIB, 1, HOT)).warm().ssd(Nvme),
+        load("read stream 4 KiB x1, warm, cloud", reads(one, 4 * KIB, 1, HOT)).warm().ssd(Cloud),
+        load("read stream 4 KiB x8, warm, cloud", reads(one, 4 * KIB, 8, HOT)).warm().ssd(Cloud),
         load("read stream 64 KiB x4, warm, cloud", reads(one, 64 * KIB, 4, HOT)).warm().ssd(Cloud),
         load("read random 4 KiB x32, warm, cloud", reads(Random, 4 * KIB, 32, HOT)).warm().ssd(Cloud),
         // Writes that the cache may take.
@@ -217,6 +224,9 @@ pub fn catalogue() -> Vec<Load> {
             .and(clients("hits", 100, Random, 4 * KIB, 4, HOT))
             .marked(false, 20.0)
             .warm_last(),
+        load("stream reads of 4 KiB beside hits, warm", reads(one, 4 * KIB, 1, HOT))
+            .and(clients("hits", 100, Random, 4 * KIB, 16, 512 * MIB..GIB))
+            .warm(),
         load("stream reads beside random reads, both part warm", reads(one, MIB, 4, 0..2 * GIB))
             .and(clients("random", 100, Random, 4 * KIB, 4, 2 * GIB..4 * GIB))
             .warm(),

@@ -81,6 +81,8 @@ pub struct Counts {
     pub ordered: u64,
     /// Read hits, partial ones included.
     pub hits: u64,
+    /// Of these, the ones that were answered from memory.
+    pub hits_ahead: u64,
     /// Blocks destaged.
     pub destaged: u64,
     /// Checkpoints.
@@ -105,6 +107,7 @@ impl Counts {
             self.bypassed += v.stats.write_bypass.iter().map(|c| c.requests).sum::<u64>();
             self.ordered += v.stats.ordered_overwrites;
             self.hits += v.stats.hit.requests + v.stats.partial_hit.requests;
+            self.hits_ahead += v.stats.hit_ahead.requests;
             self.destaged += v.stats.destaged.bytes / 4096;
             self.spoiled += v.stats.fills_spoiled;
         }
@@ -120,6 +123,7 @@ impl Counts {
         self.bypassed += o.bypassed;
         self.ordered += o.ordered;
         self.hits += o.hits;
+        self.hits_ahead += o.hits_ahead;
         self.destaged += o.destaged;
         self.checkpoints += o.checkpoints;
         self.relocated += o.relocated;
@@ -180,8 +184,8 @@ impl fmt::Display for Summary {
         writeln!(f, "{} requests, {} device operations; volumes grown {} times", t.requests, t.operations, t.grown)?;
         writeln!(
             f,
-            "writes: {} absorbed, {} bypassed, {} of them ordered overwrites; {} read hits; {} fills spoiled",
-            c.absorbed, c.bypassed, c.ordered, c.hits, c.spoiled
+            "writes: {} absorbed, {} bypassed, {} of them ordered overwrites; {} read hits, {} of them read ahead; {} fills spoiled",
+            c.absorbed, c.bypassed, c.ordered, c.hits, c.hits_ahead, c.spoiled
         )?;
         writeln!(
             f,

@@ -85,6 +85,8 @@ pub struct Plan {
     pub diskless: bool,
     /// Its size.
     pub diskless_sectors: u64,
+    /// Clients read on in small pieces for a while, now and then.
+    pub reads_on: bool,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -116,6 +118,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("grows", |p| p.grows),
     ("diskless", |p| p.diskless),
     ("routed", |p| p.settings.route),
+    ("reads-on", |p| p.reads_on),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
     ("hasty", |p| p.hasty),
@@ -163,6 +166,7 @@ impl Plan {
             record_bytes: *r.pick(&[8 << 10, 32 << 10]),
             max_fragments: *r.pick(&[64, 4096]),
             route: false,
+            ahead_bytes: *Rng::new(seed ^ 0x0061_6865_6164).pick(&[0, 16 << 10, 32 << 10, 128 << 10]),
             ..Settings::default()
         };
         Self {
@@ -198,6 +202,7 @@ impl Plan {
             grows: Rng::new(seed ^ 0x6772_6f77).one_in(5),
             diskless: Rng::new(seed ^ 0x6469_736b).one_in(5),
             diskless_sectors: 0,
+            reads_on: Rng::new(seed ^ 0x7265_6164).one_in(2),
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -290,7 +295,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -326,6 +331,7 @@ impl fmt::Display for Plan {
             if self.grows { ", volumes grow" } else { "" },
             if self.diskless { ", one more has no disk" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
+            if self.reads_on { ", clients read on" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )
     }
