@@ -16,10 +16,11 @@ mod report;
 mod stage;
 mod target;
 
+pub use daemon::{Daemon, Frontend};
 pub use figures::{Figures, number};
-pub use filesystem::FileSystem;
+pub use filesystem::{FileSystem, Mounted};
 pub use report::{escape, open, page, plot, ratios, terminal};
-pub use stage::Devices;
+pub use stage::{Devices, Folder};
 
 use anyhow::{Context, Result, bail};
 use figures::{Check, Dirty, Loads, Measurement, Reached, Setup, WARM_UP};
@@ -32,7 +33,7 @@ use pattern::{SECTOR, mix};
 use progress::Progress;
 use record::{Before, Record, Verdict};
 use rustix::fs::SeekFrom;
-use stage::{Folder, Front, Stage, make_file, write_once};
+use stage::{Front, Stage, make_file, write_once};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::Range;

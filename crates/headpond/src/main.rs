@@ -83,11 +83,14 @@ enum Command {
     /// Print the name of a volume's block device under /dev/headpond, for udev
     #[command(hide = true)]
     UdevName(commands::udev_name::UdevName),
+    /// Serve modelled devices, for `headpond experiments --real`
+    #[command(hide = true)]
+    ModelledDevices(commands::modelled_devices::ModelledDevices),
     /// Show what the cache does on a modelled disk, and that it loses nothing
     Demo(commands::demo::Demo),
     /// Run loads on a modelled disk, bare and cached, and compare
     Bench(commands::bench::Bench),
-    /// Run the field's published experiments on models of the original hardware
+    /// Run the field's published experiments: on models of the original hardware, or for real
     Experiments(commands::experiments::Experiments),
     /// Run the engine in its simulated world, through power cuts and daemon deaths
     Sim(commands::sim::Args),
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::UdevName(name) => name.run(),
+        Command::ModelledDevices(devices) => devices.run(),
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
         Command::Experiments(experiments) => experiments.run(),

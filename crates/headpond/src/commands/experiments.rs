@@ -2,27 +2,47 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use clap::Args;
-use headpond_sim::experiments::{ALL, Experiment, Options, run_all};
+use headpond_host::signals::Signals;
+use headpond_sim::experiments::outcome::{self, Missing};
+use headpond_sim::experiments::{ALL, Experiment, Options, Report, run_all};
 
 use crate::exit::Usage;
-use crate::experiments::{Reports, csv, json, line, markdown, page, terminal};
+use crate::experiments::real::{self, Interrupted, Run};
+use crate::experiments::{Form, Reports, csv, json, line, markdown, page, terminal};
 
-/// The field's published experiments, on models of the original hardware, in virtual time: the same seed gives the same figures.
+/// How nice the real form is to other work on the machine.
+const NICE: i32 = -10;
+
+/// Set by Ctrl-C.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// The field's published experiments: on models of the original hardware, in virtual time, where the same seed gives the same figures;
+/// or for real, on this machine.
 ///
-/// The engine is the one that is served, with its default settings; disks, SSDs, network and clients are models.
+/// The engine is the one that is served, with its default settings. Simulated, disks, SSDs, network and clients are models. For real, fio,
+/// tar and h5py work on a file system on modelled disks in real time, bare and behind a daemon, as root through FUSE and loop devices.
 #[derive(Args)]
 pub struct Experiments {
     /// Which: A1 to C7, or all
     #[arg(value_name = "EXPERIMENT", default_value = "all")]
     which: Vec<String>,
-    /// On models of the original hardware, which is the only form so far
+    /// On models of the original hardware, in virtual time; so it is done if nothing else is said
     #[arg(long)]
     simulated: bool,
-    /// Fewer points, and windows of a tenth of the length
+    /// On this machine, as root: with fio, tar and h5py, on a real file system
+    #[arg(long, conflicts_with_all = ["simulated", "seed", "threads"])]
+    real: bool,
+    /// The folder in which the real form makes its own, and removes it [default: /var/tmp]
+    #[arg(long, value_name = "DIR", requires = "real")]
+    dir: Option<PathBuf>,
+    /// Fewer points, and shorter windows: a tenth of the length where it is simulated
     #[arg(long)]
     quick: bool,
     /// What chance there is follows from it
@@ -52,14 +72,10 @@ impl Experiments {
             })?;
         }
         let old = self.markdown.as_deref().map(read).transpose()?;
-        let options = Options { seed: self.seed, quick: self.quick };
-        let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let begun = Instant::now();
-        let reports = run_all(&chosen, options, threads, |experiment, report| {
-            let what = report.map_or_else(|| format!("{} begins: {}", experiment.id, experiment.title), line);
-            eprintln!("[{:>4} s]  {what}", begun.elapsed().as_secs());
-        });
-        let reports = Reports { reports, options, command: self.command() };
+        let (reports, mut interrupted) = if self.real { self.for_real(&chosen)? } else { (self.simulate(&chosen), None) };
+        if let Some(why) = interrupted.take_if(|_| reports.reports.is_empty()) {
+            return Err(why.into());
+        }
         if let Some(dir) = &self.out {
             write(&dir.join("experiments.html"), &page(&reports))?;
             write(&dir.join("experiments.json"), &format!("{:#}\n", json(&reports)))?;
@@ -72,10 +88,62 @@ impl Experiments {
             write(path, &made)?;
         }
         super::print(self.json, &json(&reports), terminal(&reports))?;
-        match reports.reports.iter().filter(|r| r.outcome.is_err()).count() {
+        if let Some(why) = interrupted {
+            return Err(why.into());
+        }
+        match reports.reports.iter().filter(|r| matches!(r.outcome, Err(Missing::Failed(_)))).count() {
             0 => Ok(()),
             n => bail!("{n} experiments could not be run. Look above for why, and report it"),
         }
+    }
+
+    fn simulate(&self, chosen: &[Experiment]) -> Reports {
+        let options = self.options();
+        let threads = self.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+        let progress = Progress::begin();
+        let reports = run_all(chosen, options, threads, |experiment, report| progress.say(experiment, report));
+        Reports { form: Form::Simulated, reports, options, command: self.command(), parameters: outcome::parameters().to_vec() }
+    }
+
+    /// One after the other: they measure in real time. Where it is interrupted, those that have ended are reported.
+    fn for_real(&self, chosen: &[Experiment]) -> anyhow::Result<(Reports, Option<Interrupted>)> {
+        let system = real::missing(self.quick).map_err(|why| {
+            Usage(format!("The real form cannot be run here: {why}. Nothing was done. Run it as root on a machine that has it all, or with --simulated"))
+        })?;
+        let signals = Signals::hold()?;
+        thread::spawn(move || {
+            while !signals.wait(Duration::from_secs(3600)) {}
+            eprintln!("\nEnding; what was started and mounted is cleaned up.");
+            STOP.store(true, Ordering::Relaxed);
+        });
+        let dir = self.dir.clone().unwrap_or_else(|| "/var/tmp".into());
+        let folder = std::path::absolute(dir)?.join(format!("headpond-experiments-{}", process::id()));
+        // For all that it starts, too: else what is measured is what other work leaves of the cores.
+        let _ = rustix::process::setpriority_process(None, NICE);
+        let run = Run::new(self.quick, folder.clone(), system, &STOP);
+        let progress = Progress::begin();
+        let (mut reports, mut interrupted) = (Vec::new(), None);
+        for experiment in chosen {
+            progress.say(experiment, None);
+            match run.report(experiment) {
+                Ok(report) => {
+                    progress.say(experiment, Some(&report));
+                    reports.push(report);
+                }
+                Err(why) => {
+                    interrupted = Some(why);
+                    break;
+                }
+            }
+        }
+        // What is in it has removed itself; nobody made it if nothing was run.
+        let _ = fs::remove_dir(&folder);
+        let (command, options) = (self.command(), self.options());
+        Ok((Reports { form: Form::Real, reports, options, command, parameters: real::parameters(system) }, interrupted))
+    }
+
+    fn options(&self) -> Options {
+        Options { seed: self.seed, quick: self.quick }
     }
 
     fn chosen(&self) -> Result<Vec<Experiment>, Usage> {
@@ -93,7 +161,23 @@ impl Experiments {
     /// The command that brings the same figures.
     fn command(&self) -> String {
         let quick = if self.quick { " --quick" } else { "" };
-        format!("headpond experiments {} --simulated{quick} --seed {}", self.which.join(" "), self.seed)
+        let form = if self.real { format!("--real{quick}") } else { format!("--simulated{quick} --seed {}", self.seed) };
+        format!("headpond experiments {} {form}", self.which.join(" "))
+    }
+}
+
+/// What is said while experiments run.
+struct Progress(Instant);
+
+impl Progress {
+    fn begin() -> Progress {
+        Progress(Instant::now())
+    }
+
+    /// One begins, or has ended.
+    fn say(&self, experiment: &Experiment, report: Option<&Report>) {
+        let what = report.map_or_else(|| format!("{} begins: {}", experiment.id, experiment.title), line);
+        eprintln!("[{:>4} s]  {what}", self.0.elapsed().as_secs());
     }
 }
 

@@ -15,6 +15,7 @@ pub mod grow;
 pub mod histogram;
 pub mod list_damaged;
 pub mod mode;
+pub mod modelled_devices;
 mod offline;
 pub mod pages;
 pub mod pin;

@@ -57,6 +57,11 @@ impl Folder {
             .with_context(|| format!("{} cannot be made", path.display()))?;
         Ok(Folder { path: path.to_owned(), keep })
     }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Drop for Folder {

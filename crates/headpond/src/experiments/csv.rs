@@ -16,6 +16,11 @@ pub fn csv(reports: &Reports) -> String {
             for (who, value) in &f.reached {
                 let _ = writeln!(out, "{id},figure,{},{},,{value},{}", quoted(&f.what), quoted(who.name()), f.unit);
             }
+            for (who, [least, most]) in &f.spread {
+                for (kind, value) in [("least", least), ("most", most)] {
+                    let _ = writeln!(out, "{id},{kind},{},{},,{value},{}", quoted(&f.what), quoted(who.name()), f.unit);
+                }
+            }
         }
         for v in &it.verdicts {
             let _ = writeln!(out, "{id},verdict,{},{},{},{},", quoted(&v.what), quoted(mark(v)), v.at_least, v.figure);

@@ -2,7 +2,7 @@
 
 use super::{Reports, mark};
 use headpond_sim::experiments::hardware::Source;
-use headpond_sim::experiments::outcome::{Outcome, parameters};
+use headpond_sim::experiments::outcome::{Missing, Outcome};
 use serde_json::{Value, json as object};
 
 fn outcome(it: &Outcome) -> Value {
@@ -11,7 +11,8 @@ fn outcome(it: &Outcome) -> Value {
         .iter()
         .map(|f| {
             let reached: serde_json::Map<_, _> = f.reached.iter().map(|(w, v)| (w.name().to_owned(), object!(v))).collect();
-            object!({ "what": f.what, "unit": f.unit, "reached": reached })
+            let spread: serde_json::Map<_, _> = f.spread.iter().map(|(w, s)| (w.name().to_owned(), object!(s))).collect();
+            object!({ "what": f.what, "unit": f.unit, "reached": reached, "least_and_most": spread })
         })
         .collect();
     let verdicts: Vec<Value> = it
@@ -19,7 +20,15 @@ fn outcome(it: &Outcome) -> Value {
         .iter()
         .map(|v| {
             let at_most = v.at_most.is_finite().then_some(v.at_most);
-            object!({ "what": v.what, "figure": v.figure, "at_least": v.at_least, "at_most": at_most, "holds": v.holds(), "mark": mark(v) })
+            object!({
+                "what": v.what,
+                "figure": v.figure,
+                "least_and_most": v.spread,
+                "at_least": v.at_least,
+                "at_most": at_most,
+                "holds": v.holds(),
+                "mark": mark(v),
+            })
         })
         .collect();
     let plots: Vec<Value> = it
@@ -43,9 +52,10 @@ pub fn json(reports: &Reports) -> Value {
         .reports
         .iter()
         .map(|r| {
-            let (brought, why) = match &r.outcome {
-                Ok(it) => (Some(outcome(it)), None),
-                Err(why) => (None, Some(why)),
+            let (brought, failed, not_here) = match &r.outcome {
+                Ok(it) => (Some(outcome(it)), None, None),
+                Err(Missing::Failed(why)) => (None, Some(why), None),
+                Err(Missing::NotHere(why)) => (None, None, Some(why)),
             };
             object!({
                 "id": r.id,
@@ -54,22 +64,25 @@ pub fn json(reports: &Reports) -> Value {
                 "published": r.published,
                 "must_show": r.wanted,
                 "outcome": brought,
-                "failed": why,
+                "failed": failed,
+                "not_in_this_form": not_here,
             })
         })
         .collect();
-    let parameters: Vec<Value> = parameters()
+    let parameters: Vec<Value> = reports
+        .parameters
         .iter()
         .map(|p| object!({ "machine": p.machine, "name": p.name, "value": p.value, "source": source(p.source), "why": p.why }))
         .collect();
-    let (must, missed) = reports.count();
+    let count = reports.count();
     object!({
         "command": reports.command,
-        "form": "simulated",
+        "form": reports.form.name(),
         "seed": reports.options.seed,
         "quick": reports.options.quick,
-        "must": must,
-        "missed": missed,
+        "must": count.all,
+        "missed": count.missed,
+        "undecided": count.undecided,
         "experiments": all,
         "parameters": parameters,
     })
@@ -81,5 +94,6 @@ pub fn source(source: Source) -> &'static str {
         Source::DataSheet => "source or data sheet",
         Source::Calibrated => "calibrated",
         Source::Assumed => "assumed",
+        Source::ThisMachine => "this machine",
     }
 }

@@ -1,11 +1,11 @@
 //! The page: what was to be shown and what is, then each experiment with its plots, then how the models were calibrated and from what.
 
 use super::json::source;
-use super::{Reports, against, mark, quantity};
+use super::{Form, Reports, against, mark, reached};
 use crate::demo::plot::{self, Across, Scale};
 use crate::demo::{escape, open};
 use headpond_sim::experiments::Report;
-use headpond_sim::experiments::outcome::{self, Outcome, Plot, Verdict, Weight, Who, parameters};
+use headpond_sim::experiments::outcome::{self, Missing, Outcome, Plot, Verdict, Weight, Who};
 use std::fmt::Write;
 
 /// A column's class in the style sheet.
@@ -13,6 +13,7 @@ fn class(who: Who) -> &'static str {
     match who {
         // Where a cache changes nothing its line lies on this one.
         Who::Bare => "bare wide",
+        Who::Front => "theirs",
         Who::Back => "back",
         Who::Through => "through",
         Who::Ssds => "alone",
@@ -25,24 +26,43 @@ fn colour(verdict: &Verdict) -> &'static str {
     match (verdict.holds(), verdict.weight) {
         (true, _) => "good",
         (false, Weight::Aim) => "quiet",
+        (false, _) if verdict.undecided() => "quiet",
         (false, _) => "bad",
+    }
+}
+
+/// How it was done, in a paragraph.
+fn method(reports: &Reports) -> String {
+    let command = escape(&reports.command);
+    let quick = if reports.options.quick { " A quick run: its windows are too short to judge by." } else { "" };
+    match reports.form {
+        Form::Simulated => format!(
+            "<p>Each experiment ran on a model of the hardware that it was published for, in virtual time: once with the disks alone and \
+             once with Headpond before them, the engine that is served, with its default settings throughout. Beside them stands a simple \
+             model of the cache whose figures were published. The same command gives the same figures: <code>{command}</code>.{quick}</p>"
+        ),
+        Form::Real => format!(
+            "<p>Each experiment ran on this machine, in real time, with the tools named, on a real file system: on a modelled disk alone, on \
+             the same disk behind the front end that Headpond serves (pass-through, so that the front end's own cost is seen), and on the \
+             same disk with Headpond in write-back, its daemon and its default settings. The three take turns, round by round; figures are \
+             medians, with the least and the most of the rounds, and ratios are taken within a round. Made by \
+             <code>{command}</code>.{quick}</p>"
+        ),
     }
 }
 
 /// The page.
 pub fn page(reports: &Reports) -> String {
     let mut out = String::new();
-    open(&mut out, "Headpond: the field's experiments, simulated");
-    let good = reports.count().1 == 0 && reports.reports.iter().all(|r| r.outcome.is_ok());
+    let form = match reports.form {
+        Form::Simulated => "simulated",
+        Form::Real => "for real",
+    };
+    open(&mut out, &format!("Headpond: the field's experiments, {form}"));
+    let failed = |r: &Report| matches!(r.outcome, Err(Missing::Failed(_)));
+    let good = reports.count().missed == 0 && !reports.reports.iter().any(failed);
     let _ = writeln!(out, "<p class=\"summary {}\">{}.</p>", if good { "good" } else { "bad" }, escape(&reports.headline()));
-    let quick = if reports.options.quick { " A quick run: its windows are too short to judge by." } else { "" };
-    let _ = writeln!(
-        out,
-        "<p>Each experiment ran on a model of the hardware that it was published for, in virtual time: once with the disks alone and once \
-         with Headpond before them, the engine that is served, with its default settings throughout. Beside them stands a simple model of \
-         the cache whose figures were published. The same command gives the same figures: <code>{}</code>.{quick}</p>",
-        escape(&reports.command)
-    );
+    let _ = writeln!(out, "{}", method(reports));
     summary(&mut out, reports);
     for report in &reports.reports {
         section(&mut out, report);
@@ -56,11 +76,16 @@ fn summary(out: &mut String, reports: &Reports) {
     out.push_str("<table class=\"words\"><thead><tr><th></th><th>experiment</th><th>published</th><th>must show</th><th></th></tr></thead><tbody>");
     for r in &reports.reports {
         let (text, class) = match &r.outcome {
-            Err(_) => ("could not be run".to_owned(), "bad"),
+            Err(Missing::Failed(_)) => ("could not be run".to_owned(), "bad"),
+            Err(Missing::NotHere(_)) => ("not in this form".to_owned(), "quiet"),
             Ok(it) if it.holds() => ("shown".to_owned(), "good"),
             Ok(it) => {
-                let missed = it.verdicts.iter().filter(|v| !v.holds() && v.weight != Weight::Aim).count();
-                (format!("{missed} of {} missed", it.verdicts.len()), "bad")
+                let short = it.verdicts.iter().filter(|v| !v.holds() && v.weight != Weight::Aim);
+                let undecided = short.clone().filter(|v| v.undecided()).count();
+                match short.count() - undecided {
+                    0 => (format!("{undecided} of {} not decided", it.verdicts.len()), "quiet"),
+                    missed => (format!("{missed} of {} missed", it.verdicts.len()), "bad"),
+                }
             }
         };
         let cells = [r.id, r.title, r.published, r.wanted].map(|cell| format!("<td>{}</td>", escape(cell))).concat();
@@ -80,7 +105,8 @@ fn section(out: &mut String, report: &Report) {
     );
     match &report.outcome {
         Err(why) => {
-            let _ = writeln!(out, "<p class=\"bad\">Could not be run: {}</p>", escape(why));
+            let class = if matches!(why, Missing::Failed(_)) { "bad" } else { "quiet" };
+            let _ = writeln!(out, "<p class=\"{class}\">{}</p>", escape(&sentence(&why.words())));
         }
         Ok(it) => {
             it.plots.iter().for_each(|it| figure(out, it));
@@ -132,7 +158,7 @@ fn table(out: &mut String, it: &Outcome) {
         let _ = write!(out, "<tr><th>{}</th><td>{}</td>", escape(&f.what), escape(f.unit));
         for who in &columns {
             let _ = match f.of(*who) {
-                Some(value) => write!(out, "<td>{}</td>", quantity(value)),
+                Some(_) => write!(out, "<td>{}</td>", reached(f, *who)),
                 None => write!(out, "<td class=\"quiet\">–</td>"),
             };
         }
@@ -156,14 +182,25 @@ fn verdicts<'a>(out: &mut String, all: impl Iterator<Item = &'a Verdict>) {
     out.push_str("</table>\n");
 }
 
+/// With a capital in front.
+fn sentence(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 fn calibration(out: &mut String, reports: &Reports) {
-    out.push_str("<section><h2>Calibration and parameters</h2><p>Where a figure of the bare hardware was published, the bare model must come within 15 % of it. The rows of A2, A5, A7, B and C2 to C7 have no such figure and stand on the parameters below alone.</p>\n");
-    let all = reports.reports.iter().flat_map(|r| r.outcome.iter().flat_map(|it| &it.verdicts));
-    verdicts(out, all.filter(|v| v.weight == Weight::Calibration));
+    match reports.form {
+        Form::Real => out.push_str("<section><h2>Machine and models</h2>\n"),
+        Form::Simulated => {
+            out.push_str("<section><h2>Calibration and parameters</h2><p>Where a figure of the bare hardware was published, the bare model must come within 15 % of it. The rows of A2, A5, A7, B and C2 to C7 have no such figure and stand on the parameters below alone.</p>\n");
+            let all = reports.reports.iter().flat_map(|r| r.outcome.iter().flat_map(|it| &it.verdicts));
+            verdicts(out, all.filter(|v| v.weight == Weight::Calibration));
+        }
+    }
     out.push_str("<table class=\"words\"><thead><tr><th></th><th>parameter</th><th>value</th><th>from</th><th>why</th></tr></thead><tbody>");
-    for p in parameters() {
+    for p in &reports.parameters {
         let cells =
-            [p.machine, p.name, p.value, source(p.source), p.why].map(|cell| format!("<td>{}</td>", escape(cell))).concat();
+            [p.machine, p.name, &*p.value, source(p.source), p.why].map(|cell| format!("<td>{}</td>", escape(cell))).concat();
         let _ = writeln!(out, "<tr>{cells}</tr>");
     }
     out.push_str("</tbody></table></section>\n");

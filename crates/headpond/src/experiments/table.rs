@@ -1,13 +1,13 @@
 //! The reports for a terminal.
 
-use super::{Reports, against, mark, quantity};
+use super::{Reports, against, mark, reached};
 use headpond_sim::experiments::Report;
 use std::fmt::Write;
 
 /// A report in one line, while others still run.
 pub fn line(report: &Report) -> String {
     match &report.outcome {
-        Err(why) => format!("{} could not be run: {why}", report.id),
+        Err(why) => format!("{} {}", report.id, why.words()),
         Ok(it) => {
             let verdicts: Vec<String> = it.verdicts.iter().map(|v| format!("{} {}", super::ratio(v.figure), mark(v))).collect();
             format!("{}: {}", report.id, verdicts.join(", "))
@@ -22,11 +22,11 @@ pub fn terminal(reports: &Reports) -> String {
         let _ = writeln!(out, "{}  {}", report.id, report.title);
         match &report.outcome {
             Err(why) => {
-                let _ = writeln!(out, "    could not be run: {why}");
+                let _ = writeln!(out, "    {}", why.words());
             }
             Ok(it) => {
                 for f in &it.figures {
-                    let all: Vec<String> = f.reached.iter().map(|(w, v)| format!("{} {}", w.name(), quantity(*v))).collect();
+                    let all: Vec<String> = f.reached.iter().map(|(w, _)| format!("{} {}", w.name(), reached(f, *w))).collect();
                     let _ = writeln!(out, "    {}, {}: {}", f.what, f.unit, all.join("; "));
                 }
                 for v in &it.verdicts {

@@ -1,7 +1,7 @@
 //! What is made of reports, from figures that were made up.
 
-use super::{Reports, csv, json, markdown, page, terminal};
-use headpond_sim::experiments::outcome::{Outcome, Scale, Who};
+use super::{Count, Form, Reports, csv, json, markdown, page, terminal};
+use headpond_sim::experiments::outcome::{self, Missing, Outcome, Scale, Who};
 use headpond_sim::experiments::{ALL, Options, Report};
 use std::path::Path;
 use std::process::Command;
@@ -26,13 +26,15 @@ fn made_up() -> Reports {
         method: e.method,
         published: e.published,
         wanted: e.wanted,
-        outcome: if e.id == "C7" { Err("a request failed".into()) } else { Ok(outcome.clone()) },
+        outcome: if e.id == "C7" { Err(Missing::Failed("a request failed".into())) } else { Ok(outcome.clone()) },
     };
     let reports = ALL.iter().map(report).collect();
     Reports {
+        form: Form::Simulated,
         reports,
         options: Options { seed: 1, quick: true },
         command: "headpond experiments all --simulated --quick --seed 1".into(),
+        parameters: outcome::parameters().to_vec(),
     }
 }
 
@@ -52,7 +54,36 @@ fn every_experiment_is_in_every_form() {
         assert_eq!(table.contains(&format!("\n{},", e.id)), e.id != "C7");
     }
     assert!(text.contains("MISSES") && text.contains("aim not reached") && text.contains("64.0 % of the mark"), "{text}");
-    assert_eq!(reports.count(), (2 * (ALL.len() - 1), ALL.len() - 1));
+    assert_eq!(reports.count(), Count { all: 2 * (ALL.len() - 1), missed: ALL.len() - 1, undecided: 0 });
+}
+
+#[test]
+fn the_real_form_has_its_own_place_shows_rounds_and_says_what_it_has_not() {
+    let mut reports = made_up();
+    reports.form = Form::Real;
+    reports.command = "headpond experiments all --real".into();
+    for report in &mut reports.reports {
+        match &mut report.outcome {
+            Ok(it) => {
+                it.figures[0].spread = vec![(Who::Back, [1900.0, 2100.0])];
+                it.verdicts[2].spread = Some([3.0, 5.5]);
+            }
+            Err(why) => *why = Missing::NotHere("its tool is absent".into()),
+        }
+    }
+    assert_eq!(reports.count(), Count { all: 2 * (ALL.len() - 1), missed: 0, undecided: ALL.len() - 1 });
+    let old = "<!-- begin: made by the command below -->simulated<!-- end -->\n\
+               <!-- begin: real form, made by the command below -->old<!-- end of the real form -->";
+    let made = markdown(old, &reports).unwrap();
+    assert!(made.contains("-->simulated<!--") && !made.contains("-->old<!--"), "{made}");
+    for (form, it) in [("page", page(&reports)), ("text", terminal(&reports)), ("Markdown", made)] {
+        for words in ["ot in this form: its tool is absent", "2,020 (1,900 to 2,100)", "rounds 3.000 to 5.500", "not decided"] {
+            assert!(it.contains(words), "{words} is not in the {form}");
+        }
+    }
+    let table = csv(&reports);
+    assert!(table.contains(",least,\"writes\",\"Headpond\",,1900,MiB/s"), "{table}");
+    assert_eq!(json(&reports)["form"], "real");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn store(who: Who, files: &[File], warm: bool, options: Options) -> Result<Store
     let extent = files[0].end();
     let model = |kind| Store::models(vec![Box::new(Theirs::new(kind, &machine.array, &machine.ssd, warm))]);
     Ok(match who {
-        Who::Bare => machine.bare(1),
+        Who::Bare | Who::Front => machine.bare(1),
         Who::Back => machine.cached(Mode::WriteBack, 1, extent, options.seed)?,
         Who::Through => machine.cached(Mode::WriteThrough, 1, extent, options.seed)?,
         Who::Ssds => machine.ssds(),

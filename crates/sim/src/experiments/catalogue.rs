@@ -1,6 +1,6 @@
 //! The table of experiments: what was published, and what must be shown.
 
-use super::outcome::{Outcome, Report};
+use super::outcome::{Missing, Outcome, Report};
 use super::point::Options;
 use super::{a_metadata, a_random, a_streams, b, c_apps, c_small, c_streams};
 use crate::world::Violation;
@@ -27,7 +27,7 @@ impl Experiment {
     #[must_use]
     pub fn report(&self, options: Options) -> Report {
         let Experiment { id, title, method, published, wanted, run } = *self;
-        Report { id, title, method, published, wanted, outcome: run(options).map_err(|why| why.0) }
+        Report { id, title, method, published, wanted, outcome: run(options).map_err(|why| Missing::Failed(why.0)) }
     }
 }
 

@@ -5,6 +5,7 @@ use super::front::FrontParams;
 use crate::models::MICROSECOND;
 use crate::models::rotating::RotatingParams;
 use crate::models::ssd::{Direction, SsdParams};
+use std::borrow::Cow;
 
 /// Where a figure comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,17 +16,19 @@ pub enum Source {
     Calibrated,
     /// Neither: what is usual of the part and the time.
     Assumed,
+    /// Found on the machine on which an experiment ran.
+    ThisMachine,
 }
 
 /// A parameter of a model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Parameter {
     /// The machine: A, B or C.
     pub machine: &'static str,
     /// What it is.
     pub name: &'static str,
     /// Its value.
-    pub value: &'static str,
+    pub value: Cow<'static, str>,
     /// Where it comes from.
     pub source: Source,
     /// Why this value.

@@ -7,6 +7,8 @@ use super::hardware::Parameter;
 pub enum Who {
     /// The disks without a cache.
     Bare,
+    /// The disks without a cache, reached by the front end that Headpond is reached by: its pass-through. Of the real form alone.
+    Front,
     /// Headpond in write-back mode, default settings.
     Back,
     /// Headpond in write-through mode, default settings.
@@ -21,13 +23,14 @@ pub enum Who {
 
 impl Who {
     /// All of them.
-    pub const ALL: [Who; 6] = [Who::Bare, Who::Back, Who::Through, Who::Ssds, Who::Theirs, Who::TheirsThrough];
+    pub const ALL: [Who; 7] = [Who::Bare, Who::Front, Who::Back, Who::Through, Who::Ssds, Who::Theirs, Who::TheirsThrough];
 
     /// In words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Who::Bare => "bare",
+            Who::Front => "bare behind the front end",
             Who::Back => "Headpond",
             Who::Through => "Headpond, write-through",
             Who::Ssds => "SSDs alone",
@@ -44,8 +47,10 @@ pub struct Figure {
     pub what: String,
     /// Its unit.
     pub unit: &'static str,
-    /// Who reached how much.
+    /// Who reached how much; of several rounds the median.
     pub reached: Vec<(Who, f64)>,
+    /// The least and the most of the rounds, where there were several.
+    pub spread: Vec<(Who, [f64; 2])>,
 }
 
 impl Figure {
@@ -53,6 +58,12 @@ impl Figure {
     #[must_use]
     pub fn of(&self, who: Who) -> Option<f64> {
         self.reached.iter().find(|(w, _)| *w == who).map(|(_, v)| *v)
+    }
+
+    /// The least and the most of one's rounds.
+    #[must_use]
+    pub fn spread_of(&self, who: Who) -> Option<[f64; 2]> {
+        self.spread.iter().find(|(w, _)| *w == who).map(|(_, s)| *s)
     }
 }
 
@@ -72,8 +83,10 @@ pub enum Weight {
 pub struct Verdict {
     /// What.
     pub what: String,
-    /// What it came to.
+    /// What it came to; of several rounds the median.
     pub figure: f64,
+    /// The least and the most of the rounds, where there were several.
+    pub spread: Option<[f64; 2]>,
     /// What it must at least come to.
     pub at_least: f64,
     /// What it must at most come to: only a calibration has a bound on this side.
@@ -87,6 +100,12 @@ impl Verdict {
     #[must_use]
     pub fn holds(&self) -> bool {
         self.figure >= self.at_least * 0.999 && self.figure <= self.at_most
+    }
+
+    /// Whether it is not so by the median, and yet so in a round: this machine's noise is wider than what is missing.
+    #[must_use]
+    pub fn undecided(&self) -> bool {
+        !self.holds() && self.spread.is_some_and(|[_, most]| most >= self.at_least)
     }
 }
 
@@ -135,13 +154,13 @@ pub struct Outcome {
 impl Outcome {
     /// Adds a quantity.
     pub fn figure(&mut self, what: impl Into<String>, unit: &'static str, reached: &[(Who, f64)]) {
-        self.figures.push(Figure { what: what.into(), unit, reached: reached.to_vec() });
+        self.figures.push(Figure { what: what.into(), unit, reached: reached.to_vec(), spread: Vec::new() });
     }
 
     /// Something must at least come to so much.
     pub fn must(&mut self, what: impl Into<String>, figure: f64, at_least: f64) {
         let what = what.into();
-        self.verdicts.push(Verdict { what, figure, at_least, at_most: f64::INFINITY, weight: Weight::Must });
+        self.verdicts.push(Verdict { what, figure, spread: None, at_least, at_most: f64::INFINITY, weight: Weight::Must });
     }
 
     /// As [`Outcome::must`], for what is only aimed at.
@@ -156,7 +175,8 @@ impl Outcome {
     pub fn calibrate(&mut self, what: impl Into<String>, figure: f64, published: f64) {
         let what = format!("{}: by the published {published}", what.into());
         let (at_least, at_most) = (0.85, 1.15);
-        self.verdicts.push(Verdict { what, figure: figure / published, at_least, at_most, weight: Weight::Calibration });
+        let figure = figure / published;
+        self.verdicts.push(Verdict { what, figure, spread: None, at_least, at_most, weight: Weight::Calibration });
     }
 
     /// Something to be known.
@@ -194,8 +214,28 @@ pub struct Report {
     pub published: &'static str,
     /// What Headpond must show.
     pub wanted: &'static str,
-    /// What came of it, or why it could not be run.
-    pub outcome: Result<Outcome, String>,
+    /// What came of it, or why nothing did.
+    pub outcome: Result<Outcome, Missing>,
+}
+
+/// Why nothing came of an experiment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// It was begun, and could not be run to its end.
+    Failed(String),
+    /// It has no such form, or not on this machine.
+    NotHere(String),
+}
+
+impl Missing {
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Missing::Failed(why) => format!("could not be run: {why}"),
+            Missing::NotHere(why) => format!("not in this form: {why}"),
+        }
+    }
 }
 
 /// The parameters that stand behind all of them.

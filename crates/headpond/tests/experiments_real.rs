@@ -1,0 +1,106 @@
+//! The real form of the experiments: a short one from its beginning to its end, and one that is interrupted. Both leave nothing behind.
+//!
+//! Skipped where a user is not root, or the kernel's FUSE and loop devices are not there.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// They measure: one at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Whether it can be run here; says why if not. What the command itself says is not asked: a mistake there would skip the test.
+fn can_run() -> bool {
+    let absent = ["/dev/fuse", "/dev/loop-control", "/sbin/mkfs.ext4"].into_iter().find(|path| !Path::new(path).exists());
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let free: u64 = memory.split_once("MemAvailable:").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
+    let why = match absent {
+        _ if !rustix::process::geteuid().is_root() => "only root can mount".to_owned(),
+        Some(path) => format!("there is no {path}"),
+        None if free < 3 << 20 => format!("3 GiB of memory are needed, and {} MiB are free", free >> 10),
+        None => return true,
+    };
+    eprintln!("skipped: {why}");
+    false
+}
+
+fn experiments(args: &[&str], folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
+    command.arg("experiments").args(args).args(["--real", "--quick", "--dir"]).arg(folder);
+    command
+}
+
+/// What of a run in this folder is still mounted, bound to a loop device, running, or there.
+fn left(folder: &Path) -> Vec<String> {
+    let folder = folder.to_string_lossy().into_owned();
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let mut left: Vec<String> = mounts.lines().filter(|line| line.contains(&folder)).map(str::to_owned).collect();
+    for entry in fs::read_dir("/sys/block").unwrap().flatten() {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        left.extend(file.contains(&folder).then_some(file));
+    }
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        left.extend(line.contains(&folder).then_some(line));
+    }
+    left.extend(fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path().display().to_string()));
+    left
+}
+
+#[test]
+fn a_short_experiment_runs_to_its_end_and_one_without_a_real_form_says_why() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !can_run() {
+        return;
+    }
+    let (folder, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ended = experiments(&["C6", "A1"], folder.path()).arg("--out").arg(out.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    assert!(said.contains("C6 begins") && said.contains("A1 not in this form"), "{said}");
+    let text = fs::read_to_string(out.path().join("experiments.json")).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((value["form"].as_str(), value["experiments"][0]["id"].as_str()), (Some("real"), Some("A1")));
+    assert!(value["experiments"][0]["not_in_this_form"].is_string());
+    let tar = &value["experiments"][1]["outcome"];
+    for figure in tar["figures"].as_array().unwrap() {
+        for who in ["bare", "bare behind the front end", "Headpond"] {
+            assert!(figure["reached"][who].as_f64().is_some_and(|it| it > 0.0), "{figure}");
+        }
+    }
+    assert!(tar["verdicts"].as_array().is_some_and(|it| it.len() == 3), "{tar}");
+    assert!(left(folder.path()).is_empty(), "{:?}", left(folder.path()));
+}
+
+#[test]
+fn an_interrupted_experiment_leaves_nothing_behind() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = experiments(&["C6"], folder.path()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("C6 begins"));
+    // In its midst: the daemon runs and the file systems are mounted.
+    let until = Instant::now() + Duration::from_secs(60);
+    while fs::read_to_string("/proc/mounts").unwrap().matches(&*folder.path().to_string_lossy()).count() < 8 {
+        assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "it has not begun");
+        thread::sleep(Duration::from_millis(20));
+    }
+    thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let begun = Instant::now();
+    let said: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said:?}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "it took {:?}", begun.elapsed());
+    assert!(said.iter().any(|line| line.contains("Interrupted")), "{said:?}");
+    assert!(left(folder.path()).is_empty(), "{:?}", left(folder.path()));
+}
