@@ -3,6 +3,7 @@
 //! and fails on an engine with that very mistake.
 
 mod abandon;
+mod bands;
 mod diskless;
 mod format;
 mod hazards;
@@ -22,11 +23,19 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(hazards::MISTAKES)
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
+        .chain(bands::MISTAKES)
         .chain(format::MISTAKES)
 }
 
 fn told() -> impl Iterator<Item = &'static Told> {
-    peers::TOLD.iter().chain(diskless::TOLD).chain(hazards::TOLD).chain(steps::TOLD).chain(abandon::TOLD).chain(format::TOLD)
+    peers::TOLD
+        .iter()
+        .chain(diskless::TOLD)
+        .chain(hazards::TOLD)
+        .chain(steps::TOLD)
+        .chain(abandon::TOLD)
+        .chain(bands::TOLD)
+        .chain(format::TOLD)
 }
 
 /// Numbers without a scene, with the reason.
@@ -63,7 +72,7 @@ mod tests {
     #[test]
     fn each_scene_in_the_folder_has_its_mistake() {
         let listed: BTreeSet<&str> = scenes().collect();
-        for module in ["peers", "hazards", "steps", "abandon", "diskless"] {
+        for module in ["peers", "hazards", "steps", "abandon", "bands", "diskless"] {
             let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
             let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
             let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();

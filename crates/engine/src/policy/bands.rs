@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 pub const MOST: usize = 8;
 /// How many times as much as goes down comes in a burst.
 const BURST: u64 = 4;
-/// Writes from which the borders are drawn anew.
+/// Writes from which the borders are drawn anew; at first an eighth of these has to do.
 const SEEN: usize = 256;
 
 /// How many bands are worth their open segments, each half empty on an average, where so many segments may hold dirty data.
@@ -59,7 +59,7 @@ impl Bands {
         // What lies behind the sweep comes after all that is before it.
         let block = block.wrapping_sub(sweep);
         self.seen.push(block);
-        if self.seen.len() >= SEEN {
+        if self.seen.len() >= if self.borders.is_empty() { SEEN / 8 } else { SEEN } {
             self.seen.sort_unstable();
             self.borders = (1..bands).map(|n| self.seen[n * self.seen.len() / bands]).collect();
             self.seen.clear();

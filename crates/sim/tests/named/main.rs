@@ -4,6 +4,7 @@
 //! `xtask/src/named` says which mistake belongs to which scene.
 
 mod abandon;
+mod bands;
 mod diskless;
 mod hazards;
 mod peers;
