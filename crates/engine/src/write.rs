@@ -153,9 +153,12 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
     volume.stats.borrow_mut().flushes += 1;
     // All devices at once; the disk only if it alone has something that was acknowledged.
+    let since = core.now();
     let on_disk = volume.has_disk().then(|| volume.disk_flusher.request_owed());
     let on_members = durable(core).await;
+    let members_took = core.now() - since;
     let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };
+    volume.write_route.borrow_mut().flushed(core.now(), members_took, core.now() - since);
     let on_members = on_members.and(settled(core).await);
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
     let lost = volume.disk_flusher.take_lost();

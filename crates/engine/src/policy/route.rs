@@ -3,6 +3,9 @@
 //! Of each side, kind of request and class of size an average is kept of the time that a request took, divided by how
 //! many were in line with it. What a new one will take is that times the line it finds. A side that was not used for a
 //! while is taken to have become better, so that it is tried again.
+//!
+//! A client that flushes after each write, or after a few, waits for the flushes too: a disk that answers a write at once from
+//! its own cache owes it a revolution then.
 
 /// How many requests deep the average is.
 const DEPTH: u64 = 8;
@@ -56,6 +59,14 @@ pub enum Side {
 pub struct Route {
     ssd: [Cost; 3],
     disk: [Cost; 3],
+    /// Of flushes that clients ask for.
+    ssd_flush: Cost,
+    disk_flush: Cost,
+    /// Writes since the last one, to SSDs and disk.
+    unflushed: [u32; 2],
+    /// Writes between two of them on an average, and when the last one was.
+    between: u32,
+    flushed_at: u64,
 }
 
 fn class(bytes: u64) -> usize {
@@ -71,6 +82,35 @@ impl Route {
     pub fn note(&mut self, side: Side, now: u64, bytes: u64, line: u32, took: u64) {
         let costs = if side == Side::Ssd { &mut self.ssd } else { &mut self.disk };
         costs[class(bytes)].note(now, took / (u64::from(line) + 1));
+        let unflushed = &mut self.unflushed[side as usize];
+        *unflushed = unflushed.saturating_add(1);
+    }
+
+    /// A client's flush took so long on each side.
+    pub fn flushed(&mut self, now: u64, ssd_took: u64, disk_took: u64) {
+        let [ssd, disk] = core::mem::take(&mut self.unflushed);
+        if ssd > 0 {
+            self.ssd_flush.note(now, ssd_took);
+        }
+        if disk > 0 {
+            self.disk_flush.note(now, disk_took);
+        }
+        let writes = ssd.saturating_add(disk);
+        if writes > 0 {
+            let stale = self.between == 0 || now.saturating_sub(self.flushed_at) > HALVED_NS;
+            self.between = if stale { writes } else { writes.min(1 << 20).midpoint(self.between) };
+            self.flushed_at = now;
+        }
+    }
+
+    /// What a write costs in flushes, on the SSDs and on the disk.
+    fn of_flushes(&self, now: u64) -> (u64, u64) {
+        if self.between == 0 || now.saturating_sub(self.flushed_at) > HALVED_NS {
+            return (0, 0);
+        }
+        let disk = if self.disk_flush.ns == 0 { DISK_UNMEASURED_NS } else { self.disk_flush.aged(now) };
+        let writes = u64::from(self.between.max(1));
+        (self.ssd_flush.aged(now) / writes, disk / writes)
     }
 
     /// The disk failed a request of `bytes`.
@@ -84,8 +124,9 @@ impl Route {
         let (ssd, disk) = (&self.ssd[class(bytes)], &self.disk[class(bytes)]);
         let disk = if disk.ns == 0 { DISK_UNMEASURED_NS } else { disk.aged(now) };
         let expected = |cost: u64, line: u32| cost.saturating_mul(u64::from(line) + 1);
-        let soonest = expected(ssd.aged(now), ssd_line);
-        soonest > SOON_NS && expected(disk, disk_line) < soonest
+        let (ssd_flush, disk_flush) = self.of_flushes(now);
+        let soonest = expected(ssd.aged(now), ssd_line).saturating_add(ssd_flush);
+        soonest > SOON_NS && expected(disk, disk_line).saturating_add(disk_flush) < soonest
     }
 }
 
@@ -121,6 +162,29 @@ mod tests {
         (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, MS / 5));
         (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, MS / 20));
         assert!(!route.prefers_disk(100 * MS, 4096, 8, 0) && route.prefers_disk(100 * MS, 4096, 31, 0));
+    }
+
+    #[test]
+    fn a_disk_that_answers_at_once_and_owes_each_flush_a_revolution_is_not_sooner() {
+        let mut route = Route::default();
+        let write = |route: &mut Route, n: u64, side, took| {
+            route.note(side, n * MS, 4096, 0, took);
+            route.flushed(n * MS, MS, 8 * MS);
+        };
+        (0..50).for_each(|n| write(&mut route, n, Side::Ssd, 3 * MS));
+        assert!(!route.prefers_disk(50 * MS, 4096, 0, 0), "a flush of the disk is taken to be slow before it was measured");
+        (50..100).for_each(|n| write(&mut route, n, Side::Disk, MS / 10));
+        assert!(!route.prefers_disk(100 * MS, 4096, 0, 0));
+        // Without flushes, and long after the last, the write alone counts.
+        (10_000..10_050).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, 3 * MS));
+        assert!(route.prefers_disk(10_050 * MS, 4096, 0, 0));
+        // SSDs that are slow to flush as well leave it to the disk.
+        let mut slow = Route::default();
+        for n in 0..50 {
+            slow.note(Side::Ssd, n * MS, 4096, 0, 20 * MS);
+            slow.flushed(n * MS, 5 * MS, 8 * MS);
+        }
+        assert!(slow.prefers_disk(50 * MS, 4096, 0, 0));
     }
 
     #[test]
