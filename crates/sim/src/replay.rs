@@ -325,7 +325,11 @@ fn drive(target: &mut impl Target, requests: &[Traced], pace: Pace) -> Result<Si
     };
     for r in requests {
         match pace {
-            Pace::Open { percent } => while target.step(begun + r.at / 100 * percent)? {},
+            Pace::Open { percent } => {
+                while target.step(begun + r.at / 100 * percent)? {
+                    collect(target.answers(), &mut waiting);
+                }
+            }
             Pace::Closed { depth } => {
                 while waiting.len() >= depth.max(1) {
                     target.step(u64::MAX)?;

@@ -41,7 +41,8 @@ pub trait Target {
     fn now(&self) -> u64;
     /// Sends a request to a volume; its number.
     fn send(&mut self, volume: u16, ask: Ask) -> u64;
-    /// Lets the next thing happen, unless that is after `limit`: then time passes to `limit`, and it is `false`.
+    /// Lets the next thing happen, unless that is after `limit`: then time passes to `limit`, and it is `false`. As long as there
+    /// are answers that were not taken, nothing else need happen.
     ///
     /// # Errors
     /// Something happened that must never happen.
