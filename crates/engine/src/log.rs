@@ -169,8 +169,9 @@ impl<B: Buf> Log<B> {
     fn band_of(&self, item: &Item<B>, sweep: u64) -> usize {
         let block = match item {
             Item::Write { start, .. } => start / BLOCK_SECTORS,
-            Item::Zeroes { block, .. } | Item::Move { block, .. } => *block,
-            Item::Fill { .. } | Item::MarkClean { .. } | Item::Forget { .. } => return 0,
+            Item::Zeroes { block, .. } => *block,
+            // What may draw on the reserve opens one segment, and not one for each band: the rest of it is for marks.
+            Item::Fill { .. } | Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => return 0,
         };
         self.borders.borrow_mut().of(block, sweep, self.in_use.get())
     }

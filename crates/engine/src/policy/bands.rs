@@ -3,8 +3,9 @@
 //! A sweep goes by address. Where the log is in order of time alone, each segment holds something of everywhere, and is
 //! free only when the sweep has gone nearly round: what is taken is twice what is dirty (hazard H9). Where each of several
 //! open segments takes a band of addresses, all that one holds goes down while the sweep is in its band, and what is
-//! taken is little more than what is dirty: the same space holds nearly twice as much, and the sweep finds it lying closer.
-//! Nothing is written twice for it, as it would be by moving what is left in half empty segments.
+//! taken is not much more than what is dirty: the same space holds half as much again, and the sweep finds it lying closer.
+//! To move what is left in half empty segments would not do that by itself, in the order of time: it would come to lie among
+//! what was written just now, and be left there again.
 
 use alloc::vec::Vec;
 
