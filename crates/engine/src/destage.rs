@@ -176,9 +176,12 @@ fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
     if core.quiet.get() {
         return 0;
     }
+    depth(&load(core, volume), volume.window.get().beside(core.settings.destage_depth, &clients(volume)))
+}
+
+fn clients<B: Buf>(volume: &Volume<B>) -> Clients {
     let reads = volume.disk_reads.get();
-    let clients = Clients { reads, writes: volume.disk_in_use.get() - reads, direct: volume.direct_writes.get() };
-    depth(&load(core, volume), volume.window.get().beside(core.settings.destage_depth, &clients))
+    Clients { reads, writes: volume.disk_in_use.get() - reads, direct: volume.direct_writes.get() }
 }
 
 /// A chunk of a sweep: what its workers share, and whoever overwrites what it has written.
@@ -390,8 +393,7 @@ async fn worker<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, chunk: Rc<Chun
         }
         volume.sweeping.set(volume.sweeping.get() - 1);
         let mut window = volume.window.get();
-        let whole = chunk.workers.get() >= window.size(core.settings.destage_depth);
-        window.note(core.now(), core.settings.destage_depth, count, whole);
+        window.note(core.now(), core.settings.destage_depth, &clients(&volume), count, chunk.workers.get());
         volume.window.set(window);
         more_workers(&core, &volume, &chunk, wanted);
     }

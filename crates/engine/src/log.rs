@@ -133,7 +133,7 @@ struct Band<B: Buf> {
 /// The log of one class of one volume.
 pub(crate) struct Log<B: Buf> {
     class: Class,
-    /// The first takes all that is not sorted by address, and all there is while there is only one in use.
+    /// All there is goes to the first while only one is in use.
     bands: RefCell<Vec<Band<B>>>,
     /// Those in use.
     in_use: Cell<usize>,
@@ -166,12 +166,15 @@ impl<B: Buf> Log<B> {
         self.in_use.get()
     }
 
-    fn band_of(&self, item: &Item<B>, sweep: u64) -> usize {
+    fn band_of(&self, core: &Core<B>, item: &Item<B>, sweep: u64) -> usize {
         let block = match item {
             Item::Write { start, .. } => start / BLOCK_SECTORS,
             Item::Zeroes { block, .. } => *block,
-            // What may draw on the reserve opens one segment, and not one for each band: the rest of it is for marks.
-            Item::Fill { .. } | Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => return 0,
+            Item::Move { block, .. } if core.free() > core.settings.reserve_segments + bands::MOST as u32 => *block,
+            // What may draw on the reserve opens one segment, and not one for each band: the rest of it is for marks. It is
+            // the last, which the sweep comes to when it has gone round: by then another checkpoint has made up for its
+            // marks, and rests are what the sweep has gone by. In the first, segments would be taken for their marks alone.
+            Item::Fill { .. } | Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => return self.in_use.get() - 1,
         };
         self.borders.borrow_mut().of(block, sweep, self.in_use.get())
     }
@@ -185,7 +188,7 @@ impl<B: Buf> Log<B> {
         }
         let batch = Rc::new(Batch { left: Cell::new(items.len()), result: Cell::new(Ok(())), done: done.clone() });
         for item in items {
-            let band = self.band_of(&item, volume.swept_to.get());
+            let band = self.band_of(core, &item, volume.swept_to.get());
             self.bands.borrow_mut()[band].queue.push_back((item, batch.clone()));
         }
         self.schedule(core, volume);

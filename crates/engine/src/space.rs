@@ -7,6 +7,7 @@ use crate::io::Buf;
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
+use crate::policy::bands;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::preload::{carry_over, is_evictable, is_mostly_pinned};
 use crate::read::runs;
@@ -245,21 +246,37 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
 }
 
 /// While space is short, moves what a sweep has left in segments that were sorted for it: it came when the sweep had just
-/// gone by, and its segment would be taken until the next one comes round.
+/// gone by, and its segment would be taken until the next one comes round. And what is left of a burst, which was not
+/// sorted: each of its segments would be taken until the sweep is round, though most of it is down.
 async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
     if core.room().pressure() <= core.settings.destage_percent || core.free() <= core.settings.reserve_segments {
         return;
     }
     let capacity = core.pool.borrow().segment_sectors();
-    let found = core.segments.borrow().iter().find(|(_, s)| s.sorted && is_rest(s, capacity)).map(|(n, _)| n);
+    let taken = core.dirty_percent();
+    let is_left =
+        |n: u32, s: &Segment| is_rest(s, bands::worth_moving(s.sorted, taken, capacity)) && (!s.sorted || is_behind(core, n, s));
+    let found = core.segments.borrow().iter().find(|(n, s)| is_left(*n, s)).map(|(n, _)| n);
     if let Some(n) = found {
         core.mark(Mark::Compacted);
         relocate(core, n).await;
     }
 }
 
-fn is_rest(s: &Segment, capacity: u32) -> bool {
-    s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty_sectors > 0 && s.dirty_sectors <= capacity / 8
+fn is_rest(s: &Segment, most: u32) -> bool {
+    s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty_sectors > 0 && s.dirty_sectors <= most
+}
+
+/// Whether the sweep has gone by all that is dirty in a segment. What is still before it is down soon, from where it is.
+fn is_behind<B: Buf>(core: &Core<B>, n: u32, s: &Segment) -> bool {
+    let Some(volume) = core.volume(s.volume) else { return false };
+    let (map, sweep) = (volume.map.borrow(), volume.swept_to.get());
+    let is_dirty = |block: u64| {
+        let mut dirty = false;
+        map.each(block, |p| dirty |= p.segment == n && p.dirty());
+        dirty
+    };
+    !s.blocks.iter().any(|block| block >= sweep && is_dirty(block))
 }
 
 /// Dirty data that is on fewer copies than it could be is copied (H20).

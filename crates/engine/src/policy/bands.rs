@@ -5,12 +5,14 @@
 //! open segments takes a band of addresses, all that one holds goes down while the sweep is in its band, and what is
 //! taken is not much more than what is dirty: the same space holds half as much again, and the sweep finds it lying closer.
 //! To move what is left in half empty segments would not do that by itself, in the order of time: it would come to lie among
-//! what was written just now, and be left there again.
+//! what was written just now, and be left there again. Sorted it is worth it where a segment would stay taken for little.
 
 use alloc::vec::Vec;
 
 /// The most bands there are.
 pub const MOST: usize = 8;
+/// Percent of the space from which on what is left of a burst is in the way.
+const DENSE: u32 = 80;
 /// How many times as much as goes down comes in a burst.
 const BURST: u64 = 4;
 /// Writes from which the borders are drawn anew; at first an eighth of these has to do.
@@ -37,10 +39,22 @@ pub fn wanted(rate: Option<u64>, destage: u64, now: usize, most: usize) -> usize
 
 /// What is taken by dirty data in so many bands, in percent of that data, where as much is written as goes down: in one,
 /// twice as much, in the order of time. In many it would be as much as there is and a band more, but for what waits to be called
-/// clean, for the next checkpoint, or for the rest of an open segment: with eight half as much again, measured.
+/// clean, for the next checkpoint, or for the rest of an open segment: with eight a third as much again, measured.
 #[must_use]
 pub fn taken_by_dirty(bands: usize) -> u64 {
-    140 + 60 / bands.max(1) as u64
+    120 + 80 / bands.max(1) as u64
+}
+
+/// Sectors of dirty data up to which a segment of `capacity` is moved while space is short and `taken` percent of it are. What
+/// the sweep has gone by in a sorted one is little. Of one that a burst left, which has something of everywhere, two thirds
+/// are won: worth it where that is what writes wait for.
+#[must_use]
+pub fn worth_moving(sorted: bool, taken: u32, capacity: u32) -> u32 {
+    match sorted {
+        true => capacity / 8,
+        false if taken >= DENSE => capacity / 3,
+        false => 0,
+    }
 }
 
 /// The borders between bands, from what was written lately: each band is to get as many writes as any other.
@@ -108,7 +122,13 @@ mod tests {
     #[test]
     fn few_segments_make_few_bands() {
         assert_eq!([0, 8, 9, 64, 120, 121, 1 << 20].map(number), [1, 1, 2, 6, 7, 8, 8]);
-        assert_eq!([1, 4, 8].map(taken_by_dirty), [200, 155, 147]);
+        assert_eq!([1, 4, 8].map(taken_by_dirty), [200, 140, 130]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_burst_is_moved_only_where_it_is_in_the_way() {
+        assert_eq!([79, 80].map(|taken| worth_moving(false, taken, 2400)), [0, 800]);
+        assert_eq!([79, 80].map(|taken| worth_moving(true, taken, 2400)), [300, 300]);
     }
 
     #[test]

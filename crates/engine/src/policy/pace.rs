@@ -86,6 +86,12 @@ impl Direct {
     }
 }
 
+/// Turns come in steps, so that several writes have theirs at once and share a record: one by one each would have a header
+/// of its own in the log, which with units of 4 KiB is as long as what it holds. A write waits longer for that, but no more
+/// than as long again; and a step is shorter than the credit, so that the rate is the same.
+/// This is the longest, in nanoseconds. All are powers of two, so that who waits long and who waits less meet.
+const LONGEST_STEP_NS: u64 = 1 << 24;
+
 /// Turns of those who wait, at a rate that changes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Turns {
@@ -93,14 +99,17 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// The time at which a write of `bytes` that comes at `now` has its turn; `None` if that is too late for it.
+    /// The time at which a write of `bytes` that comes at `now` has its turn, or a step later; `None` if that is too late
+    /// for it.
     pub fn take(&mut self, now: u64, bytes: u64, rate: u64, longest: u64) -> Option<u64> {
         let turn = self.next.max(now.saturating_sub(CREDIT_NS));
         if turn > now + longest {
             return None;
         }
         self.next = turn + (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64;
-        Some(turn.max(now))
+        let turn = turn.max(now);
+        let step = (turn - now + 1).next_power_of_two() / 2;
+        Some(turn.next_multiple_of(step.clamp(1, LONGEST_STEP_NS)))
     }
 }
 
@@ -110,7 +119,12 @@ pub struct Reached {
     since: u64,
     bytes: u64,
     per_second: Option<u64>,
+    /// The average over about a second.
+    lately: u64,
 }
+
+/// The longer average counts up to so many times the shorter one, which goes up and down with every pause.
+const FASTER: (u64, u64) = (3, 2);
 
 /// Length of one sample, in nanoseconds.
 const SAMPLE_NS: u64 = 250_000_000;
@@ -128,14 +142,16 @@ impl Reached {
         if took >= SAMPLE_NS {
             let sample = (u128::from(self.bytes) * 1_000_000_000 / u128::from(took)) as u64;
             self.per_second = Some(self.per_second.map_or(sample, |rate| (rate * 15 + sample) / 16));
+            self.lately = if self.lately == 0 { sample } else { (self.lately * 3 + sample) / 4 };
             self.begin(now);
         }
     }
 
-    /// Bytes per second.
+    /// Bytes per second. A disk takes the first seconds' worth into a cache of its own: what it reached then is soon not
+    /// believed any more, else a burst fills the space before it is slowed down, and has to stand still afterwards.
     #[must_use]
     pub fn per_second(&self) -> u64 {
-        self.per_second.unwrap_or(UNMEASURED)
+        self.per_second.map_or(UNMEASURED, |rate| rate.min(self.lately.max(1) / FASTER.1 * FASTER.0))
     }
 }
 
@@ -174,10 +190,20 @@ mod tests {
         // A credit of 20 ms at 4 MB/s is 80 KB: twenty writes of 4,000 bytes at once, then one each millisecond.
         let all: Vec<_> = (0..400).map(|_| turns.take(now, 4_000, 4_000_000, LONGEST_NS)).collect();
         assert!(all[..21].iter().all(|t| *t == Some(now)));
-        assert_eq!(all[30], Some(now + 10_000_000));
+        assert!(all.iter().flatten().zip(0..).all(|(t, n)| *t >= now + (n * 1_000_000u64).saturating_sub(20_000_000)));
+        assert!(all[21..180].iter().flatten().zip(1..).all(|(t, n)| *t <= now + n * 2_000_000), "as long again at most");
         assert_eq!(all[399], None);
-        assert!(all.iter().flatten().all(|t| *t <= now + LONGEST_NS));
+        assert!(all.iter().flatten().all(|t| *t <= now + LONGEST_NS + LONGEST_STEP_NS));
         assert!(turns.take(now + 200_000_000, 4_000, 4_000_000, LONGEST_NS).is_some());
+    }
+
+    #[test]
+    fn who_waits_has_the_turn_together_with_others() {
+        let mut turns = Turns::default();
+        let all: Vec<_> = (0..64).filter_map(|_| turns.take(1_000_000_000, 4_096, 4_096_000, LONGEST_NS)).collect();
+        let mut at: Vec<_> = all[32..].to_vec();
+        at.dedup();
+        assert!(at.len() <= 8, "{at:?}");
     }
 
     #[test]
@@ -190,5 +216,18 @@ mod tests {
             (1..=1000).for_each(|ms| reached.note(from + ms * 1_000_000, 10_000));
             assert_eq!(reached.per_second(), 10_000_000);
         }
+    }
+
+    /// The cache of an array's controller took 256 MiB at once, and then 8 MB each second.
+    #[test]
+    fn what_a_disks_own_cache_took_at_once_is_soon_forgotten() {
+        let mut reached = Reached::default();
+        reached.begin(1);
+        (1..=1000).for_each(|ms| reached.note(ms * 1_000_000, 200_000));
+        assert!(reached.per_second() > 150_000_000);
+        (1001..=3000).for_each(|ms| reached.note(ms * 1_000_000, 8_000));
+        assert!(reached.per_second() < 60_000_000, "{reached:?}");
+        (3001..=4000).for_each(|ms| reached.note(ms * 1_000_000, 8_000));
+        assert!(reached.per_second() < 25_000_000, "{reached:?}");
     }
 }
