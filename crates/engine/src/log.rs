@@ -330,7 +330,9 @@ impl<B: Buf> Log<B> {
         let mut taken: Vec<Queued<B>> = Vec::new();
         let (mut entries, mut data) = (0usize, 0u32);
         let most_data = (core.settings.record_bytes / 512) as u32;
-        while entries < Record::MAX_ENTRIES {
+        // Several writes of a burst share half as much as one may have: the first would wait for those behind it.
+        let shared = if self.class == Class::Mirrored && self.in_use.get() == 1 { most_data / 2 } else { most_data };
+        while entries < Record::MAX_ENTRIES && data < shared {
             let Some((item, batch)) = self.bands.borrow_mut()[band].queue.pop_front() else { break };
             // The header grows with each entry, also of items without data.
             let header = Record::header_sectors(entries + item.entries().min(Record::MAX_ENTRIES - entries), unit);

@@ -44,6 +44,9 @@ const SETTLED: u64 = 88;
 /// How much the pace changes with a percent more or less of it taken, in percent. Space that is written comes back a sweep
 /// later, so that a change of the pace has an echo; the steeper this is the longer waves go on.
 const SLOPE: u64 = 4;
+/// And at the very end, so that it is not reached: who finds no place at all goes to the disk, and has to put it in order with
+/// what is dirty there.
+const BRAKE: u64 = 13;
 
 /// Bytes per second that may be absorbed while destage reaches `destage`; `None`: as many as come.
 ///
@@ -58,7 +61,7 @@ pub fn rate(room: &Room, destage: u64) -> Option<u64> {
     let of_dirty = over(room.soon_percent).map(|over| destage.saturating_mul(left(room.soon_percent) * gone) / (over * rest));
     let of_taken = over(room.taken_percent).map(|_| {
         let percent = (100 + SETTLED * SLOPE).saturating_sub(u64::from(room.taken_percent) * SLOPE);
-        destage.saturating_mul(if room.taken_percent < 100 { percent } else { 0 }) / 100
+        destage.saturating_mul(percent.min(left(room.taken_percent) * BRAKE)) / 100
     });
     of_dirty.into_iter().chain(of_taken).min().map(|rate| rate.max(SLOWEST))
 }
