@@ -65,7 +65,7 @@ pub fn nfs_server() -> Machine {
             read_rate: 2_700_000_000,
             write_rate: 2_150_000_000,
             request_ns: 60 * MICROSECOND,
-            cache: Some(CacheParams { bytes: 1 << 30, rows: 6, percent: 25 }),
+            cache: Some(CacheParams { bytes: 1 << 30, rows: 3, percent: 25 }),
         },
         ssd: SsdParams {
             read: Direction { latency_ns: 42 * MICROSECOND, channels: 18, iops: Some(415_000), bytes_per_s: 1_750_000_000 },

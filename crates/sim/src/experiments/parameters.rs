@@ -44,9 +44,9 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         machine: "A",
         name: "rows on their way from that cache to the disks",
-        value: Cow::Borrowed("6"),
+        value: Cow::Borrowed("3"),
         source: Calibrated,
-        why: "A3: about 1,600 random writes per second, which is 200 accesses per disk at six for each write",
+        why: "A3: about 1,600 random writes per second once its sweeps find all that they ever will, which is 200 accesses per disk at six for each write",
     },
     Parameter {
         machine: "A",

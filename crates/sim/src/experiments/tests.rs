@@ -32,8 +32,8 @@ fn the_bare_nfs_server_is_as_fast_as_was_published() {
     let files = || File::several(0, 0, 0, 64, 4 * GIB);
     let a1 = bare(&machine, files(), 8, 2, |_, f| Box::new(Stream::new(f, true, MIB)));
     near("A1, MiB/s", mib(&a1), 2000.0);
-    // The controller's cache is full first.
-    let a3 = bare(&machine, files(), 2, 12, |n, f| Box::new(Random::new(f, 4096, 0, n).durable()));
+    // The controller's cache is full first, and its sweep finds all that it ever will.
+    let a3 = bare(&machine, files(), 2, 600, |n, f| Box::new(Random::new(f, 4096, 0, n).durable()));
     near("A3, writes/s", a3.per_s, 1600.0);
     let a4 = bare(&machine, files(), 2, 1, |n, f| Box::new(Random::new(f, 4096, 100, n)));
     near("A4 and A6, reads/s", a4.per_s, 9300.0);
