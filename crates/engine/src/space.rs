@@ -264,7 +264,8 @@ async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
 }
 
 fn is_rest(s: &Segment, most: u32) -> bool {
-    s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty_sectors > 0 && s.dirty_sectors <= most
+    let holds = s.class == Class::Mirrored && s.state == SegmentState::Sealed && !s.diskless;
+    holds && s.dirty_sectors > 0 && s.dirty_sectors <= most
 }
 
 /// Whether the sweep has gone by all that is dirty in a segment. What is still before it is down soon, from where it is.

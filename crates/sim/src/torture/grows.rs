@@ -70,8 +70,8 @@ impl Run {
                 }
                 Some(Err(CommandError::NotLarger { .. })) if sectors <= size.told => size.asked = None,
                 Some(Err(CommandError::TooLarge)) if sectors > size.told => size.asked = None,
-                // It may be so at the next start all the same.
-                Some(Err(CommandError::NoMembers)) if self.plan.witness_away => continue,
+                // Nobody decides any more, and what was written may be found at the next start all the same.
+                Some(Err(CommandError::NoMembers)) if self.plan.witness_away || self.second_lost => continue,
                 Some(Err(_)) if self.second_lost => size.asked = None,
                 Some(Err(e)) => return Err(Violation(format!("volume {volume} does not grow to {sectors} sectors: {e}"))),
             }
