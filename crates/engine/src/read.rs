@@ -55,8 +55,8 @@ pub(crate) async fn read<B: Buf>(
     let sectors = range.end - range.start;
     let belongs = volume.reads.borrow_mut().note(range.start, sectors, 0);
     let stream = belongs.run_sectors * 512 >= core.settings.stream_bytes;
-    let mut disk_failed = false;
-    // A damaged clean piece is let go and read from the disk instead: at most once for each, so this ends.
+    let (mut disk_failed, mut damaged) = (false, false);
+    // A damaged clean piece is let go, and all that is clean is read from the disk instead.
     for _ in 0..4 {
         ahead::wait(core, volume, &range).await;
         let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
@@ -87,7 +87,7 @@ pub(crate) async fn read<B: Buf>(
                 }
             }
         }
-        let plan = plan(core, volume, &range, sooner);
+        let plan = plan(core, volume, &range, sooner, damaged);
         if plan.lost {
             core.mark(Mark::LostRangeFails);
             return Err(RequestError::Io);
@@ -128,7 +128,7 @@ pub(crate) async fn read<B: Buf>(
             // What is cached need not have been asked of it.
             unregister(volume, &fills);
             volume.read_route.borrow_mut().disk_failed(core.now(), sectors * 512);
-            disk_failed = true;
+            (disk_failed, damaged) = (true, false);
             continue;
         }
         if failed {
@@ -139,6 +139,8 @@ pub(crate) async fn read<B: Buf>(
         if !bad.is_empty() {
             unregister(volume, &fills);
             let_go(core, volume, &bad)?;
+            // Of many pieces on a device that reads badly each round would find another one.
+            damaged = true;
             continue;
         }
         match (plan.disk.is_empty(), plan.pieces.is_empty()) {
@@ -203,7 +205,7 @@ pub(crate) fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Pi
 }
 
 /// Takes the range apart by what is cached now. Dirty pieces are laid over whatever the disk returns.
-fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: bool) -> Plan {
+fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: bool, damaged: bool) -> Plan {
     let mut plan =
         Plan { pieces: Vec::new(), disk: Vec::new(), missing: Vec::new(), parts: Vec::new(), lost: false, sooner: false };
     let mut cached: Vec<(Range<u64>, u64, Piece)> = Vec::new();
@@ -237,7 +239,8 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: 
         plan.parts.extend(plan.missing.drain(..).map(|range| Part { range, source: Source::Zeroes }));
     }
     // What is clean is the same on the disk, and what it was when the read began it may have been read as.
-    plan.sooner = sooner && !plan.lost && cached.iter().all(|(_, _, p)| !p.dirty());
+    let by_choice = sooner && cached.iter().all(|(_, _, p)| !p.dirty());
+    plan.sooner = !plan.lost && (by_choice || damaged && volume.has_disk());
     if plan.sooner {
         plan.disk.push(range.clone());
     }
