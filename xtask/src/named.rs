@@ -8,7 +8,9 @@ mod diskless;
 mod format;
 mod hazards;
 mod peers;
+mod reads;
 mod steps;
+mod sweeps;
 
 use crate::mistakes::Mistake;
 
@@ -24,6 +26,8 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
+        .chain(reads::MISTAKES)
+        .chain(sweeps::MISTAKES)
         .chain(format::MISTAKES)
 }
 
@@ -35,6 +39,8 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(steps::TOLD)
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
+        .chain(reads::TOLD)
+        .chain(sweeps::TOLD)
         .chain(format::TOLD)
 }
 
@@ -72,7 +78,7 @@ mod tests {
     #[test]
     fn each_scene_in_the_folder_has_its_mistake() {
         let listed: BTreeSet<&str> = scenes().collect();
-        for module in ["peers", "hazards", "steps", "abandon", "bands", "diskless"] {
+        for module in ["peers", "hazards", "steps", "abandon", "bands", "diskless", "reads"] {
             let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
             let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
             let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();

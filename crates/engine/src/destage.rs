@@ -50,6 +50,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             continue;
         }
         if volume.sweep_at.get() == 0 {
+            // What is written and not clean yet would be found dirty, and written again.
+            if let Some(last) = last.take() {
+                heed(&core, &volume, last.get().await).await;
+                continue;
+            }
             let due = next_sweep(&load(&core, &volume), volume.sweep_began.get(), core.settings.idle_ns);
             if due > now {
                 volume.destaging.set(false);
@@ -67,14 +72,12 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         let most = volume.window.get().chunk(core.settings.chunk_blocks, core.settings.destage_depth);
         volume.map.borrow().dirty_from(volume.sweep_at.get(), u64::MAX >> 8, most, &mut blocks);
         if blocks.is_empty() {
-            // The sweep is round. What is written and not clean yet would be found dirty, and written again.
+            // The sweep is round.
             volume.sweep_at.set(0);
             volume.swept_to.set(0);
-            if let Some(last) = last.take() {
-                heed(&core, &volume, last.get().await).await;
-            }
             continue;
         }
+        let is_rest = blocks.len() < most;
         match chunk(&core, &volume, blocks, depth).await {
             Ok(written) => {
                 let failed = written.outstanding.chunk.failed.get();
@@ -91,6 +94,13 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
                 }
             }
             Err(end) => heed(&core, &volume, end).await,
+        }
+        // So it is for now after all that there was, though somebody may write on before it all the time, as whoever keeps a log does:
+        // to follow him block by block would have flushes of disk and cache devices for each.
+        let due = next_sweep(&load(&core, &volume), volume.sweep_began.get(), core.settings.idle_ns);
+        if is_rest && due > core.now() {
+            volume.sweep_at.set(0);
+            volume.swept_to.set(0);
         }
     }
 }

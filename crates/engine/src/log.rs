@@ -295,7 +295,12 @@ impl<B: Buf> Log<B> {
             Some((segment, _)) => (segment, false),
             None => {
                 self.seal_band(core, band);
-                match core.open_segment(self.class, volume.number, self.in_use.get() > 1, reserve_for(&first)) {
+                // By the time they are appended there may be less space than there was when they were sorted.
+                let draw = match reserve_for(&first) {
+                    Draw::Reserve if matches!(first, Item::Move { .. }) && band + 1 != self.in_use.get() => Draw::Demand,
+                    draw => draw,
+                };
+                match core.open_segment(self.class, volume.number, self.in_use.get() > 1, draw) {
                     Some(n) => (n, true),
                     None if self.share_open(core, band, round(least)) => {
                         self.schedule(core, volume);

@@ -38,8 +38,9 @@ struct Plan {
     missing: Vec<Range<u64>>,
     parts: Vec<Part>,
     lost: bool,
-    /// What is cached of it is clean, and the disk is expected to read all of it sooner.
-    sooner: bool,
+    /// The disk reads all of it, and what is dirty is laid over: all that is cached of it is clean, and the disk is expected to be
+    /// sooner; or some was damaged.
+    by_disk: bool,
 }
 
 /// Misses this close together (in sectors) are one read of the disk: what lies between passes under the heads in less
@@ -124,7 +125,7 @@ pub(crate) async fn read<B: Buf>(
             }
         }
         drop(using);
-        if failed && plan.sooner {
+        if failed && plan.by_disk {
             // What is cached need not have been asked of it.
             unregister(volume, &fills);
             volume.read_route.borrow_mut().disk_failed(core.now(), sectors * 512);
@@ -207,7 +208,7 @@ pub(crate) fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Pi
 /// Takes the range apart by what is cached now. Dirty pieces are laid over whatever the disk returns.
 fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: bool, damaged: bool) -> Plan {
     let mut plan =
-        Plan { pieces: Vec::new(), disk: Vec::new(), missing: Vec::new(), parts: Vec::new(), lost: false, sooner: false };
+        Plan { pieces: Vec::new(), disk: Vec::new(), missing: Vec::new(), parts: Vec::new(), lost: false, by_disk: false };
     let mut cached: Vec<(Range<u64>, u64, Piece)> = Vec::new();
     let segments = core.segments.borrow();
     volume.map.borrow().each_in(Volume::<B>::blocks(range), |block, p| {
@@ -239,12 +240,12 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: 
         plan.parts.extend(plan.missing.drain(..).map(|range| Part { range, source: Source::Zeroes }));
     }
     // What is clean is the same on the disk, and what it was when the read began it may have been read as.
-    let by_choice = sooner && cached.iter().all(|(_, _, p)| !p.dirty());
-    plan.sooner = !plan.lost && (by_choice || damaged && volume.has_disk());
-    if plan.sooner {
+    let all_clean = cached.iter().all(|(_, _, p)| !p.dirty());
+    plan.by_disk = !plan.lost && (sooner && all_clean || damaged && volume.has_disk());
+    if plan.by_disk {
         plan.disk.push(range.clone());
     }
-    for m in plan.missing.iter().filter(|_| !plan.sooner) {
+    for m in plan.missing.iter().filter(|_| !plan.by_disk) {
         match plan.disk.last_mut() {
             Some(last) if m.start - last.end <= NEAR => last.end = m.end,
             _ => plan.disk.push(m.clone()),
@@ -347,7 +348,7 @@ fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>],
 }
 
 fn fate(plan: &Plan, stream: bool) -> Fate {
-    if plan.sooner && plan.missing.is_empty() {
+    if plan.by_disk && plan.missing.is_empty() {
         Fate::ReadBypass
     } else if plan.missing.is_empty() {
         Fate::Hit

@@ -70,9 +70,6 @@ pub const TOLD: &[Told] = &[
     ("steps::pages_that_move_take_their_bits_with_them", "pages named where they are not yet"),
     ("steps::of_the_pages_that_a_volume_grows_by_both_slots_are_its_own", "an earlier volume's pages left under one that grows"),
     ("steps::a_page_is_given_away_when_nothing_is_written_there_any_more", "pages given away that are still being written"),
-    ("steps::what_is_kept_is_served_while_the_map_names_it", "kept data served though a newer write is in the map"),
-    ("steps::what_is_read_ahead_proves_itself", "damaged data kept of what is read ahead"),
-    ("steps::nobody_waits_long_for_what_is_read_ahead", "a read that waits for what is read ahead however long that takes"),
 ];
 
 /// Mistakes that no other list has.
@@ -328,32 +325,5 @@ pub const MISTAKES: &[Mistake] = &[
         name: "an older intent page believed for a damaged one",
         story: "The newest one rots where no other cache device has it: what the older one does not say is taken for clean.",
         edits: &[Edit { file: "engine.rs", old: "        if !whole {\n", new: "        if newest.sequence == 0 {\n" }],
-    },
-    Mistake {
-        name: "kept data served though a newer write is in the map",
-        story: "What was read ahead of a reader is taken for what is there now, by its address: he is shown what was there before.",
-        edits: &[Edit {
-            file: "ahead.rs",
-            old: "(p.version(), p.sum, p.segment, p.offset, p.first(), p.sectors())",
-            new: "(p.first(), p.sectors())",
-        }],
-    },
-    Mistake {
-        name: "damaged data kept of what is read ahead",
-        story: "It is compared with no checksum when it comes, and with none when it is served.",
-        edits: &[Edit {
-            file: "fetch.rs",
-            old: "Some(part) if verify(core, volume, *block, piece, &part) => Ok(part),\n                _ if wanted",
-            new: "Some(part) if !wanted || verify(core, volume, *block, piece, &part) => Ok(part),\n                _ if wanted",
-        }],
-    },
-    Mistake {
-        name: "a read that waits for what is read ahead however long that takes",
-        story: "The cache device hangs, its twin does not: a read waits until the first is given up.",
-        edits: &[Edit {
-            file: "ahead.rs",
-            old: "const PATIENCE_NS: u64 = 5_000_000;",
-            new: "const PATIENCE_NS: u64 = u64::MAX / 2;",
-        }],
     },
 ];

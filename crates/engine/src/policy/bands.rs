@@ -39,7 +39,8 @@ pub fn wanted(rate: Option<u64>, destage: u64, now: usize, most: usize) -> usize
 
 /// What is taken by dirty data in so many bands, in percent of that data, where as much is written as goes down: in one,
 /// twice as much, in the order of time. In many it would be as much as there is and a band more, but for what waits to be called
-/// clean, for the next checkpoint, or for the rest of an open segment: with eight a third as much again, measured.
+/// clean, for the next checkpoint, or for the rest of an open segment. Less is reckoned with than the half as much again that is measured
+/// then: this is to slow down a burst, and [`crate::policy::pace`] looks at what is taken as well.
 #[must_use]
 pub fn taken_by_dirty(bands: usize) -> u64 {
     120 + 80 / bands.max(1) as u64

@@ -44,8 +44,8 @@ const SETTLED: u64 = 88;
 /// How much the pace changes with a percent more or less of it taken, in percent. Space that is written comes back a sweep
 /// later, so that a change of the pace has an echo; the steeper this is the longer waves go on.
 const SLOPE: u64 = 4;
-/// And at the very end, so that it is not reached: who finds no place at all goes to the disk, and has to put it in order with
-/// what is dirty there.
+/// And at the very end, for each percent that is left, so that the end is not reached: who finds no place at all goes to the disk,
+/// and has to put it in order with what is dirty there.
 const BRAKE: u64 = 13;
 
 /// Bytes per second that may be absorbed while destage reaches `destage`; `None`: as many as come.
@@ -94,6 +94,7 @@ impl Direct {
 /// than as long again; and a step is shorter than the credit, so that the rate is the same.
 /// This is the longest, in nanoseconds. All are powers of two, so that who waits long and who waits less meet.
 const LONGEST_STEP_NS: u64 = 1 << 24;
+const _: () = assert!(LONGEST_STEP_NS < CREDIT_NS);
 
 /// Turns of those who wait, at a rate that changes.
 #[derive(Clone, Copy, Default, Debug)]
@@ -112,7 +113,7 @@ impl Turns {
         self.next = turn + (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64;
         let turn = turn.max(now);
         let step = (turn - now + 1).next_power_of_two() / 2;
-        Some(turn.next_multiple_of(step.clamp(1, LONGEST_STEP_NS)))
+        Some(turn.next_multiple_of(step.clamp(1, LONGEST_STEP_NS)).min(now + longest))
     }
 }
 
@@ -126,11 +127,13 @@ pub struct Reached {
     lately: u64,
 }
 
-/// The longer average counts up to so many times the shorter one, which goes up and down with every pause.
+/// The average over four seconds counts up to so many times, as a fraction, that over one, which goes up and down with every pause.
 const FASTER: (u64, u64) = (3, 2);
 
 /// Length of one sample, in nanoseconds.
 const SAMPLE_NS: u64 = 250_000_000;
+/// One that took so many times as long says all that there is to say.
+const LONGEST_SAMPLE: u64 = 64;
 
 impl Reached {
     /// Destage begins after it was away.
@@ -144,8 +147,11 @@ impl Reached {
         let took = now.saturating_sub(self.since);
         if took >= SAMPLE_NS {
             let sample = (u128::from(self.bytes) * 1_000_000_000 / u128::from(took)) as u64;
-            self.per_second = Some(self.per_second.map_or(sample, |rate| (rate * 15 + sample) / 16));
-            self.lately = if self.lately == 0 { sample } else { (self.lately * 3 + sample) / 4 };
+            // As many times as it is long: a disk that takes nothing while it flushes, and much afterwards, is no faster for that.
+            for _ in 0..(took / SAMPLE_NS).min(LONGEST_SAMPLE) {
+                self.per_second = Some(self.per_second.map_or(sample, |rate| (rate * 15 + sample) / 16));
+                self.lately = if self.lately == 0 { sample } else { (self.lately * 3 + sample) / 4 };
+            }
             self.begin(now);
         }
     }
@@ -196,7 +202,7 @@ mod tests {
         assert!(all.iter().flatten().zip(0..).all(|(t, n)| *t >= now + (n * 1_000_000u64).saturating_sub(20_000_000)));
         assert!(all[21..180].iter().flatten().zip(1..).all(|(t, n)| *t <= now + n * 2_000_000), "as long again at most");
         assert_eq!(all[399], None);
-        assert!(all.iter().flatten().all(|t| *t <= now + LONGEST_NS + LONGEST_STEP_NS));
+        assert!(all.iter().flatten().all(|t| *t <= now + LONGEST_NS));
         assert!(turns.take(now + 200_000_000, 4_000, 4_000_000, LONGEST_NS).is_some());
     }
 
@@ -232,5 +238,18 @@ mod tests {
         assert!(reached.per_second() < 60_000_000, "{reached:?}");
         (3001..=4000).for_each(|ms| reached.note(ms * 1_000_000, 8_000));
         assert!(reached.per_second() < 25_000_000, "{reached:?}");
+    }
+
+    /// A disk takes nothing for three quarters of a second while its cache is flushed, and two thousand writes in the half second after.
+    #[test]
+    fn a_disk_that_stands_still_while_it_flushes_is_not_believed_to_be_faster() {
+        let mut reached = Reached::default();
+        reached.begin(1);
+        for round in 0..40 {
+            let at = round * 1_250_000_000 + 750_000_000;
+            (1..=2000).for_each(|n| reached.note(at + n * 250_000, 4_096));
+        }
+        let really = 2000 * 4_096 * 100 / 125;
+        assert!((really * 85 / 100..=really * 115 / 100).contains(&reached.per_second()), "{reached:?}");
     }
 }

@@ -103,14 +103,17 @@ impl Route {
         }
     }
 
-    /// What a write costs in flushes, on the SSDs and on the disk.
-    fn of_flushes(&self, now: u64) -> (u64, u64) {
+    /// What a write waits for flushes, on the SSDs and on the disk. One client's many writes share the flush that follows the last
+    /// of them. Of many clients who flush, each waits for all of it, though it is one for several: it counts in full for as many writes
+    /// as are under way at once.
+    fn of_flushes(&self, now: u64, line: u32) -> (u64, u64) {
         if self.between == 0 || now.saturating_sub(self.flushed_at) > HALVED_NS {
             return (0, 0);
         }
         let disk = if self.disk_flush.ns == 0 { DISK_UNMEASURED_NS } else { self.disk_flush.aged(now) };
         let writes = u64::from(self.between.max(1));
-        (self.ssd_flush.aged(now) / writes, disk / writes)
+        let waits = |flush: u64| flush.saturating_mul((u64::from(line) + 1).min(writes)) / writes;
+        (waits(self.ssd_flush.aged(now)), waits(disk))
     }
 
     /// The disk failed a request of `bytes`.
@@ -124,7 +127,7 @@ impl Route {
         let (ssd, disk) = (&self.ssd[class(bytes)], &self.disk[class(bytes)]);
         let disk = if disk.ns == 0 { DISK_UNMEASURED_NS } else { disk.aged(now) };
         let expected = |cost: u64, line: u32| cost.saturating_mul(u64::from(line) + 1);
-        let (ssd_flush, disk_flush) = self.of_flushes(now);
+        let (ssd_flush, disk_flush) = self.of_flushes(now, ssd_line.saturating_add(disk_line));
         let soonest = expected(ssd.aged(now), ssd_line).saturating_add(ssd_flush);
         soonest > SOON_NS && expected(disk, disk_line).saturating_add(disk_flush) < soonest
     }
@@ -185,6 +188,26 @@ mod tests {
             slow.flushed(n * MS, 5 * MS, 8 * MS);
         }
         assert!(slow.prefers_disk(50 * MS, 4096, 0, 0));
+    }
+
+    /// An NFS server: its clients' writes are each to be durable, and a flush is for many of them.
+    #[test]
+    fn of_many_who_flush_each_waits_for_the_flush() {
+        let mut route = Route::default();
+        for n in 0..50 {
+            (0..32).for_each(|_| route.note(Side::Ssd, n * MS, 4096, 31, 6 * MS));
+            (0..8).for_each(|_| route.note(Side::Disk, n * MS, 4096, 7, MS));
+            route.flushed(n * MS, 2 * MS, 16 * MS);
+        }
+        assert!(!route.prefers_disk(50 * MS, 4096, 31, 7), "{route:?}");
+        // One who writes as much before each flush has little of it with each write.
+        let mut route = Route::default();
+        for n in 0..50 {
+            (0..40).for_each(|_| route.note(Side::Ssd, n * MS, 4096, 0, 6 * MS));
+            route.note(Side::Disk, n * MS, 4096, 0, MS / 10);
+            route.flushed(n * MS, 2 * MS, 16 * MS);
+        }
+        assert!(route.prefers_disk(50 * MS, 4096, 0, 0));
     }
 
     #[test]

@@ -216,7 +216,7 @@ mod tests {
         let mut now = 1;
         for _ in 0..200_000 {
             let size = window.beside(LEAST, &writers);
-            now += 1_000_000 * size.max(240) as u64 / 240 * 240 / size as u64;
+            now += 240_000_000 / size.min(240) as u64;
             window.note(now, LEAST, &writers, 1, size);
         }
         assert!((200..=307).contains(&window.beside(LEAST, &writers)), "{window:?}");

@@ -163,7 +163,7 @@ impl Plan {
             reserve_segments: 2,
             free_percent: *r.pick(&[5, 10]),
             appends: *r.pick(&[1, 2, 4, 8]),
-            record_bytes: *r.pick(&[8 << 10, 32 << 10]),
+            record_bytes: *r.pick(&[8 << 10, 16 << 10, 32 << 10]),
             max_fragments: *r.pick(&[64, 4096]),
             route: false,
             ahead_bytes: *Rng::new(seed ^ 0x0061_6865_6164).pick(&[0, 16 << 10, 32 << 10, 128 << 10]),

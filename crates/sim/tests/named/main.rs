@@ -8,4 +8,6 @@ mod bands;
 mod diskless;
 mod hazards;
 mod peers;
+mod reads;
 mod steps;
+mod sweeps;
