@@ -67,6 +67,7 @@ fn load(name: &str, clients: Clients) -> Load {
         one_dead: false,
         settings: Settings::default(),
         no_disk_cache: false,
+        sata_disk: false,
         settle_s: 5,
         window_s: 30,
         long: false,
@@ -114,6 +115,10 @@ impl Load {
     }
     fn dead(mut self) -> Self {
         self.one_dead = true;
+        self
+    }
+    fn sata_disk(mut self) -> Self {
+        self.sata_disk = true;
         self
     }
     fn through_disk(mut self) -> Self {
@@ -266,6 +271,26 @@ pub fn catalogue() -> Vec<Load> {
         load("slow SSDs: mixed random 4 KiB x16, warm", mixed(Random, 4 * KIB, 16, HOT)).warm().ssd(Slow),
         load("slow SSDs: write bursts of 200 x 4 KiB", writes(Random, 4 * KIB, 1, HOT).bursts(200, SECOND)).ssd(Slow),
     ];
+    // A disk that stands still while it flushes.
+    all.extend([
+        load("SATA disk: write random 4 KiB flushed x8", writes(Random, 4 * KIB, 8, HOT).flushed()).sata_disk(),
+        load("SATA disk: write stream 1 MiB flushed x1", writes(one, MIB, 1, WIDE).flushed()).sata_disk(),
+        load("SATA disk: write stream 64 KiB x4", writes(one, 64 * KIB, 4, WIDE)).sata_disk(),
+        load("SATA disk: past the cache: write random 4 KiB x32, 9 %", writes(Random, 4 * KIB, 32, 0..4 * GIB))
+            .marked(false, 5.0)
+            .dirty(480 * MIB, 120, 120)
+            .sata_disk(),
+        // As in the real form of C2: all at the front of the disk, and the streams' requests as the kernel divides them.
+        load(
+            "SATA disk: past the cache: four stream writes beside random writes",
+            writes(Stream(4), 512 * KIB, 32, 2 * GIB..2 * GIB + 512 * MIB),
+        )
+        .and(writes(Random, 4 * KIB, 16, 0..2 * GIB))
+        .marked(false, 5.0)
+        .ssd(Cloud)
+        .dirty(256 * MIB, 120, 120)
+        .sata_disk(),
+    ]);
     // Past the cache's size, measured in the steady state: the space for dirty data is 9 % of the region, and 22 %.
     all.extend([
         load("past the cache: write random 4 KiB x32, 9 %", writes(Random, 4 * KIB, 32, 0..4 * GIB)).marked(false, 5.0).dirty(

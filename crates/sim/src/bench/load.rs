@@ -100,6 +100,8 @@ pub struct Load {
     pub settings: Settings,
     /// The disk's write cache is off.
     pub no_disk_cache: bool,
+    /// The disk does nothing else while it flushes.
+    pub sata_disk: bool,
     /// Seconds before anything counts: what the drive's caches take at first is over by then.
     pub settle_s: u64,
     /// Seconds that count.
@@ -125,7 +127,11 @@ impl Load {
             Mode::PassThrough => "pass-through",
         };
         let dead = if self.one_dead { ", one dead" } else { "" };
-        let disk = if self.no_disk_cache { ", disk cache off" } else { "" };
+        let disk = match (self.no_disk_cache, self.sata_disk) {
+            (true, _) => ", disk cache off",
+            (false, true) => ", SATA disk",
+            (false, false) => "",
+        };
         format!("{mode}, {}, {} SSDs{dead}{disk}", self.cache.name(), self.ssd.name())
     }
 }

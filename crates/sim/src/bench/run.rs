@@ -83,6 +83,7 @@ pub struct After {
 
 fn disk(load: &Load) -> RotatingParams {
     let disk = RotatingParams::nearline_7200();
+    let disk = if load.sata_disk { disk.on_sata() } else { disk };
     if load.no_disk_cache { disk.without_write_cache() } else { disk }
 }
 

@@ -111,12 +111,26 @@ pub fn b1(options: Options) -> Result<Outcome, Violation> {
 /// original, scaled; and beside it one whose space for dirty data is 9 % of the files.
 fn random(out: &mut Outcome, options: Options) -> Result<(), Violation> {
     let region = 4 * GIB;
-    let (bare, back) = random_writes(region * 12 / 20, region, options)?;
+    let (filling, steady) = (if options.quick { 60 } else { 120 }, options.window().max(20));
+    let machine = osts(1, GIB);
+    let mut bare = machine.drive(machine.bare(1), options.seed, random_writers(region, options.seed));
+    bare.seconds(filling)?;
+    let bare = bare.seconds(steady)?[0].clone();
+    let fill = |cache: u64| {
+        // What superblocks, intent and images of the map take comes on top.
+        let machine = osts(1, cache * 104 / 100 / MIB * MIB);
+        let store = machine.cached(Mode::WriteBack, 1, region, options.seed)?;
+        let mut driver = machine.drive(store, options.seed, random_writers(region, options.seed));
+        let (first, once_full) = (driver.seconds(filling)?[0].clone(), driver.seconds(steady)?[0].clone());
+        let seconds = first.per_second.iter().chain(&once_full.per_second).copied().collect();
+        Ok::<_, Violation>(Filling { seconds, once_full })
+    };
+    let back = fill(region * 12 / 20)?;
     let reached = [(Who::Bare, bare.per_s), (Who::Back, back.once_full.per_s)];
     out.figure("random 4 KiB writes, once the cache is full", "writes/s", &reached);
     out.must("random writes: the worst second of all, by bare's mean", back.worst() / bare.per_s, 1.0);
     out.must("random writes: the least second once it is full, by their mean", back.once_full.least_second, 0.5);
-    let (_, small) = random_writes(region * 9 / 100 * 10 / 8, region, options)?;
+    let small = fill(region * 9 / 100 * 10 / 8)?;
     let reached = [(Who::Bare, bare.per_s), (Who::Back, small.once_full.per_s)];
     out.figure("the same, space for dirty data 9 % of the files", "writes/s", &reached);
     out.note(format!(
@@ -150,29 +164,15 @@ impl Filling {
     }
 }
 
-/// Random writes to `region` bytes: the array with its own cache full, and Headpond with SSDs of so many bytes for data.
-fn random_writes(cache: u64, region: u64, options: Options) -> Result<(Reached, Filling), Violation> {
-    // What superblocks, intent and images of the map take comes on top.
-    let machine = osts(1, cache * 104 / 100 / MIB * MIB);
-    let files = File::several(0, 0, 0, 2, region / 2);
-    let writers = || {
-        let process = |(n, f): (usize, &File)| Process {
-            group: 0,
-            client: 0,
-            lanes: 16,
-            script: Box::new(Random::new(f.clone(), 4096, 0, options.seed + n as u64)),
-        };
-        files.iter().enumerate().map(process).collect::<Vec<_>>()
+/// Two processes that write small blocks here and there, each in its half of `region` bytes.
+fn random_writers(region: u64, seed: u64) -> Vec<Process> {
+    let process = |(n, file): (usize, File)| Process {
+        group: 0,
+        client: 0,
+        lanes: 16,
+        script: Box::new(Random::new(file, 4096, 0, seed + n as u64)),
     };
-    let (filling, steady) = (if options.quick { 60 } else { 120 }, options.window().max(20));
-    let mut bare = machine.drive(machine.bare(1), options.seed, writers());
-    bare.seconds(filling)?;
-    let bare = bare.seconds(steady)?[0].clone();
-    let mut driver = machine.drive(machine.cached(Mode::WriteBack, 1, region, options.seed)?, options.seed, writers());
-    let first = driver.seconds(filling)?[0].clone();
-    let once_full = driver.seconds(steady)?[0].clone();
-    let seconds = first.per_second.iter().chain(&once_full.per_second).copied().collect();
-    Ok((bare, Filling { seconds, once_full }))
+    File::several(0, 0, 0, 2, region / 2).into_iter().enumerate().map(process).collect()
 }
 
 /// B2: throughput against the number of clients, each with a volume of its own.

@@ -64,6 +64,9 @@ pub struct RotatingParams {
     pub write_cache_bytes: u64,
     /// How many separate runs of data the write cache keeps track of, at least 2.
     pub write_cache_extents: usize,
+    /// A flush is no part of the queue: it waits until that is empty, and nothing else is taken meanwhile. So it is with SATA (FLUSH
+    /// CACHE EXT is not a queued command of the ACS standards), and not with SAS.
+    pub flushes_alone: bool,
     /// How many streams the read buffer keeps apart.
     pub read_segments: usize,
     /// How far it reads ahead for each, in bytes; 0 turns the read buffer off.
@@ -104,12 +107,19 @@ impl RotatingParams {
             queue_depth: 32,
             write_cache_bytes: 128 << 20,
             write_cache_extents: 256,
+            flushes_alone: false,
             read_segments: 16,
             read_ahead_bytes: 4 << 20,
             run_bytes: 2 << 20,
             age_limit_ns: SECOND,
             patience: 64,
         }
+    }
+
+    /// The same disk with a SATA interface.
+    pub fn on_sata(mut self) -> Self {
+        self.flushes_alone = true;
+        self
     }
 
     /// The same disk with its write cache turned off.
@@ -235,8 +245,15 @@ impl RotatingDisk {
         self.queue.len() + self.waiting.len() + self.flushes.len() + usize::from(serving)
     }
 
+    /// Whether the next request has to wait for a flush, or is one that has to wait for all others.
+    fn has_to_wait(&self) -> bool {
+        let is_flush = self.backlog.front().is_some_and(|(_, _, op)| op.kind == Kind::Flush);
+        self.params.flushes_alone && (!self.flushes.is_empty() || is_flush && self.occupied() > 0)
+    }
+
     fn admit(&mut self, now: u64) {
         while self.occupied() < self.params.queue_depth
+            && !self.has_to_wait()
             && let Some((arrived, id, op)) = self.backlog.pop_front()
         {
             self.accept(now, arrived, id, op);

@@ -280,6 +280,24 @@ fn a_flush_does_not_wait_for_writes_that_come_after_it() {
     assert!(done.contains(&0), "the flush waited for one write of 20 ms and not for thirty more");
 }
 
+/// In which order a write before a flush, the flush, and a write after it end.
+fn order(params: RotatingParams) -> Vec<u64> {
+    let mut disk = RotatingDisk::new(params);
+    let asked = [Access::write(4 * GIB, BLOCK), Access::flush(), Access::write(8 * GIB, BLOCK)];
+    (0..).zip(asked).for_each(|(id, it)| disk.submit(id, id, it));
+    let mut done = Vec::new();
+    while let Some(next) = disk.next_completion() {
+        disk.advance(next, &mut done);
+    }
+    done
+}
+
+#[test]
+fn on_sata_nothing_else_is_taken_during_a_flush() {
+    assert_eq!(order(RotatingParams::nearline_7200()), [0, 2, 1]);
+    assert_eq!(order(RotatingParams::nearline_7200().on_sata()), [0, 1, 2]);
+}
+
 #[test]
 fn without_a_write_cache_a_flush_is_free_and_a_write_is_not() {
     let mut disk = RotatingDisk::new(RotatingParams::nearline_7200().without_write_cache());
@@ -314,8 +332,7 @@ fn a_slow_reader_of_a_stream_is_served_from_the_buffer() {
 
 #[test]
 fn every_request_ends_once_and_the_same_requests_end_at_the_same_times() {
-    let run = || {
-        let params = RotatingParams::nearline_7200();
+    let run = |params: &RotatingParams| {
         let mut disk = RotatingDisk::new(params.clone());
         let mut random = SplitMix64::new(10);
         let (mut now, mut ends, mut done) = (0, Vec::new(), Vec::new());
@@ -336,11 +353,13 @@ fn every_request_ends_once_and_the_same_requests_end_at_the_same_times() {
         assert_eq!(disk.pending(), 0);
         ends
     };
-    let ends = run();
-    assert_eq!(ends, run());
-    let mut ids: Vec<u64> = ends.into_iter().map(|(_, id)| id).collect();
-    ids.sort_unstable();
-    assert!(ids.into_iter().eq(0..5_000));
+    for params in [RotatingParams::nearline_7200(), RotatingParams::nearline_7200().on_sata()] {
+        let ends = run(&params);
+        assert_eq!(ends, run(&params));
+        let mut ids: Vec<u64> = ends.into_iter().map(|(_, id)| id).collect();
+        ids.sort_unstable();
+        assert!(ids.into_iter().eq(0..5_000));
+    }
 }
 
 #[test]
