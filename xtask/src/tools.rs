@@ -39,6 +39,15 @@ const FOR_VM: [(&str, &str); 13] = [
     ("strip", "binutils"),
 ];
 
+/// What its guest needs beyond that for the experiments of the NFS server. Debian starts a server with it, without exports, on a system
+/// that starts services; so it is not installed for anything else.
+const FOR_NFS: [(&str, &str); 4] = [
+    ("rpc.nfsd", "nfs-kernel-server"),
+    ("rpc.mountd", "nfs-kernel-server"),
+    ("exportfs", "nfs-kernel-server"),
+    ("mount.nfs", "nfs-common"),
+];
+
 /// Installs what is missing, as root on a system with apt; says what is missing otherwise, and what that means.
 pub fn install() -> Result<()> {
     install_all(&TOOLS)
@@ -47,6 +56,11 @@ pub fn install() -> Result<()> {
 /// The same, with what the virtual machine needs.
 pub fn install_for_vm() -> Result<()> {
     install_all(&[&TOOLS[..], &FOR_VM[..]].concat())
+}
+
+/// The same, with what an NFS server is made of.
+pub fn install_for_nfs() -> Result<()> {
+    install_all(&[&TOOLS[..], &FOR_VM[..], &FOR_NFS[..]].concat())
 }
 
 fn install_all(tools: &[(&'static str, &'static str)]) -> Result<()> {

@@ -3,6 +3,7 @@
 mod boot;
 mod disk_errors;
 mod drive;
+mod experiments;
 mod image;
 mod kernel;
 mod kills;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
 cargo xtask vm prepare [--suite SUITE]    fetch the kernel and make the guest, as every run does first
+cargo xtask vm experiments [EXPERIMENT..] [--quick] [..]    the experiments of the NFS server: see `cargo xtask vm experiments --help`
 cargo xtask vm [--list] [--only NAME].. [--rounds N] [--seconds-per-round S] [--seed N] [--short] [--json] [--planted] [..]
   --only NAME            the checks whose name contains this; may be given more than once
   --rounds N             kills or power cuts in each check that has them (10)
@@ -254,6 +256,11 @@ impl Options {
 
 /// `cargo xtask vm`.
 pub fn run(args: &[String]) -> Result<()> {
+    if let Some((first, rest)) = args.split_first()
+        && first == "experiments"
+    {
+        return experiments::run(rest);
+    }
     let options = Options::of(args)?;
     let is_wanted = |check: &&Check| {
         let by_name = options.only.is_empty() || options.only.iter().any(|word| check.name.contains(word.as_str()));

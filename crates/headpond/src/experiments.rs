@@ -27,6 +27,8 @@ pub enum Form {
     Simulated,
     /// On this machine.
     Real,
+    /// On this machine, and on block devices that were given.
+    Devices,
 }
 
 impl Form {
@@ -34,7 +36,7 @@ impl Form {
     pub fn name(self) -> &'static str {
         match self {
             Form::Simulated => "simulated",
-            Form::Real => "real",
+            Form::Real | Form::Devices => "real",
         }
     }
 }

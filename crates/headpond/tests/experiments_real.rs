@@ -104,3 +104,34 @@ fn an_interrupted_experiment_leaves_nothing_behind() {
     assert!(said.iter().any(|line| line.contains("Interrupted")), "{said:?}");
     assert!(left(folder.path()).is_empty(), "{:?}", left(folder.path()));
 }
+
+#[test]
+fn devices_are_named_with_what_is_on_them_before_anything_is_done_to_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut args: Vec<String> = Vec::new();
+    for (flag, name, bytes) in [("--disk", "disk", 1 << 30), ("--ssd", "ssd", 512 << 20)] {
+        for n in 0..4 {
+            let path = folder.path().join(format!("{name}{n}"));
+            fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+            args.extend([flag.to_owned(), path.display().to_string()]);
+        }
+    }
+    // An ext4's magic number, where its superblock has it.
+    let taken = folder.path().join("disk2");
+    let file = fs::File::options().write(true).open(&taken).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0x53, 0xef], 1024 + 56).unwrap();
+    let refused = |which: &str, args: &[String]| {
+        let ended = experiments(&[which], folder.path()).args(args).output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    let said = refused("A1", &args);
+    assert!(said.contains("would be erased") && said.contains("--yes-erase"), "{said}");
+    assert!(said.contains(&format!("{}: an ext2, ext3 or ext4 file system", taken.display())), "{said}");
+    let said = refused("C1", &args);
+    assert!(said.contains("C1 runs on modelled devices alone") && said.contains("A1, A2, A3, A4, A6, A7"), "{said}");
+    args[1] = folder.path().join("absent").display().to_string();
+    let said = refused("A1", &args);
+    assert!(said.contains(&args[1]) && said.contains("Nothing was done"), "{said}");
+    assert_eq!(fs::metadata(&taken).unwrap().len(), 1 << 30);
+}

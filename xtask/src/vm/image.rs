@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Changes with what is put in, so that an older image is made again.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Programs in the guest. Those that are not installed are left out, and checks that need them say so.
-pub const PROGRAMS: [&str; 15] = [
+pub const PROGRAMS: [&str; 19] = [
     "kmod",
     "fio",
     "mount",
@@ -29,10 +29,15 @@ pub const PROGRAMS: [&str; 15] = [
     "dmsetup",
     "make-bcache",
     "bcache-super-show",
+    "rpc.nfsd",
+    "rpc.mountd",
+    "exportfs",
+    "mount.nfs",
 ];
 
-/// Modules in the guest, with all that they need: front ends, file systems, what the rig stands on, and the kernel's own caches.
-const MODULES: [&str; 27] = [
+/// Modules in the guest, with all that they need: front ends, file systems, what the rig stands on, the kernel's own caches,
+/// and its NFS server and client.
+const MODULES: [&str; 30] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_console",
@@ -60,7 +65,13 @@ const MODULES: [&str; 27] = [
     "dm-log-writes",
     "bcache",
     "configfs",
+    "nfsd",
+    "nfs",
+    "nfsv4",
 ];
+
+/// Files that programs look for, where this machine has them: which transports and services there are.
+const FILES: [&str; 3] = ["/etc/netconfig", "/etc/protocols", "/etc/services"];
 
 /// Loads what every guest needs, and runs what it is told to.
 const INIT: &str = include_str!("guest/init.sh");
@@ -70,7 +81,7 @@ pub fn make(folder: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let image = folder.join("initramfs");
     let programs: Vec<(String, PathBuf)> = PROGRAMS.iter().filter_map(|name| Some(((*name).into(), find(name)?))).collect();
     let busybox = find("busybox").context("busybox is missing: install busybox-static")?;
-    let mut wanted = format!("{VERSION}\n{}\n{INIT}\n{MODULES:?}\n{PROGRAMS:?}\n", kernel.version);
+    let mut wanted = format!("{VERSION}\n{}\n{INIT}\n{MODULES:?}\n{PROGRAMS:?}\n{FILES:?}\n", kernel.version);
     for (_, path) in &programs {
         let meta = path.metadata()?;
         wanted += &format!("{} {} {:?}\n", path.display(), meta.len(), meta.modified()?);
@@ -97,6 +108,9 @@ pub fn make(folder: &Path, kernel: &Kernel) -> Result<PathBuf> {
     libraries.extend(libraries_of(&std::env::current_exe()?)?);
     for library in libraries {
         copy_into(&tree, &library)?;
+    }
+    for file in FILES.iter().map(Path::new).filter(|file| file.is_file()) {
+        copy_into(&tree, file)?;
     }
     // For the kernel's own requests too: busybox's applet cannot load every module.
     for place in ["bin/modprobe", "sbin/modprobe"] {

@@ -170,7 +170,7 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let scale = if options.short { Scale::SHORT } else { Scale::FULL };
     let rounds = options.rounds.unwrap_or(if options.short { 1 } else { 4 });
-    let folder = options.folder.unwrap_or_else(|| folder_for(&scale));
+    let folder = options.folder.unwrap_or_else(|| folder_for(scale.disk() + 2 * scale.cache));
     let vm = Vm {
         headpond,
         kernel,
@@ -304,9 +304,9 @@ fn words_of(args: &[String]) -> String {
 
 /// Where drives are: in memory if there is twice as much of it, so that a flush of an SSD takes no time that this computer's disks, and
 /// whoever else uses them, decide.
-fn folder_for(scale: &Scale) -> PathBuf {
+pub(super) fn folder_for(bytes: u64) -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
-    let wanted = 2 * (scale.disk() + 2 * scale.cache);
+    let wanted = 2 * bytes;
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available =
         meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
@@ -351,10 +351,7 @@ impl Plan {
         let settings = said.iter().filter_map(|line| line.strip_prefix("setting ")).map(str::to_owned).collect();
         let mut run = rows::measure(&mut rig, name, &self.rows, &self.scale, round)?;
         let after = clock(&mut rig)?;
-        let percent = (after.1 - before.1) / (after.0 - before.0).as_secs_f64() * 100.0;
-        if (percent - 100.0).abs() > CLOCK_PERCENT {
-            bail!("the guest's clock went at {percent:.1} percent of ours: nothing that it measured can be believed");
-        }
+        believe(before, after)?;
         if self.rows.contains(&"restart") && name != "bare" {
             run.samples.push(rows::restart(&mut rig, name, &self.scale, round)?);
         }
@@ -364,8 +361,17 @@ impl Plan {
 }
 
 /// What our clock says, and what the guest's, in seconds.
-fn clock(rig: &mut Rig) -> Result<(Instant, f64)> {
+pub(super) fn clock(rig: &mut Rig) -> Result<(Instant, f64)> {
     let said = rig.run("now")?;
     let hundredths: u64 = said.last().and_then(|line| line.parse().ok()).context("the guest does not tell the time")?;
     Ok((Instant::now(), hundredths as f64 / 100.0))
+}
+
+/// Refuses what a guest measured whose clock went otherwise than ours.
+pub(super) fn believe(before: (Instant, f64), after: (Instant, f64)) -> Result<()> {
+    let percent = (after.1 - before.1) / (after.0 - before.0).as_secs_f64() * 100.0;
+    if (percent - 100.0).abs() > CLOCK_PERCENT {
+        bail!("the guest's clock went at {percent:.1} percent of ours: nothing that it measured can be believed");
+    }
+    Ok(())
 }

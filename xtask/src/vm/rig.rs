@@ -111,7 +111,7 @@ pub struct Rig {
     accel: String,
     clock: Clock,
     verbose: bool,
-    /// The disk, the two SSDs, and the server's own disk; without the SSDs where these are files.
+    /// The disk, the two SSDs, and the server's own disk, without the SSDs where these are files; then what was added.
     pub drives: Vec<Drive>,
     /// SSDs that are files: a power cut takes nothing from them.
     files: Vec<(&'static str, PathBuf)>,
@@ -174,6 +174,20 @@ impl Rig {
             rig.drives[..3].iter().for_each(|drive| drive.set_faults(lying));
         }
         Ok(rig)
+    }
+
+    /// One more disk, before the boot.
+    pub fn add_disk(&mut self, name: &'static str, bytes: u64) -> Result<()> {
+        self.drives.push(Drive::new(name, bytes, Speed::Rotating, &self.folder)?);
+        Ok(())
+    }
+
+    /// One more SSD, before the boot: a file as fast as it may be.
+    pub fn add_ssd(&mut self, name: &'static str, bytes: u64) -> Result<()> {
+        let path = self.folder.join(format!("{name}.file"));
+        written(&path, bytes).with_context(|| format!("{} cannot be written", path.display()))?;
+        self.files.push((name, path));
+        Ok(())
     }
 
     /// What the guest sees as `/host`.

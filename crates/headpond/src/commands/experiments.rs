@@ -14,6 +14,7 @@ use headpond_sim::experiments::outcome::{self, Missing};
 use headpond_sim::experiments::{ALL, Experiment, Options, Report, run_all};
 
 use crate::exit::Usage;
+use crate::experiments::real::given::Given;
 use crate::experiments::real::{self, Interrupted, Run};
 use crate::experiments::{Form, Reports, csv, json, line, markdown, page, terminal};
 
@@ -42,6 +43,19 @@ pub struct Experiments {
     /// The folder in which the real form makes its own, and removes it [default: /var/tmp]
     #[arg(long, value_name = "DIR", requires = "real")]
     dir: Option<PathBuf>,
+    /// A disk to do it on, instead of a modelled one; it is OVERWRITTEN. Four of them, for the experiments of the NFS server (A1 to A4, A6,
+    /// A7): one bare, one for each mode. Partitions will do
+    #[arg(long = "disk", value_name = "DEVICE", id = "disks", requires_all = ["real", "ssds"])]
+    disks: Vec<PathBuf>,
+    /// An SSD, instead of a modelled one; it is OVERWRITTEN. Four of them: two for the pool, two that are measured alone
+    #[arg(long = "ssd", value_name = "DEVICE", id = "ssds", requires_all = ["real", "disks"])]
+    ssds: Vec<PathBuf>,
+    /// Yes, what is on the given devices may be erased
+    #[arg(long, requires = "disks")]
+    yes_erase: bool,
+    /// The command that is said to have made the figures, where another one runs this one
+    #[arg(long, value_name = "WORDS", hide = true)]
+    made_by: Option<String>,
     /// Fewer points, and shorter windows: a tenth of the length where it is simulated
     #[arg(long)]
     quick: bool,
@@ -65,6 +79,7 @@ pub struct Experiments {
 impl Experiments {
     pub fn run(self) -> anyhow::Result<()> {
         let chosen = self.chosen()?;
+        let given = self.given(&chosen)?;
         // It fails now rather than in minutes.
         if let Some(dir) = &self.out {
             fs::create_dir_all(dir).map_err(|error| {
@@ -72,7 +87,7 @@ impl Experiments {
             })?;
         }
         let old = self.markdown.as_deref().map(read).transpose()?;
-        let (reports, mut interrupted) = if self.real { self.for_real(&chosen)? } else { (self.simulate(&chosen), None) };
+        let (reports, mut interrupted) = if self.real { self.for_real(&chosen, given)? } else { (self.simulate(&chosen), None) };
         if let Some(why) = interrupted.take_if(|_| reports.reports.is_empty()) {
             return Err(why.into());
         }
@@ -106,8 +121,8 @@ impl Experiments {
     }
 
     /// One after the other: they measure in real time. Where it is interrupted, those that have ended are reported.
-    fn for_real(&self, chosen: &[Experiment]) -> anyhow::Result<(Reports, Option<Interrupted>)> {
-        let system = real::missing(self.quick).map_err(|why| {
+    fn for_real(&self, chosen: &[Experiment], given: Option<Given>) -> anyhow::Result<(Reports, Option<Interrupted>)> {
+        let system = real::missing(self.quick, given.as_ref()).map_err(|why| {
             Usage(format!("The real form cannot be run here: {why}. Nothing was done. Run it as root on a machine that has it all, or with --simulated"))
         })?;
         let signals = Signals::hold()?;
@@ -120,7 +135,7 @@ impl Experiments {
         let folder = std::path::absolute(dir)?.join(format!("headpond-experiments-{}", process::id()));
         // For all that it starts, too: else what is measured is what other work leaves of the cores.
         let _ = rustix::process::setpriority_process(None, NICE);
-        let run = Run::new(self.quick, folder.clone(), system, &STOP);
+        let run = Run::new(self.quick, folder.clone(), system, given, &STOP);
         let progress = Progress::begin();
         let (mut reports, mut interrupted) = (Vec::new(), None);
         for experiment in chosen {
@@ -139,7 +154,36 @@ impl Experiments {
         // What is in it has removed itself; nobody made it if nothing was run.
         let _ = fs::remove_dir(&folder);
         let (command, options) = (self.command(), self.options());
-        Ok((Reports { form: Form::Real, reports, options, command, parameters: real::parameters(system) }, interrupted))
+        let (form, parameters) = match &run.given {
+            Some(given) => (Form::Devices, real::parameters_of_devices(system, given)),
+            None => (Form::Real, real::parameters(system)),
+        };
+        Ok((Reports { form, reports, options, command, parameters }, interrupted))
+    }
+
+    /// The devices that were given, if what is on them may be erased, all of them are fit, and all that was chosen takes them.
+    fn given(&self, chosen: &[Experiment]) -> Result<Option<Given>, Usage> {
+        if self.disks.is_empty() {
+            return Ok(None);
+        }
+        if let Some(other) = chosen.iter().find(|it| !real::takes_devices(it.id)) {
+            let takes: Vec<&str> = ALL.iter().map(|it| it.id).filter(|id| real::takes_devices(id)).collect();
+            let takes = takes.join(", ");
+            return Err(Usage(format!(
+                "{} runs on modelled devices alone. Nothing was done. Name those that take devices: {takes}",
+                other.id
+            )));
+        }
+        let given = Given { disks: self.disks.clone(), ssds: self.ssds.clone() };
+        let on_them =
+            given.look().map_err(|why| Usage(format!("{why}. Nothing was done. Give devices that are free and fit")))?;
+        if !self.yes_erase {
+            return Err(Usage(format!(
+                "What is on the devices would be erased: {}. Nothing was done. Give --yes-erase if it may be",
+                on_them.join("; ")
+            )));
+        }
+        Ok(Some(given))
     }
 
     fn options(&self) -> Options {
@@ -160,8 +204,13 @@ impl Experiments {
 
     /// The command that brings the same figures.
     fn command(&self) -> String {
+        if let Some(words) = &self.made_by {
+            return words.clone();
+        }
         let quick = if self.quick { " --quick" } else { "" };
-        let form = if self.real { format!("--real{quick}") } else { format!("--simulated{quick} --seed {}", self.seed) };
+        let each = |flag: &str, all: &[PathBuf]| all.iter().map(|it| format!(" {flag} {}", it.display())).collect::<String>();
+        let devices = each("--disk", &self.disks) + &each("--ssd", &self.ssds);
+        let form = if self.real { format!("--real{quick}{devices}") } else { format!("--simulated{quick} --seed {}", self.seed) };
         format!("headpond experiments {} {form}", self.which.join(" "))
     }
 }

@@ -29,7 +29,7 @@ mod shrink;
 pub mod sim;
 pub mod stat;
 pub mod status;
-mod targets;
+pub mod targets;
 pub mod top;
 pub mod udev_name;
 pub mod upgrade;

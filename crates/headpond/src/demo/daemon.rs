@@ -25,6 +25,26 @@ pub enum Frontend {
     Nbd,
     /// A loop device over FUSE.
     Fuse,
+    /// A ublk device.
+    Ublk,
+}
+
+impl Frontend {
+    /// The faster one of those that are block devices and that this kernel has.
+    pub fn of_kernel() -> Frontend {
+        // It fails where there is no such module, which is then seen.
+        let _ = Command::new("modprobe").args(["-q", "ublk_drv"]).stdin(Stdio::null()).stderr(Stdio::null()).status();
+        if Path::new("/dev/ublk-control").exists() { Frontend::Ublk } else { Frontend::Fuse }
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Frontend::Nbd => "NBD",
+            Frontend::Fuse => "FUSE and loop",
+            Frontend::Ublk => "ublk",
+        }
+    }
 }
 
 /// A daemon that runs.
@@ -60,6 +80,7 @@ impl Daemon {
         match frontend {
             Frontend::Nbd => command.args(["--frontend", "nbd", "--nbd"]).arg(nbd_socket(folder)),
             Frontend::Fuse => command.args(["--frontend", "fuse"]),
+            Frontend::Ublk => command.args(["--frontend", "ublk"]),
         };
         // A process group of its own: Ctrl-C is for the demo, which ends the daemon itself.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
@@ -83,6 +104,11 @@ impl Daemon {
                 bail!("the daemon was not up after {} s: {}", START.as_secs(), last_words(folder))
             }
         }
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Asks it something.

@@ -7,6 +7,8 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Bytes of a file: whole sectors, and by far not all alike.
 const FILE_BYTES: [usize; 4] = [4096, 64 << 10, 1 << 20, 3 << 20];
@@ -114,8 +116,19 @@ impl Mounted {
     }
 
     /// Unmounts it.
-    pub fn unmount(mut self) -> Result<()> {
-        tool(Command::new("umount").arg(&self.point))?;
+    pub fn unmount(self) -> Result<()> {
+        self.unmount_within(Duration::ZERO)
+    }
+
+    /// Unmounts it; whoever used it may take so long to let go of it.
+    pub fn unmount_within(mut self, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
+        while let Err(error) = tool(Command::new("umount").arg(&self.point)) {
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
         self.there = false;
         Ok(())
     }

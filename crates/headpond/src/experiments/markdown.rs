@@ -10,6 +10,9 @@ fn marks(form: Form) -> [&'static str; 2] {
     match form {
         Form::Simulated => ["<!-- begin: made by the command below -->", "<!-- end -->"],
         Form::Real => ["<!-- begin: real form, made by the command below -->", "<!-- end of the real form -->"],
+        Form::Devices => {
+            ["<!-- begin: real form on devices, made by the command below -->", "<!-- end of the real form on devices -->"]
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::rounds::{Samples, must};
 use anyhow::{Context, Result};
 use headpond_sim::experiments::outcome::{Line, Outcome, Scale, Who};
 use std::fs;
+use std::path::Path;
 use std::thread;
 
 const JOB: JobFile = job!("filling");
@@ -21,15 +22,17 @@ fn fill(rig: &Rig<'_>, (who, disk): (Who, usize), section: &str, files: &str, si
 }
 
 /// What a section reached in each second, by its log; the last second is cut short.
-fn by_second(rig: &Rig<'_>, log: &str) -> Result<Vec<(f64, f64)>> {
-    let path = rig.path().join(log);
+pub(super) fn by_second(folder: &Path, log: &str) -> Result<Vec<(f64, f64)>> {
+    let path = folder.join(log);
     let text = fs::read_to_string(&path).with_context(|| format!("fio wrote no {log}"))?;
+    // fio adds to a log that is there: the next run would have this one's requests beside its own.
+    fs::remove_file(&path)?;
     let mut seconds = fio::seconds(&text);
     seconds.pop();
     Ok(seconds)
 }
 
-fn mean(values: &[(f64, f64)]) -> f64 {
+pub(super) fn mean(values: &[(f64, f64)]) -> f64 {
     values.iter().map(|(_, value)| value).sum::<f64>() / values.len().max(1) as f64
 }
 
@@ -53,9 +56,9 @@ pub fn b1(run: &Run<'_>) -> Result<Outcome> {
     }
     let mut lines: Vec<Line> = Vec::new();
     let random = Samples::take(rounds, &whos, |who| {
-        rig.destage(who)?;
+        rig.settle(who)?;
         fill(&rig, (who, 0), "random", "random", size, seconds)?;
-        let values = by_second(&rig, "random_iops.log")?;
+        let values = by_second(rig.path(), "random_iops.log")?;
         let second_half: Vec<(f64, f64)> = values[values.len() / 2..].to_vec();
         if lines.iter().all(|line| line.0 != who) {
             lines.push((who, who.name().to_owned(), values));
@@ -68,7 +71,7 @@ pub fn b1(run: &Run<'_>) -> Result<Outcome> {
         let percent = rig.report()?.dirty_percent;
         fill(&rig, (who, 0), "streams", "stream", size, seconds / 2)?;
         // The log is in KiB.
-        let mut values = by_second(&rig, "streams_bw.log")?;
+        let mut values = by_second(rig.path(), "streams_bw.log")?;
         values.iter_mut().for_each(|(_, value)| *value *= 1024.0 / 1e6);
         Ok(vec![mean(&values), worst(&values), f64::from(percent)])
     })?;
@@ -132,7 +135,7 @@ pub fn b2(run: &Run<'_>) -> Result<Outcome> {
         for disk in 0..most {
             fill(&rig, (*who, disk), "lay-out-one", "file", CLIENT, 0)?;
         }
-        rig.destage(*who)?;
+        rig.settle(*who)?;
     }
     let samples = Samples::take(run.rounds().min(3), &whos, |who| {
         let mut values = Vec::new();
@@ -171,4 +174,23 @@ pub fn b2(run: &Run<'_>) -> Result<Outcome> {
     out.note("No more than three rounds are taken.");
     run.fates(&mut out, &rig)?;
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_of_one_run_and_without_its_last_second() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it.log");
+        let written = |text: &str| {
+            let mut file = fs::File::options().create(true).append(true).open(&path).unwrap();
+            std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+            by_second(folder.path(), "it.log").unwrap()
+        };
+        assert_eq!(written("1000, 5, 0\n2000, 6, 0\n2500, 1, 0\n"), [(1.0, 5.0), (2.0, 6.0)]);
+        assert_eq!(written("1000, 7, 0\n2000, 1, 0\n"), [(1.0, 7.0)]);
+        assert!(by_second(folder.path(), "it.log").is_err());
+    }
 }

@@ -1,8 +1,9 @@
 //! What the real form needs of a machine, and what is said of the one that it ran on.
 
-use super::modelled;
+use super::given::Given;
 use super::tools::version;
-use crate::demo::FileSystem;
+use super::{modelled, nfs_server};
+use crate::demo::{FileSystem, Frontend};
 use headpond_sim::experiments::hardware::{Parameter, Source};
 use headpond_sim::models::rotating::RotatingParams;
 use std::borrow::Cow;
@@ -11,9 +12,12 @@ use std::thread;
 /// Memory that devices and file systems take at most, in bytes: full, quick.
 const MEMORY: [u64; 2] = [8 << 30, 3 << 30];
 
-/// Why the real form cannot be run here, if so: in words that say what to do.
-pub fn missing(quick: bool) -> Result<FileSystem, String> {
+/// Why the real form cannot be run here, if so: in words that say what to do. Where devices are given, none are modelled.
+pub fn missing(quick: bool, given: Option<&Given>) -> Result<FileSystem, String> {
     let system = FileSystem::any()?;
+    if given.is_some() {
+        return Ok(system);
+    }
     let wanted = MEMORY[usize::from(quick)];
     match available() {
         Some(there) if there < wanted => Err(format!(
@@ -25,11 +29,51 @@ pub fn missing(quick: bool) -> Result<FileSystem, String> {
     }
 }
 
+/// The file system that is exported: XFS, as in the original, where it is there.
+pub fn exported(otherwise: FileSystem) -> FileSystem {
+    if FileSystem::Xfs.missing().is_none() { FileSystem::Xfs } else { otherwise }
+}
+
 /// Free memory in bytes.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+fn row(name: &'static str, value: String, source: Source, why: &'static str) -> Parameter {
+    Parameter { machine: "here", name, value: Cow::Owned(value), source, why }
+}
+
+/// The machine and the devices that were given, as a table for readers.
+pub fn parameters_of_devices(system: FileSystem, given: &Given) -> Vec<Parameter> {
+    let uname = rustix::system::uname();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let here = |name, value: String, why| row(name, value, Source::ThisMachine, why);
+    vec![
+        here(
+            "machine",
+            format!("{cores} cores, {} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
+            "clients, NFS server, file system and daemon share its cores; how busy they were stands beside the figures",
+        ),
+        here("tools", version("fio", &["--version"]), "as installed"),
+        here(
+            "NFS",
+            format!("the kernel's server and client, NFS 4.2, {} threads", nfs_server::THREADS),
+            "over loopback; one that ran already has its own number",
+        ),
+        here("file system", exported(system).name().into(), "XFS, as in the original, else ext4"),
+        here(
+            "devices",
+            given.to_string(),
+            "a disk each for bare, pass-through, write-back, write-through; two SSDs for the pool, two alone",
+        ),
+        here(
+            "Headpond",
+            format!("the daemon as it is served, {}, default settings", Frontend::of_kernel().name()),
+            "nothing is tuned; the SSDs alone are behind the same front end",
+        ),
+    ]
 }
 
 /// The machine and the models, as a table for readers.
@@ -38,7 +82,6 @@ pub fn parameters(system: FileSystem) -> Vec<Parameter> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let (disk, ssd) = (RotatingParams::nearline_7200(), modelled::ssd());
     let gib = available().map_or_else(|| "unknown".into(), |it| format!("{:.0}", it as f64 / f64::from(1 << 30)));
-    let row = |name, value: String, source, why| Parameter { machine: "here", name, value: Cow::Owned(value), source, why };
     vec![
         row(
             "machine",
@@ -70,10 +113,11 @@ pub fn parameters(system: FileSystem) -> Vec<Parameter> {
         row(
             "SSDs",
             format!(
-                "two, each {} requests and {} MB/s, reads and writes together, a flush in {:.0} ms",
+                "two, each {} requests and {} MB/s, reads and writes together, a flush in {:.0} ms; C4's in {:.1} ms",
                 ssd.total_iops.unwrap_or(0),
                 ssd.total_bytes_per_s.unwrap_or(0) / 1_000_000,
-                ssd.flush_ns as f64 / 1e6
+                ssd.flush_ns as f64 / 1e6,
+                modelled::protected().flush_ns as f64 / 1e6
             ),
             Source::Assumed,
             "slow enough for these cores to carry it through FUSE twice; the same as in the virtual machine of the project's tests",

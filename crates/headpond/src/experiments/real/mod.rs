@@ -1,7 +1,8 @@
 //! The experiments for real: the field's tools on a real file system, on modelled disks in real time, bare and cached.
 //!
 //! [`catalogue`] is the table; [`modelled`] and [`rig`] what they run on, [`tools`] and [`fio`] what they run, [`rounds`] how it is
-//! measured. Each experiment is told in one of the other files.
+//! measured. Those of the NFS server have a rig of their own, [`nfs_rig`], which also takes [`given`] devices. Each experiment is told in
+//! one of the other files.
 
 mod b;
 mod c_apps;
@@ -9,9 +10,15 @@ mod c_small;
 mod c_streams;
 mod catalogue;
 mod fio;
+pub mod given;
 mod machine;
 mod metadata;
 pub mod modelled;
+mod nfs_load;
+mod nfs_random;
+mod nfs_rig;
+mod nfs_server;
+mod nfs_streams;
 mod rig;
 mod rounds;
 mod tar;
@@ -19,14 +26,18 @@ mod tar;
 mod tests;
 mod tools;
 
-pub use machine::{missing, parameters};
+pub use catalogue::takes_devices;
+pub use machine::{missing, parameters, parameters_of_devices};
 pub use tools::Interrupted;
 
 use crate::demo::{FileSystem, number};
 use anyhow::Result;
 use catalogue::{ALL, Form};
+use given::Given;
+use headpond_host::report::Volume;
 use headpond_sim::experiments::outcome::{Missing, Outcome, Who};
 use headpond_sim::experiments::{Experiment, Report};
+use nfs_rig::NfsRig;
 use rig::{Plan, Rig};
 use rounds::Samples;
 use std::path::PathBuf;
@@ -40,6 +51,8 @@ pub struct Run<'a> {
     pub folder: PathBuf,
     /// The file system.
     pub system: FileSystem,
+    /// Devices to be overwritten, for those that take them.
+    pub given: Option<Given>,
     /// Ends it.
     pub stop: &'a AtomicBool,
     rigs: AtomicU32,
@@ -52,8 +65,8 @@ fn failed(error: &anyhow::Error) -> String {
 
 impl<'a> Run<'a> {
     /// A run that has not begun.
-    pub fn new(quick: bool, folder: PathBuf, system: FileSystem, stop: &'a AtomicBool) -> Run<'a> {
-        Run { quick, folder, system, stop, rigs: AtomicU32::new(0) }
+    pub fn new(quick: bool, folder: PathBuf, system: FileSystem, given: Option<Given>, stop: &'a AtomicBool) -> Run<'a> {
+        Run { quick, folder, system, given, stop, rigs: AtomicU32::new(0) }
     }
 
     /// Runs one. An error ends all of them: somebody wants it.
@@ -62,8 +75,7 @@ impl<'a> Run<'a> {
         let of = |method, outcome| Report { id, title, method, published, wanted, outcome };
         match ALL.iter().find(|(it, _)| *it == id).map(|(_, form)| form) {
             None => Ok(of("Not done.", Err(Missing::NotHere("nobody wrote it yet".into())))),
-            Some(Form::Not(why)) => Ok(of("Not done.", Err(Missing::NotHere((*why).into())))),
-            Some(Form::Runs { method, tools, run }) => {
+            Some(Form { method, tools, run }) => {
                 if let Some(why) = tools.iter().find_map(|tool| tool.missing()) {
                     return Ok(of(method, Err(Missing::NotHere(why))));
                 }
@@ -100,10 +112,22 @@ impl<'a> Run<'a> {
         Rig::set_up(&self.folder.join(n.to_string()), plan, self.system, self.stop)
     }
 
+    /// Sets up what an experiment of the NFS server runs on.
+    fn nfs_rig(&self, plan: &nfs_rig::Plan<'_>) -> Result<NfsRig<'a>> {
+        let n = self.rigs.fetch_add(1, Ordering::Relaxed);
+        NfsRig::set_up(&self.folder.join(n.to_string()), self.given.as_ref(), plan, machine::exported(self.system), self.stop)
+    }
+
     /// Says what the front end takes, by itself.
     fn tax(&self, out: &mut Outcome, samples: &Samples, names: &[&str]) {
-        let all = names.iter().enumerate().map(|(n, name)| {
-            let ratio = samples.ratio((Who::Front, n), (Who::Bare, n));
+        let all: Vec<(usize, &str)> = names.iter().copied().enumerate().collect();
+        self.tax_of(out, samples, &all);
+    }
+
+    /// The same of these quantities alone.
+    fn tax_of(&self, out: &mut Outcome, samples: &Samples, quantities: &[(usize, &str)]) {
+        let all = quantities.iter().map(|(n, name)| {
+            let ratio = samples.ratio((Who::Front, *n), (Who::Bare, *n));
             format!("{name} {:.3} ({:.3} to {:.3})", ratio.median, ratio.spread[0], ratio.spread[1])
         });
         out.note(format!("The front end by itself (pass-through by the disk itself): {}.", all.collect::<Vec<_>>().join(", ")));
@@ -111,7 +135,13 @@ impl<'a> Run<'a> {
 
     /// Says what became of the requests of the cached volume since its rig was set up, as its daemon counts them.
     fn fates(&self, out: &mut Outcome, rig: &Rig<'_>) -> Result<()> {
-        let it = rig.cached()?.requests;
+        self.fates_of(out, &rig.cached()?);
+        Ok(())
+    }
+
+    /// The same of a volume.
+    fn fates_of(&self, out: &mut Outcome, volume: &Volume) {
+        let it = volume.requests.clone();
         let fates = [
             ("hits", it.hit),
             ("partial hits", it.partial_hit),
@@ -131,6 +161,5 @@ impl<'a> Run<'a> {
             .map(|(name, requests, bytes)| format!("{name} {} of {:.0} MB", number(*requests as f64), *bytes as f64 / 1e6));
         let flushes = format!("{} flushes", number(it.flushes as f64));
         out.note(format!("The cached volume's counters: {}, {flushes}.", words.collect::<Vec<_>>().join(", ")));
-        Ok(())
     }
 }

@@ -23,6 +23,8 @@ pub enum Model {
     Disk,
     /// An SSD behind a limit: 12,000 requests and 500 MB a second, a flush takes a millisecond.
     Ssd,
+    /// The same with power-loss protection, as those for servers have it: a flush takes a tenth of that.
+    Protected,
 }
 
 /// The SSD.
@@ -30,7 +32,12 @@ pub fn ssd() -> SsdParams {
     SsdParams { flush_ns: MILLISECOND, ..SsdParams::throttled(12_000, 500_000_000) }
 }
 
-/// A device that is wanted: `NAME=disk:BYTES` or `NAME=ssd:BYTES`.
+/// The one with power-loss protection.
+pub fn protected() -> SsdParams {
+    SsdParams { flush_ns: MILLISECOND / 10, ..ssd() }
+}
+
+/// A device that is wanted: `NAME=disk:BYTES`, `NAME=ssd:BYTES` or `NAME=protected:BYTES`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// Its name.
@@ -46,6 +53,7 @@ impl std::fmt::Display for Wanted {
         let kind = match self.kind {
             Model::Disk => "disk",
             Model::Ssd => "ssd",
+            Model::Protected => "protected",
         };
         write!(f, "{}={kind}:{}", self.name, self.bytes)
     }
@@ -60,11 +68,12 @@ impl FromStr for Wanted {
             let kind = match kind {
                 "disk" => Model::Disk,
                 "ssd" => Model::Ssd,
+                "protected" => Model::Protected,
                 _ => return None,
             };
             Some(Wanted { name: name.to_owned(), kind, bytes: bytes.parse().ok()? })
         });
-        parsed.ok_or_else(|| "give NAME=disk:BYTES or NAME=ssd:BYTES".into())
+        parsed.ok_or_else(|| "give NAME=disk:BYTES, NAME=ssd:BYTES or NAME=protected:BYTES".into())
     }
 }
 
@@ -79,6 +88,7 @@ pub fn serve(wanted: &Wanted, folder: &Path) -> Result<Export> {
     let model: Box<dyn TimingModel + Send> = match wanted.kind {
         Model::Disk => Box::new(RotatingDisk::new(RotatingParams::nearline_7200())),
         Model::Ssd => Box::new(Ssd::new(&ssd())),
+        Model::Protected => Box::new(Ssd::new(&protected())),
     };
     let paced = Arc::new(Paced {
         memory,
@@ -207,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_device_is_named_as_it_is_shown() {
-        for text in ["a=disk:8192", "ssd-0=ssd:1048576"] {
+        for text in ["a=disk:8192", "ssd-0=ssd:1048576", "b=protected:4096"] {
             assert_eq!(text.parse::<Wanted>().unwrap().to_string(), text);
         }
         for text in ["a", "a=tape:1", "a=disk:much", "=:"] {

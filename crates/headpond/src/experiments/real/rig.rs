@@ -14,6 +14,7 @@ use headpond_host::report::{Report, Volume};
 use headpond_host::state::State;
 use headpond_sim::experiments::outcome::Who;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub struct Plan {
     pub disk: u64,
     /// Bytes of each of the two SSDs.
     pub ssd: u64,
+    /// What they are models of.
+    pub ssds: Model,
     /// Disks of each of those who are measured.
     pub disks: usize,
     /// Who is measured.
@@ -45,19 +48,26 @@ pub struct Plan {
 impl Plan {
     /// One disk each, and SSDs larger than all that is written.
     pub fn usual() -> Plan {
-        Plan { disk: 4 << 30, ssd: 1 << 30, disks: 1, whos: vec![Who::Bare, Who::Front, Who::Back], options: &[] }
+        Plan {
+            disk: 4 << 30,
+            ssd: 1 << 30,
+            ssds: Model::Ssd,
+            disks: 1,
+            whos: vec![Who::Bare, Who::Front, Who::Back],
+            options: &[],
+        }
     }
 }
 
 /// The modelled devices, served by a process of their own.
-struct Modelled {
+pub(super) struct Modelled {
     child: Child,
     /// It ends when this is closed.
     input: Option<ChildStdin>,
 }
 
 impl Modelled {
-    fn start(folder: &Path, wanted: &[Wanted]) -> Result<(Modelled, BTreeMap<String, PathBuf>)> {
+    pub fn start(folder: &Path, wanted: &[Wanted]) -> Result<(Modelled, BTreeMap<String, PathBuf>)> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("modelled-devices").arg(folder).args(wanted.iter().map(Wanted::to_string));
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -110,29 +120,35 @@ fn volume(who: Who, disk: usize) -> String {
     }
 }
 
+/// Makes the pool of these devices, whatever is on them, with its state in `path`.
+pub(super) fn create_pool(path: &Path, devices: &[PathBuf]) -> Result<()> {
+    let new = NewPool {
+        name: POOL.into(),
+        devices: devices.to_vec(),
+        copies: 2,
+        segment_bytes: 0,
+        unit: None,
+        force: true,
+        discard_dirty: None,
+    };
+    create(&new, &State::open(&path.join("state"))?)?;
+    Ok(())
+}
+
 impl<'a> Rig<'a> {
     /// Sets it up in a folder that does not exist yet, with an empty file system on every way.
     pub fn set_up(path: &Path, plan: Plan, system: FileSystem, stop: &'a AtomicBool) -> Result<Rig<'a>> {
         let folder = Folder::make(path, false)?;
         let ways: Vec<(Who, usize)> = plan.whos.iter().flat_map(|who| (0..plan.disks).map(|n| (*who, n))).collect();
         let disk = |way: &(Who, usize)| Wanted { name: volume(way.0, way.1), kind: Model::Disk, bytes: plan.disk };
-        let ssds = ["ssd0", "ssd1"].map(|name| Wanted { name: name.into(), kind: Model::Ssd, bytes: plan.ssd });
+        let ssds = ["ssd0", "ssd1"].map(|name| Wanted { name: name.into(), kind: plan.ssds, bytes: plan.ssd });
         let wanted: Vec<Wanted> = ways.iter().map(disk).chain(ssds.clone()).collect();
         let (modelled, places) = Modelled::start(&path.join("modelled"), &wanted)?;
         let place = |name: &str| places.get(name).cloned().with_context(|| format!("there is no modelled {name}"));
         let ssds = ssds.iter().map(|it| place(&it.name)).collect::<Result<Vec<PathBuf>>>()?;
         let mut rig =
             Rig { plan, stop, devices: BTreeMap::new(), mounted: BTreeMap::new(), daemon: None, _modelled: modelled, folder };
-        let new = NewPool {
-            name: POOL.into(),
-            devices: ssds.clone(),
-            copies: 2,
-            segment_bytes: 0,
-            unit: None,
-            force: true,
-            discard_dirty: None,
-        };
-        create(&new, &State::open(&path.join("state"))?)?;
+        create_pool(path, &ssds)?;
         let daemon = rig.daemon.insert(Daemon::start(path, &ssds, Frontend::Fuse)?);
         for (who, n) in &ways {
             let spec = place(&volume(*who, *n))?;
@@ -206,11 +222,17 @@ impl<'a> Rig<'a> {
         self.daemon.as_ref().context("no daemon runs")
     }
 
-    /// Has all that is dirty written to the disks, so that what is measured next begins with an empty dirty set. On the disks
-    /// without a cache there is nothing to be done.
-    pub fn destage(&self, who: Who) -> Result<()> {
-        for n in (0..self.plan.disks).filter(|_| who == Who::Back) {
-            self.daemon()?.call(&Call::Destage { name: volume(who, n), deadline_seconds: None })?;
+    /// Has all that is dirty written down, in the cache and in the disk's own: what is measured next begins with an empty dirty set, on
+    /// all ways alike. What a disk still holds of the measurement before is written again for nothing.
+    pub fn settle(&self, who: Who) -> Result<()> {
+        for n in 0..self.plan.disks {
+            if who == Who::Back {
+                self.daemon()?.call(&Call::Destage { name: volume(who, n), deadline_seconds: None })?;
+            }
+            if let Some(device) = self.devices.get(&(who, n)) {
+                let flushed = File::open(device).and_then(|it| it.sync_all());
+                flushed.with_context(|| format!("{} did not flush its cache", device.display()))?;
+            }
         }
         Ok(())
     }

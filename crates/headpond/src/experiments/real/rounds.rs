@@ -68,6 +68,15 @@ impl Samples {
         median_of(pairs.map(|(a, b)| a / b.max(1e-9)).collect())
     }
 
+    /// Of each round one's quantity by the most that one of the others reached in it; of these the median.
+    pub fn ratio_to_better(&self, who: Who, quantity: usize, others: &[Who]) -> Ratio {
+        let mut better = vec![1e-9f64; self.values(who, quantity).len()];
+        for other in others {
+            better.iter_mut().zip(self.values(*other, quantity)).for_each(|(most, value)| *most = most.max(value));
+        }
+        median_of(self.values(who, quantity).into_iter().zip(better).map(|(a, b)| a / b).collect())
+    }
+
     /// One's quantity that is a ratio already.
     pub fn own(&self, who: Who, quantity: usize) -> Ratio {
         median_of(self.values(who, quantity))
@@ -115,6 +124,9 @@ mod tests {
         // 2 by 1, 3 by 4, 6 by 5.
         let ratio = samples.ratio((Who::Back, 0), (Who::Bare, 0));
         assert_eq!(ratio, Ratio { median: 1.2, spread: [0.75, 2.0] });
+        // Ten by ten each time; and by the better, which is itself, once.
+        assert_eq!(samples.ratio_to_better(Who::Back, 1, &[Who::Bare]).median, 1.0);
+        assert_eq!(samples.ratio_to_better(Who::Back, 0, &[Who::Bare, Who::Back]), Ratio { median: 1.0, spread: [0.75, 1.0] });
         let mut out = Outcome::default();
         samples.figure(&mut out, "n", "1", 0);
         assert_eq!(out.figures[0].spread_of(Who::Back), Some([2.0, 6.0]));

@@ -77,7 +77,7 @@ pub fn c6(run: &Run<'_>) -> Result<Outcome> {
         }
         rig.run(Command::new("rm").arg("-r").arg(point.join("tree")))?;
         synced(&rig, who)?;
-        rig.destage(who)?;
+        rig.settle(who)?;
         Ok(values)
     })?;
     samples.figure(&mut out, format!("tar -x, {files} files"), "s", 0);

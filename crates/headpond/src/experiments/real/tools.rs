@@ -1,5 +1,6 @@
 //! The tools of the field: whether they are here, and how they are run so that Ctrl-C ends them.
 
+use super::nfs_server;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
@@ -30,6 +31,10 @@ pub enum Tool {
     Tar,
     /// Python with h5py.
     H5py,
+    /// dmsetup, by which a part of a device is a device.
+    Dmsetup,
+    /// The kernel's NFS server and client, and their programs.
+    Nfs,
 }
 
 impl Tool {
@@ -39,6 +44,8 @@ impl Tool {
             Tool::Fio => ("fio is", "fio", succeeds("fio", &["--version"])),
             Tool::Tar => ("GNU tar is", "tar", succeeds("tar", &["--version"])),
             Tool::H5py => ("Python's h5py is", "python3-h5py", python().is_some()),
+            Tool::Dmsetup => ("dmsetup is", "dmsetup", succeeds("dmsetup", &["--version"])),
+            Tool::Nfs => return nfs_server::missing(),
         };
         (!there).then(|| format!("{what} not installed; install Debian's package {package} to have it run"))
     }
