@@ -519,6 +519,12 @@ fn h9_full_is_not_for_ever() {
     s.world.kill_landing(|_, _, _| false);
     s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { offset, .. } if *offset < 250_000 * 512));
     s.start();
+    // Nor is room won by moving together what is left in segments.
+    s.hold_back(|device, op| match op {
+        DeviceOp::Read { .. } => is_member(device),
+        DeviceOp::Write { offset, .. } => device == DISK && *offset < 250_000 * 512,
+        _ => false,
+    });
     s.write(250_000, 8);
     s.end();
 }
