@@ -3,7 +3,8 @@
 //!
 //! One percent of the cache, at least one block, is for resident HIR blocks; the rest is for LIR blocks. The paper's
 //! stack S has no bound of its own; here it remembers at most `GHOSTS` times the capacity of non-resident blocks and
-//! forgets the one evicted longest ago.
+//! forgets the one evicted longest ago. The bound matters, either way: none is best for all
+//! traces.
 
 use super::{Policy, check_hits};
 use crate::queue::Queue;
@@ -131,7 +132,8 @@ impl Policy for Lirs {
 }
 
 pub fn check() {
-    // 1 and 2 are LIR, and 3, 4, 5 take turns in the one HIR place. 4 comes again, with less recency than 1, so it
-    // becomes LIR, and 1 the resident HIR block, out of the stack: a hit, but no LIR block. 5 is still in the stack.
+    // 1 and 2 are LIR, and 3, 4, 5 take turns in the one HIR place. The second 4 is still in the stack, so it becomes
+    // LIR, and 1, the oldest LIR block, HIR: out of the stack, as are 3 and 5, now older than all LIR blocks. So the hit
+    // on 1 does not make it LIR, and 5 evicts it.
     check_hits(Lirs::new(3), &[1, 2, 3, 4, 5, 2, 4, 2, 4, 1, 5, 1], ".....h.hhh..");
 }

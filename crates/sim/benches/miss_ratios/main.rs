@@ -37,7 +37,7 @@ fn policies(capacity: usize) -> Vec<(&'static str, Box<dyn Policy>)> {
         ("S3-FIFO", Box::new(s3_fifo::S3Fifo::new(capacity))),
         ("SIEVE", Box::new(sieve::Sieve::new(capacity))),
         ("W-TinyLFU", Box::new(w_tinylfu::WTinyLfu::new(capacity))),
-        // Headpond's own policy belongs here.
+        // HERE: Headpond's own, built of headpond_engine's policies.
     ]
 }
 
@@ -66,13 +66,14 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// A policy, and which accesses hit in its cache of each capacity.
+type Row<'a> = (&'a str, [Vec<bool>; 4]);
+
 /// Prints the tables of one trace.
 fn compare(path: &str, trace: &Trace) {
     let footprint = trace.footprint();
     let capacities = PERCENTS.map(|percent| (footprint * percent / 100).max(1));
-    // For each policy its hits, access by access, in the cache of each capacity.
-    let mut rows: Vec<(&str, [Vec<bool>; 4])> =
-        policies(1).into_iter().map(|(name, _)| (name, [const { Vec::new() }; 4])).collect();
+    let mut rows: Vec<Row> = policies(1).into_iter().map(|(name, _)| (name, [const { Vec::new() }; 4])).collect();
     for (column, &capacity) in capacities.iter().enumerate() {
         for (row, (_, mut policy)) in rows.iter_mut().zip(policies(capacity)) {
             row.1[column] = trace.accesses.iter().map(|&block| policy.access(block)).collect();
@@ -81,14 +82,12 @@ fn compare(path: &str, trace: &Trace) {
     let all = vec![true; trace.accesses.len()];
     let optimum = ("MIN", capacities.map(|capacity| min::hits(&trace.accesses, capacity)));
     println!("{path}: {} accesses to {footprint} blocks", all.len());
-    table("reads and writes", &capacities, &rows, Some(&optimum), &all);
+    table("all accesses", &capacities, &rows, Some(&optimum), &all);
     if let Some(reads) = &trace.reads {
         // MIN is left out: it has the fewest misses of all accesses, not of reads.
         table("reads alone", &capacities, &rows, None, reads);
     }
 }
-
-type Row<'a> = (&'a str, [Vec<bool>; 4]);
 
 /// Prints the miss ratios, in percent, of the accesses that are `counted`; the best of the `rows` have a star.
 fn table(title: &str, capacities: &[usize; 4], rows: &[Row], optimum: Option<&Row>, counted: &[bool]) {

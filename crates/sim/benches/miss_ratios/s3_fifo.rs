@@ -2,6 +2,7 @@
 //!
 //! The small queue has a tenth of the cache; the ghost queue remembers as many blocks as the main queue holds; counters
 //! end at 3; a block goes from small to main when its counter is above 1, and its counter is cleared on the way.
+//! Later versions of the authors' own code (libCacheSim) let blocks into main while the cache fills; the paper does not.
 
 use super::{Policy, check_hits};
 use crate::queue::Queue;

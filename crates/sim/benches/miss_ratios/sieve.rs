@@ -49,7 +49,8 @@ impl Policy for Sieve {
 }
 
 pub fn check() {
-    // 4 evicts 2, for 1 was visited, and the hand stays at 3, the next: 5 evicts 3 though 1 is older and no longer
-    // visited. 1 is hit where FIFO with a second chance would have evicted it.
-    check_hits(Sieve::new(3), &[1, 2, 3, 1, 4, 5, 1, 4, 3], "...h..hh.");
+    // 4 evicts 2, for 1 was visited, and the hand goes on to 3: 5 evicts it. The second 3 passes the visited 4 and evicts
+    // 5, the newest. 6 starts again at 1, visited since the hand was there, and evicts 4; FIFO with a second chance,
+    // which has asked both, would evict 1.
+    check_hits(Sieve::new(3), &[1, 2, 3, 1, 4, 5, 1, 4, 3, 6, 1, 4], "...h..hh..h.");
 }

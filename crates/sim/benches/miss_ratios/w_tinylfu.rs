@@ -2,8 +2,8 @@
 //! Transactions on Storage 13(4), 2017.
 //!
 //! An LRU window of 1 % before a segmented LRU whose protected segment has 80 % of it. A block that leaves the window
-//! is admitted if it was accessed more often than the block it would evict. The doorkeeper, which only saves memory,
-//! is left out.
+//! is admitted if it was accessed more often than the block it would evict. The doorkeeper, which saves
+//! memory, is left out.
 
 use super::{Policy, check_hits};
 use crate::queue::Queue;
@@ -109,8 +109,8 @@ impl Policy for WTinyLfu {
 }
 
 pub fn check() {
-    // One place in the window, two in main. 1 and 2 are in main with two accesses each; 3, 4, 5 come once and are not
-    // admitted; 6 comes three times, and is admitted in place of 2, the block on probation, when 7 pushes it out.
+    // One place in the window, two in main. 1 and 2 get into the empty main; 3, 4, 5 come once each and are not
+    // admitted. 6 comes four times, more often than 2, the block on probation: when 7 pushes it out, it takes 2's place.
     check_hits(WTinyLfu::new(3), &[1, 1, 2, 2, 3, 1, 4, 5, 2, 1, 6, 6, 6, 6, 7, 6, 1, 2], ".h.h.h..hh.hhh.hh.");
 
     let mut sketch = Sketch::new(4);
