@@ -5,6 +5,7 @@
 mod abandon;
 mod bands;
 mod diskless;
+mod evict;
 mod format;
 mod hazards;
 mod peers;
@@ -22,6 +23,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
     peers::MISTAKES
         .iter()
         .chain(diskless::MISTAKES)
+        .chain(evict::MISTAKES)
         .chain(hazards::MISTAKES)
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
@@ -35,6 +37,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
     peers::TOLD
         .iter()
         .chain(diskless::TOLD)
+        .chain(evict::TOLD)
         .chain(hazards::TOLD)
         .chain(steps::TOLD)
         .chain(abandon::TOLD)

@@ -67,14 +67,7 @@ pub(crate) fn kept<B: Buf>(core: &Core<B>, volume: &Volume<B>, pieces: &[(u64, P
     let find = |(block, piece): &(u64, Piece)| {
         ahead.of(volume.number, *block).find(|k| same_data(&k.piece, piece)).map(|k| k.data.clone())
     };
-    let data = pieces.iter().map(find).collect::<Option<Vec<B>>>()?;
-    let mut segments = core.segments.borrow_mut();
-    for (_, piece) in pieces {
-        if let Some(s) = segments.get_mut(piece.segment) {
-            s.referenced = true;
-        }
-    }
-    Some(data)
+    pieces.iter().map(find).collect()
 }
 
 /// A small read that hits goes on: what comes after it is read ahead.

@@ -32,8 +32,7 @@ pub(crate) async fn fetch<B: Buf>(
     fetch_for(core, volume, pieces, true).await
 }
 
-/// The same for nobody yet: what fails is left to those who will want it, who also find and repair what is damaged; and that
-/// they read it is noted when they do.
+/// The same for nobody yet: what fails is left to those who will want it, who also find and repair what is damaged.
 pub(crate) async fn fetch_ahead<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
@@ -53,10 +52,7 @@ async fn fetch_for<B: Buf>(
     for run in &runs {
         let mut segments = core.segments.borrow_mut();
         segments.pin(run.segment);
-        let place = segments.get_mut(run.segment).and_then(|s| {
-            s.referenced |= wanted;
-            pick(core, s.places())
-        });
+        let place = segments.get(run.segment).and_then(|s| pick(core, s.places()));
         drop(segments);
         reads.push(place.map(|p| (p, start_read(core, p, run.start, run.sectors))));
     }
@@ -139,10 +135,7 @@ pub(crate) async fn fetch_one<B: Buf>(
     let place = {
         let mut segments = core.segments.borrow_mut();
         segments.pin(piece.segment);
-        segments.get_mut(piece.segment).and_then(|s| {
-            s.referenced = true;
-            pick(core, s.places())
-        })
+        segments.get(piece.segment).and_then(|s| pick(core, s.places()))
     };
     let data = match place {
         Some(place) => {

@@ -15,6 +15,7 @@ mod core;
 mod destage;
 mod diskless;
 mod engine;
+mod evict;
 mod exec;
 mod fetch;
 mod flush;

@@ -12,6 +12,7 @@ use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
 use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
 use crate::policy::bands::{self, Bands};
+use crate::policy::evict::Queue;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -36,8 +37,8 @@ pub(crate) enum Item<B> {
     Write { start: u64, data: B, version: u64 },
     /// Zeroes from a client, dirty, inside one block.
     Zeroes { block: u64, first: u8, sectors: u8, version: u64 },
-    /// Data that the disk has too.
-    Fill { start: u64, data: B, version: u64, fill: Rc<Fill> },
+    /// Data that the disk has too, for a queue of clean data.
+    Fill { start: u64, data: B, version: u64, fill: Rc<Fill>, queue: Queue },
     /// A live run of a dirty piece that moves, with its version (R16); no data where it stands for zeroes.
     Move { block: u64, first: u8, sectors: u8, data: Option<B>, from: Piece },
     /// Blocks that are clean up to a version.
@@ -54,8 +55,11 @@ impl<B: Buf> Item<B> {
             _ => None,
         }
     }
+    pub fn bytes(&self) -> u64 {
+        self.data().map_or(0, |d| d.len() as u64)
+    }
     fn sectors(&self) -> u32 {
-        self.data().map_or(0, |d| (d.len() / 512) as u32)
+        (self.bytes() / 512) as u32
     }
     /// Entries that it takes in a record.
     fn entries(&self) -> usize {
@@ -124,6 +128,9 @@ struct Open<B: Buf> {
     header: Rc<Slot<bool, B>>,
 }
 
+/// Bands of the log of clean data.
+const CLEAN: usize = 2;
+
 /// What waits for an open segment, and that segment.
 struct Band<B: Buf> {
     queue: VecDeque<Queued<B>>,
@@ -133,7 +140,7 @@ struct Band<B: Buf> {
 /// The log of one class of one volume.
 pub(crate) struct Log<B: Buf> {
     class: Class,
-    /// All there is goes to the first while only one is in use.
+    /// All there is goes to the first while only one is in use. Clean data has one for each [`Queue`].
     bands: RefCell<Vec<Band<B>>>,
     /// Those in use.
     in_use: Cell<usize>,
@@ -149,7 +156,7 @@ impl<B: Buf> Log<B> {
         Rc::new(Self {
             class,
             bands: RefCell::new((0..bands::MOST).map(|_| Band { queue: VecDeque::new(), open: None }).collect()),
-            in_use: Cell::new(1),
+            in_use: Cell::new(if class == Class::Single { CLEAN } else { 1 }),
             turn: Cell::new(0),
             borders: RefCell::default(),
             in_flight: Cell::new(0),
@@ -168,13 +175,14 @@ impl<B: Buf> Log<B> {
 
     fn band_of(&self, core: &Core<B>, item: &Item<B>, sweep: u64) -> usize {
         let block = match item {
+            Item::Fill { queue, .. } => return *queue as usize,
             Item::Write { start, .. } => start / BLOCK_SECTORS,
             Item::Zeroes { block, .. } => *block,
             Item::Move { block, .. } if core.free() > core.settings.reserve_segments + bands::MOST as u32 => *block,
             // What may draw on the reserve opens one segment, and not one for each band: the rest of it is for marks. It is
             // the last, which the sweep comes to when it has gone round: by then another checkpoint has made up for its
             // marks, and rests are what the sweep has gone by. In the first, segments would be taken for their marks alone.
-            Item::Fill { .. } | Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => return self.in_use.get() - 1,
+            Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => return self.in_use.get() - 1,
         };
         self.borders.borrow_mut().of(block, sweep, self.in_use.get())
     }
@@ -284,7 +292,7 @@ impl<B: Buf> Log<B> {
         self.drop_stale(volume, band);
         core.mark_if(self.queued() < queued, Mark::StaleNotAppended);
         let Some(first) = self.bands.borrow()[band].queue.front().map(|(item, _)| item.clone()) else { return };
-        core.mark_if(band > 0, Mark::AppendedInBands);
+        core.mark_if(band > 0 && self.class == Class::Mirrored, Mark::AppendedInBands);
         let unit = core.pool.borrow().unit as usize;
         let round = |sectors: u32| sectors.next_multiple_of((unit / 512) as u32);
         let capacity = core.pool.borrow().segment_sectors();
@@ -300,8 +308,15 @@ impl<B: Buf> Log<B> {
                     Draw::Reserve if matches!(first, Item::Move { .. }) && band + 1 != self.in_use.get() => Draw::Demand,
                     draw => draw,
                 };
-                match core.open_segment(self.class, volume.number, self.in_use.get() > 1, draw) {
-                    Some(n) => (n, true),
+                match core.open_segment(self.class, volume.number, draw) {
+                    Some(n) => {
+                        let mut segments = core.segments.borrow_mut();
+                        if let Some(s) = segments.get_mut(n) {
+                            s.sorted = self.class == Class::Mirrored && self.in_use.get() > 1;
+                            s.queue = if self.class == Class::Single && band > 0 { Queue::Main } else { Queue::Probation };
+                        }
+                        (n, true)
+                    }
                     None if self.share_open(core, band, round(least)) => {
                         self.schedule(core, volume);
                         return;
@@ -652,7 +667,7 @@ fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: 
     match item {
         Item::Write { .. } | Item::Zeroes { .. } => {
             for e in entries {
-                map.insert(&mut segments, e.block, piece(e, true));
+                map.write(&mut segments, e.block, piece(e, true), || core.ghost.borrow_mut().take(volume.number, e.block));
             }
         }
         Item::Fill { fill, .. } => {
@@ -688,7 +703,7 @@ fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: 
 
 impl<B: Buf> Core<B> {
     /// Opens a segment for a volume if what is free allows it.
-    pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, sorted: bool, draw: Draw) -> Option<u32> {
+    pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, draw: Draw) -> Option<u32> {
         let copies = match class {
             Class::Mirrored => self.pool.borrow().copies_now(),
             Class::Single => 1,
@@ -715,7 +730,6 @@ impl<B: Buf> Core<B> {
         let generation = self.generation.get() + 1;
         let diskless = self.volume(volume).is_some_and(|v| !v.has_disk());
         let n = self.segments.borrow_mut().open(generation, class, volume, diskless, copies)?;
-        self.segments.borrow_mut().get_mut(n)?.sorted = sorted;
         self.generation.set(generation);
         Some(n)
     }

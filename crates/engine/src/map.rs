@@ -12,6 +12,7 @@ use crate::segments::Segments;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ops::{Deref, DerefMut, Range};
 
 const LEAF: u64 = 64;
@@ -223,9 +224,17 @@ struct Leaf {
     aside: u64,
     /// Blocks with anything dirty.
     dirty: u64,
+    /// Blocks that a client asked for, and of these the ones that it asked for twice.
+    asked: Cell<[u64; 2]>,
 }
 
 impl Leaf {
+    /// Some of its blocks were asked for; what is not there does not count.
+    fn ask(&self, blocks: u64) {
+        let ([once, twice], blocks) = (self.asked.get(), blocks & self.present());
+        self.asked.set([once | blocks, twice | once & blocks]);
+    }
+
     /// Blocks with anything cached.
     fn present(&self) -> u64 {
         self.rows.there | self.aside
@@ -274,7 +283,7 @@ impl Map {
         self.dirty_blocks
     }
     /// Bytes of memory that the map takes, without the allocator's own: 20 to 23 for a block that is one piece, 48 for each
-    /// piece of another block, 40 to 45 for each 256 KiB with anything cached, and 48 for each 16 MiB.
+    /// piece of another block, 56 to 63 for each 256 KiB with anything cached, and 48 for each 16 MiB.
     #[must_use]
     pub fn memory(&self) -> u64 {
         // The nodes of a tree are about two thirds full.
@@ -306,6 +315,30 @@ impl Map {
     pub fn each(&self, block: u64, f: impl FnMut(&Piece)) {
         if let Some(leaf) = self.leaf(block / LEAF) {
             self.each_of(leaf, block, f);
+        }
+    }
+
+    /// The same on behalf of a client, which is noted: see [`Map::asked`].
+    pub fn each_asked(&self, block: u64, f: impl FnMut(&Piece)) {
+        if let Some(leaf) = self.leaf(block / LEAF) {
+            leaf.ask(1 << (block % LEAF));
+            self.each_of(leaf, block, f);
+        }
+    }
+
+    /// How often clients asked for a block since it came, or since it was taken off: up to two.
+    #[must_use]
+    pub fn asked(&self, block: u64) -> u8 {
+        let bit = |bits: u64| (bits >> (block % LEAF) & 1) as u8;
+        self.leaf(block / LEAF).map_or(0, |leaf| leaf.asked.get().map(bit).into_iter().sum())
+    }
+
+    /// Takes off one of the times that a block was asked for.
+    pub fn cool(&self, block: u64) {
+        let flag = 1u64 << (block % LEAF);
+        if let Some(leaf) = self.leaf(block / LEAF) {
+            let [once, twice] = leaf.asked.get();
+            leaf.asked.set([if twice & flag == 0 { once & !flag } else { once }, twice & !flag]);
         }
     }
 
@@ -355,6 +388,11 @@ impl Map {
         }
     }
 
+    /// A client asks for a range of blocks, which is noted of all that is cached: see [`Map::asked`].
+    pub fn ask(&self, blocks: &Range<u64>) {
+        self.leaves_of(blocks).for_each(|(n, leaf)| leaf.ask(window(blocks, n)));
+    }
+
     /// Whether anything in a range of blocks is dirty.
     #[must_use]
     pub fn any_dirty(&self, blocks: Range<u64>) -> bool {
@@ -397,9 +435,19 @@ impl Map {
 
     /// Names a piece: it takes its sectors from all older pieces, and keeps of them what nothing newer holds (R3).
     /// Whether anything of it is live.
-    pub fn insert(&mut self, segments: &mut Segments, block: u64, mut piece: Piece) -> bool {
+    pub fn insert(&mut self, segments: &mut Segments, block: u64, piece: Piece) -> bool {
+        self.name(segments, block, piece, |_| 0)
+    }
+
+    /// The same of what a client wrote. What it writes over was asked for once more; and what was not there, but `was_there` not
+    /// long ago, has proved itself: see [`Map::asked`].
+    pub fn write(&mut self, segments: &mut Segments, block: u64, piece: Piece, was_there: impl FnOnce() -> bool) -> bool {
+        self.name(segments, block, piece, |is_there| if is_there { 1 } else { 2 * u8::from(was_there()) })
+    }
+
+    fn name(&mut self, segments: &mut Segments, block: u64, mut piece: Piece, asked: impl FnOnce(bool) -> u8) -> bool {
         segments.named(piece.segment, block);
-        self.edit(segments, block, |pieces| {
+        self.edit(segments, block, asked, |pieces| {
             for old in pieces.iter_mut() {
                 if old.version() > piece.version() {
                     piece.live &= !old.live;
@@ -417,32 +465,43 @@ impl Map {
 
     /// Takes the sectors `sectors` of a block from all pieces older than `version`.
     pub fn forget(&mut self, segments: &mut Segments, block: u64, sectors: Mask, version: u64) {
-        self.edit(segments, block, |pieces| {
-            for old in pieces.iter_mut().filter(|p| p.version() < version) {
-                old.live &= !sectors;
-            }
-        });
+        self.edit(
+            segments,
+            block,
+            |_| 0,
+            |pieces| {
+                for old in pieces.iter_mut().filter(|p| p.version() < version) {
+                    old.live &= !sectors;
+                }
+            },
+        );
     }
 
     /// Lets go of clean pieces of a block that satisfy `which`.
     pub fn drop_clean(&mut self, segments: &mut Segments, block: u64, which: impl Fn(&Piece) -> bool) {
-        self.edit(segments, block, |pieces| pieces.retain(|p| p.dirty() || !which(p)));
+        self.edit(segments, block, |_| 0, |pieces| pieces.retain(|p| p.dirty() || !which(p)));
     }
 
     /// Marks pieces of a block up to `version` clean. Zeroes that are clean are let go: the disk has them.
     pub fn mark_clean(&mut self, segments: &mut Segments, block: u64, version: u64) {
-        self.edit(segments, block, |pieces| {
-            for p in pieces.iter_mut().filter(|p| p.dirty() && p.version() <= version) {
-                p.set_clean();
-                if p.zeroes() {
-                    p.live = 0;
+        self.edit(
+            segments,
+            block,
+            |_| 0,
+            |pieces| {
+                for p in pieces.iter_mut().filter(|p| p.dirty() && p.version() <= version) {
+                    p.set_clean();
+                    if p.zeroes() {
+                        p.live = 0;
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
-    /// Changes the pieces of one block, and keeps all counts: a piece whose live sectors are gone is dropped.
-    fn edit(&mut self, segments: &mut Segments, block: u64, change: impl FnOnce(&mut Few)) {
+    /// Changes the pieces of one block, and keeps all counts: a piece whose live sectors are gone is dropped. By whether there were
+    /// any, `asked` says how often a client has asked for the block with that.
+    fn edit(&mut self, segments: &mut Segments, block: u64, asked: impl FnOnce(bool) -> u8, change: impl FnOnce(&mut Few)) {
         let bit = block % LEAF;
         let group = self.groups.entry(block / GROUP).or_default();
         self.room_leaves -= group.room();
@@ -483,6 +542,11 @@ impl Map {
         let flag = 1u64 << bit;
         leaf.dirty = leaf.dirty & !flag | u64::from(dirty) << bit;
         leaf.aside = leaf.aside & !flag | u64::from(row.is_none() && !pieces.is_empty()) << bit;
+        if pieces.is_empty() {
+            leaf.asked.set(leaf.asked.get().map(|bits| bits & !flag));
+        } else {
+            (0..asked(!before.is_empty())).for_each(|_| leaf.ask(flag));
+        }
         self.room_rows -= leaf.rows.room();
         match row {
             Some(row) => *leaf.rows.get_or_new(bit) = row,
@@ -724,7 +788,7 @@ mod tests {
         let part = Piece::new(1, 2, 3, 4, 0, 7, false, false);
         let torn = Piece { live: 0x7f, ..Piece::new(1, 2, 3, 4, 0, 8, false, false) };
         assert!(Row::of(&part).is_none() && Row::of(&torn).is_none());
-        assert_eq!((size_of::<Row>(), size_of::<Leaf>(), size_of::<Some64<Leaf>>()), (20, 40, 24));
+        assert_eq!((size_of::<Row>(), size_of::<Leaf>(), size_of::<Some64<Leaf>>()), (20, 56, 24));
     }
 
     #[test]

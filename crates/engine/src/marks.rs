@@ -170,8 +170,8 @@ marks! {
     MapThinned,
     /// A checkpoint is taken for the segments that it frees.
     CheckpointForSpace,
-    /// Every clean segment was read since the hand last came by: the oldest goes.
-    AllWereRead,
+    /// What clients asked for in a segment that is evicted was written to the main queue first.
+    HotCarriedOver,
     /// What little is dirty in a segment is moved, to free it.
     Compacted,
     /// Dirty data that lost a copy with a member is copied again.

@@ -6,20 +6,19 @@
 
 use crate::core::{Core, Fill, Volume};
 use crate::engine::Cancel;
-use crate::exec::Slot;
-use crate::fetch::fetch;
+use crate::evict::pieces_of;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
-use crate::log::{AppendError, Appended, Item};
-use crate::map::Piece;
+use crate::log::{AppendError, Item};
 use crate::marks::Mark;
+use crate::policy::evict::Queue;
 use crate::read::{runs, unregister};
-use crate::segments::{Segment, SegmentState};
+use crate::segments::Segment;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::ops::Range;
-use headpond_format::{Class, Mode};
+use headpond_format::Mode;
 
 /// Blocks that are brought at once, and the most pieces of the disk that they may be in.
 const BATCH: u64 = 256;
@@ -203,13 +202,17 @@ async fn fill<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, batch: &[Range
         let (Some(fill), Some(read)) = (fill, read) else { continue };
         match read.await {
             Ok(Some(data)) if data.len() as u64 == (m.end - m.start) * 512 => {
-                items.push(Item::Fill { start: m.start, data, version, fill: fill.clone() });
+                items.push(Item::Fill { start: m.start, data, version, fill: fill.clone(), queue: Queue::Main });
             }
             _ => failed = true,
         }
     }
-    let appended = append(core, volume, items).await;
+    let bytes: u64 = items.iter().map(Item::bytes).sum();
+    let appended = volume.clean_log.append(core, volume, items).get().await;
     unregister(volume, &fills);
+    if appended.is_ok() {
+        volume.stats.borrow_mut().admitted.bytes += bytes;
+    }
     match appended {
         _ if failed => Err(CommandError::Disk),
         Err(AppendError::NoMembers) => Err(CommandError::NoMembers),
@@ -219,23 +222,13 @@ async fn fill<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, batch: &[Range
 
 /// Registers data on its way into the cache: a write that begins from now on spoils it, and one that is under way already
 /// keeps it out (R5).
-fn begin_fill<B: Buf>(volume: &Volume<B>, blocks: Range<u64>) -> Option<Rc<Fill>> {
+pub(crate) fn begin_fill<B: Buf>(volume: &Volume<B>, blocks: Range<u64>) -> Option<Rc<Fill>> {
     if volume.is_being_written(&blocks) {
         return None;
     }
     let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });
     volume.fills.borrow_mut().push(fill.clone());
     Some(fill)
-}
-
-async fn append<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, items: Vec<Item<B>>) -> Appended {
-    let bytes: u64 = items.iter().map(|i| if let Item::Fill { data, .. } = i { data.len() as u64 } else { 0 }).sum();
-    let done: Rc<Slot<Appended, B>> = volume.clean_log.append(core, volume, items);
-    let appended = done.get().await;
-    if appended.is_ok() {
-        volume.stats.borrow_mut().admitted.bytes += bytes;
-    }
-    appended
 }
 
 /// Pins the blocks of these sectors.
@@ -278,62 +271,12 @@ pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment:
     }
     let changed = volume.pins_changed.get();
     if segment.looked.changed != changed || segment.live < segment.looked.live / 2 {
-        let pieces = pinned_pieces(volume, number, segment).len();
+        let pins = volume.pins.borrow();
+        let pieces = pieces_of(volume, number, segment, |block| pins.contains(&(block..block + 1))).len();
         let mostly = pieces * 2 > segment.live as usize;
         segment.looked = crate::segments::Looked { changed, live: segment.live, mostly };
     }
     segment.looked.mostly
-}
-
-/// The pieces of a segment that are pinned.
-fn pinned_pieces<B: Buf>(volume: &Volume<B>, number: u32, segment: &Segment) -> Vec<(u64, Piece)> {
-    let (pins, map) = (volume.pins.borrow(), volume.map.borrow());
-    let mut pieces: Vec<(u64, Piece)> = Vec::new();
-    for block in segment.blocks.iter().filter(|b| pins.contains(&(*b..*b + 1))) {
-        map.each(block, |p| {
-            if p.segment == number && !p.dirty() {
-                pieces.push((block, *p));
-            }
-        });
-    }
-    // As they lie there: read so, they are read together. A block that was named twice is there twice.
-    pieces.sort_unstable_by_key(|(block, p)| (p.offset, *block));
-    pieces.dedup_by_key(|(block, p)| (p.offset, *block));
-    pieces
-}
-
-/// Writes what is pinned in a clean segment to the open one, before the segment is evicted. What cannot be kept so is
-/// brought from the disk again, later.
-pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, number: u32) {
-    let found = core.segments.borrow().get(number).and_then(|s| {
-        let volume = core.volume(s.volume).filter(|v| !v.pins.borrow().is_empty())?;
-        let pieces = pinned_pieces(&volume, number, s);
-        Some((volume, pieces))
-    });
-    let Some((volume, pieces)) = found else { return };
-    for some in pieces.chunks(64) {
-        core.mark(Mark::PinnedCarriedOver);
-        let fills: Vec<_> = some.iter().map(|(block, _)| begin_fill(&volume, *block..*block + 1)).collect();
-        let version = core.next_version();
-        let read = fetch(core, &volume, some).await;
-        let mut items = Vec::new();
-        for (((block, piece), fill), data) in some.iter().zip(&fills).zip(read) {
-            let (Some(fill), Ok(data)) = (fill, data) else { continue };
-            for run in runs(piece.live) {
-                let from = (run.start - u64::from(piece.first())) as usize * 512;
-                let data = data.slice(from..from + (run.end - run.start) as usize * 512);
-                items.push(Item::Fill { start: block * BLOCK_SECTORS + run.start, data, version, fill: fill.clone() });
-            }
-        }
-        let kept = append(core, &volume, items).await;
-        unregister(&volume, &fills);
-        core.mark_if(kept.is_err(), Mark::PinnedLetGo);
-    }
-}
-
-/// Whether a segment may still be evicted that was chosen to be.
-pub(crate) fn is_evictable(s: &Segment) -> bool {
-    s.class == Class::Single && s.state == SegmentState::Sealed && s.pins == 0 && s.dirty == 0
 }
 
 /// Brings back what is pinned and missing, while the disk has nothing else to do, for as long as the engine lives.

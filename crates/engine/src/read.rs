@@ -7,6 +7,7 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::Item;
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
+use crate::policy::evict::Queue;
 use crate::policy::route::Side;
 use crate::stats::Fate;
 use alloc::rc::Rc;
@@ -66,7 +67,7 @@ pub(crate) async fn read<B: Buf>(
             && !disk_failed
             && volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line);
         let note = |side, line| volume.read_route.borrow_mut().note(side, core.now(), sectors * 512, line, core.now() - since);
-        if let Some((block, piece)) = sole(core, volume, &range).filter(|(_, p)| p.dirty() || !sooner) {
+        if let Some((block, piece)) = sole(core, volume, &range, stream).filter(|(_, p)| p.dirty() || !sooner) {
             ahead::follow(core, volume, &range, belongs);
             let from = (range.start - block * BLOCK_SECTORS - u64::from(piece.first())) as usize * 512;
             let wanted = from..from + sectors as usize * 512;
@@ -89,6 +90,9 @@ pub(crate) async fn read<B: Buf>(
             }
         }
         let plan = plan(core, volume, &range, sooner, damaged);
+        if !stream {
+            volume.map.borrow().ask(&Volume::<B>::blocks(&range));
+        }
         if plan.lost {
             core.mark(Mark::LostRangeFails);
             return Err(RequestError::Io);
@@ -165,18 +169,26 @@ fn hit_ahead<B: Buf>(volume: &Volume<B>, bytes: u64) -> Fate {
 }
 
 /// The one cached piece that holds all of a range: what most hits are, and nothing needs to be put together.
-fn sole<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Option<(u64, Piece)> {
+///
+/// That it was asked for is noted, but not of a stream: it will not be soon again.
+fn sole<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, stream: bool) -> Option<(u64, Piece)> {
     let block = range.start / BLOCK_SECTORS;
     if range.end > (block + 1) * BLOCK_SECTORS {
         return None;
     }
     let wanted = mask((range.start % BLOCK_SECTORS) as u8, (range.end - range.start) as u8);
     let mut found = None;
-    volume.map.borrow().each(block, |p| {
+    let mut look = |p: &Piece| {
         if p.live & wanted == wanted && !p.zeroes() {
             found = Some(*p);
         }
-    });
+    };
+    let map = volume.map.borrow();
+    if stream {
+        map.each(block, &mut look)
+    } else {
+        map.each_asked(block, &mut look)
+    }
     let segments = core.segments.borrow();
     found.filter(|p| segments.get(p.segment).is_some_and(|s| s.places().next().is_some())).map(|p| (block, p))
 }
@@ -424,6 +436,13 @@ fn admit<B: Buf>(
     }
 }
 
+/// Where data goes that comes from the disk: to the main queue what was let go too early.
+fn queue_of<B: Buf>(core: &Core<B>, volume: &Volume<B>, blocks: &Range<u64>) -> Queue {
+    let mut ghost = core.ghost.borrow_mut();
+    let back = blocks.clone().filter(|block| ghost.take(volume.number, *block)).count() as u64;
+    if back * 2 >= (blocks.end - blocks.start).max(1) { Queue::Main } else { Queue::Probation }
+}
+
 /// Appends clean data and forgets the fill when it is named or dropped.
 pub(crate) fn insert_clean<B: Buf>(
     core: &Rc<Core<B>>,
@@ -434,7 +453,8 @@ pub(crate) fn insert_clean<B: Buf>(
     fill: Rc<Fill>,
 ) {
     let bytes = data.len() as u64;
-    let done = volume.clean_log.append(core, volume, vec![Item::Fill { start, data, version, fill: fill.clone() }]);
+    let queue = queue_of(core, volume, &fill.blocks);
+    let done = volume.clean_log.append(core, volume, vec![Item::Fill { start, data, version, fill: fill.clone(), queue }]);
     let volume = volume.clone();
     core.exec.spawn(async move {
         if done.get().await.is_ok() && !fill.spoiled.get() {

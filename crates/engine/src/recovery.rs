@@ -9,6 +9,7 @@ use crate::intent::Bit;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
+use crate::policy::evict::Queue;
 use crate::segments::{Looked, Segment, SegmentState};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -16,7 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use headpond_format::{
-    Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Page, PageBody, Place, REGION_SECTORS, Record, RecordPlace, SegmentEntry,
+    Class, Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Page, PageBody, Place, REGION_SECTORS, Record, RecordPlace, SegmentEntry,
     SegmentHeader,
 };
 
@@ -130,7 +131,9 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
                     dirty: 0,
                     dirty_sectors: 0,
                     pins: 0,
-                    referenced: false,
+                    // What was on probation is not told: it has lasted until now.
+                    queue: if f.header.class == Class::Single { Queue::Main } else { Queue::Probation },
+                    turn: f.header.generation,
                     looked: Looked::default(),
                     needed_by: 0,
                     marks: false,

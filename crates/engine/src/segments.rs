@@ -1,6 +1,7 @@
 //! The segment table: which slots of which members hold what, what is free, and what still needs each segment.
 
 use crate::blocks::Blocks;
+use crate::policy::evict::Queue;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use headpond_format::{Class, NO_MEMBER, Place};
@@ -56,8 +57,10 @@ pub struct Segment {
     pub dirty_sectors: u32,
     /// Reads and appends in flight on it.
     pub pins: u32,
-    /// Has been read since the clock hand last passed.
-    pub referenced: bool,
+    /// Where it is among clean ones, when it is clean.
+    pub queue: Queue,
+    /// Its place in that queue: as the generation of a segment that was opened then.
+    pub turn: u64,
     /// How much of it is pinned.
     pub looked: Looked,
     /// The number of checkpoints begun when it last got a mark or became limbo: only a later one frees it.
@@ -246,7 +249,8 @@ impl Segments {
             dirty: 0,
             dirty_sectors: 0,
             pins: 0,
-            referenced: false,
+            queue: Queue::default(),
+            turn: generation,
             looked: Looked::default(),
             needed_by: 0,
             marks: false,
@@ -292,7 +296,8 @@ impl Segments {
                 dirty: 0,
                 dirty_sectors: 0,
                 pins: 0,
-                referenced: false,
+                queue: Queue::default(),
+                turn: 0,
                 looked: Looked::default(),
                 needed_by: 0,
                 marks: false,

@@ -2,6 +2,7 @@
 
 use crate::core::{Core, Pool, Volume};
 use crate::diskless;
+use crate::evict::{carry_over, evict, victim};
 use crate::fetch::fetch;
 use crate::io::Buf;
 use crate::log::Item;
@@ -9,7 +10,6 @@ use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::bands;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
-use crate::preload::{carry_over, is_evictable, is_mostly_pinned};
 use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
 use alloc::rc::Rc;
@@ -74,6 +74,13 @@ impl<B: Buf> Core<B> {
     /// Segments that dirty data can be put into.
     pub(crate) fn free(&self) -> u32 {
         self.segments.borrow().free_sets(self.pool.borrow().copies_now())
+    }
+
+    /// Whether there is more free than is kept ahead of demand: then clean data may be written.
+    pub(crate) fn has_spare(&self) -> bool {
+        let (segments, copies) = (self.segments.borrow(), self.pool.borrow().copies_now());
+        let ahead = (segments.total_sets(copies) * self.settings.free_percent / 100).max(1);
+        segments.free_sets(1) > self.settings.reserve_segments + ahead
     }
 
     /// Free segments to keep ahead of demand.
@@ -154,52 +161,6 @@ pub(crate) async fn checkpoint<B: Buf>(core: &Rc<Core<B>>) -> bool {
         }
     }
     core.checkpoints_done.get() > done
-}
-
-/// The oldest clean segment that was not read since the hand last came by, and of which not most is pinned: all that is
-/// pinned in it is written anew.
-fn victim<B: Buf>(core: &Core<B>) -> Option<u32> {
-    let mut order: Vec<(u64, u32)> = Vec::new();
-    for (n, s) in core.segments.borrow().iter() {
-        if is_evictable(s) {
-            order.push((s.generation, n));
-        }
-    }
-    order.sort_unstable();
-    let mut segments = core.segments.borrow_mut();
-    if core.pinned_blocks() > 0 {
-        order.retain(|(_, n)| {
-            let Some(s) = segments.get_mut(*n) else { return false };
-            !core.volume(s.volume).is_some_and(|v| is_mostly_pinned(&v, *n, s))
-        });
-    }
-    let unread = order.iter().find(|(_, n)| {
-        let Some(s) = segments.get_mut(*n) else { return false };
-        !core::mem::take(&mut s.referenced)
-    });
-    core.mark_if(unread.is_none() && !order.is_empty(), Mark::AllWereRead);
-    unread.or(order.first()).map(|(_, n)| *n)
-}
-
-/// Evicts a segment; `false` if it has come to be in use.
-fn evict<B: Buf>(core: &Core<B>, victim: u32) -> bool {
-    let (volume, blocks) = {
-        let mut segments = core.segments.borrow_mut();
-        let Some(s) = segments.get_mut(victim).filter(|s| is_evictable(s)) else { return false };
-        (s.volume, core::mem::take(&mut s.blocks))
-    };
-    if let Some(volume) = core.volume(volume) {
-        let mut map = volume.map.borrow_mut();
-        let mut segments = core.segments.borrow_mut();
-        for b in blocks.iter() {
-            map.drop_clean(&mut segments, b, |p| p.segment == victim);
-        }
-    }
-    let mut segments = core.segments.borrow_mut();
-    segments.seal(victim);
-    segments.settle();
-    core.stats.borrow_mut().evicted += 1;
-    true
 }
 
 /// Lets go of what is clean in the oldest segment that also holds something dirty: room in the map, not on the members.

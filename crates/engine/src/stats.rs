@@ -137,6 +137,8 @@ pub struct PoolStats {
     pub relocated: u64,
     /// Clean segments evicted.
     pub evicted: u64,
+    /// Bytes of these that were written again before, since they were asked for or pinned.
+    pub carried_bytes: u64,
     /// Members that left.
     pub members_left: u64,
     /// Records completed on a second copy at the start.

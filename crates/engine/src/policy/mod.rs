@@ -4,6 +4,8 @@ pub mod ahead;
 pub mod bands;
 pub mod compact;
 pub mod destage;
+pub mod evict;
+pub mod ghost;
 pub mod pace;
 pub mod pins;
 pub mod reclaim;

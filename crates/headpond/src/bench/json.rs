@@ -41,6 +41,7 @@ pub fn json(figures: &Figures) -> Value {
                 "write_space_by_region": row.after.write_space,
                 "density": row.after.density,
                 "drain_s": row.after.drain_s,
+                "ssd_write_amplification": row.after.amplification,
                 "fates": row.after.fates.iter().map(|(what, n)| (what.to_string(), object!(n))).collect::<serde_json::Map<_, _>>(),
             })
         })

@@ -6,6 +6,7 @@
 //! Without traces, and under `cargo test`, it only checks itself.
 
 mod arc;
+mod headpond;
 mod lirs;
 mod lru;
 mod min;
@@ -37,10 +38,12 @@ fn policies(capacity: usize) -> Vec<(&'static str, Box<dyn Policy>)> {
         ("S3-FIFO", Box::new(s3_fifo::S3Fifo::new(capacity))),
         ("SIEVE", Box::new(sieve::Sieve::new(capacity))),
         ("W-TinyLFU", Box::new(w_tinylfu::WTinyLfu::new(capacity))),
-        // HERE: Headpond's own, built of headpond_engine's policies.
+        (OWN, Box::new(headpond::Headpond::new(capacity))),
     ]
 }
 
+/// The row that is compared with the best of the others.
+const OWN: &str = "Headpond";
 const PERCENTS: [usize; 4] = [1, 5, 10, 25];
 
 fn main() -> ExitCode {
@@ -108,6 +111,13 @@ fn table(title: &str, capacities: &[usize; 4], rows: &[Row], optimum: Option<&Ro
         }
         println!();
     }
+    if let Some(own) = rows.iter().find(|row| row.0 == OWN) {
+        print!("{:10}", "over best");
+        for (misses, best) in misses(own).into_iter().zip(best) {
+            print!("{:15.2} ", 100.0 * misses.saturating_sub(best.unwrap_or(0)) as f64 / total.max(1) as f64);
+        }
+        println!();
+    }
     println!();
 }
 
@@ -117,6 +127,7 @@ fn check() {
     min::check();
     lru::check();
     arc::check();
+    headpond::check();
     lirs::check();
     s3_fifo::check();
     sieve::check();

@@ -99,6 +99,12 @@ impl Load {
         self.cache = Cache::Full;
         self
     }
+    /// A cache so small that much comes and goes in the window, and has come and gone before.
+    fn small(mut self) -> Self {
+        self.cache_bytes = GIB / 8;
+        (self.settle_s, self.window_s, self.long) = (300, 120, true);
+        self
+    }
     /// Measured in the steady state of more writes than the cache can take.
     fn dirty(mut self, cache_bytes: u64, settle_s: u64, window_s: u64) -> Self {
         (self.cache, self.cache_bytes) = (Cache::Dirty, cache_bytes);
@@ -150,6 +156,8 @@ pub fn catalogue() -> Vec<Load> {
         load("read random 8 MiB x2, cold", reads(Random, 8 * MIB, 2, WIDE)),
         load("read random 4 KiB x32, cold, full", reads(Random, 4 * KIB, 32, WIDE)).full(),
         load("read zipf 4 KiB x16, cold", reads(Zipf, 4 * KIB, 16, WIDE)),
+        load("read zipf 4 KiB x16, lasting", reads(Zipf, 4 * KIB, 16, 0..8 * GIB)).full().small(),
+        load("mixed zipf 4 KiB x16, lasting", mixed(Zipf, 4 * KIB, 16, 0..8 * GIB)).full().small(),
         load("read stream 4 KiB x1, cold", reads(one, 4 * KIB, 1, WIDE)),
         load("read stream 64 KiB x2, cold", reads(one, 64 * KIB, 2, WIDE)),
         load("read stream 128 KiB unaligned x8, cold", reads(one, 128 * KIB, 8, WIDE).skewed(512)),

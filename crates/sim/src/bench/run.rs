@@ -77,6 +77,8 @@ pub struct After {
     pub density: f64,
     /// How long the disk then took to get all that was dirty, in virtual seconds.
     pub drain_s: f64,
+    /// Bytes written to the SSDs in the window, by those that were absorbed, times the copies, and admitted.
+    pub amplification: Option<f64>,
     /// Requests of the window by what became of them.
     pub fates: Vec<(&'static str, u64)>,
 }
@@ -189,6 +191,7 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
         write_space: if region > 0 { space as f64 / region as f64 } else { 0.0 },
         density: if region > 0 { dirty_bytes[1] as f64 / region as f64 } else { 0.0 },
         drain_s,
+        amplification: amplification(&before, &at_end),
         fates: fates(&volumes[0].1, &volumes[1].1),
     };
     Ok((reached, after))
@@ -206,6 +209,15 @@ fn volume(status: &Status) -> (u64, VolumeStats) {
 fn write_space(status: &Status, settings: &Settings) -> u64 {
     let slots = status.members.iter().map(|m| u64::from(m.segments)).sum::<u64>() / u64::from(status.copies.max(1));
     slots * status.segment_bytes * u64::from(settings.dirty_percent) / 100
+}
+
+/// What the SSDs wrote between, by what was to be kept there; `None` where nothing was.
+fn amplification(before: &Status, after: &Status) -> Option<f64> {
+    let (a, b) = (&volume(before).1, &volume(after).1);
+    let absorbed = (b.absorbed.bytes - a.absorbed.bytes) * u64::from(after.copies);
+    let kept = absorbed + b.admitted.bytes - a.admitted.bytes;
+    let written = |status: &Status| status.stats.member_bytes + status.stats.checkpoint_bytes;
+    (kept > 0).then(|| (written(after) - written(before)) as f64 / kept as f64)
 }
 
 fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static str, u64)> {

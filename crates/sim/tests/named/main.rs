@@ -6,6 +6,7 @@
 mod abandon;
 mod bands;
 mod diskless;
+mod evict;
 mod hazards;
 mod peers;
 mod reads;

@@ -1,0 +1,191 @@
+//! Eviction: which clean segment is let go, what of it is written again first, and what is remembered of the rest.
+
+use crate::core::{Core, Volume};
+use crate::fetch::fetch;
+use crate::io::{BLOCK_SECTORS, Buf};
+use crate::log::Item;
+use crate::map::Piece;
+use crate::marks::Mark;
+use crate::policy::evict::{LOOKS, Queue, gives_way, is_kept, stays};
+use crate::preload::{begin_fill, is_mostly_pinned};
+use crate::read::{runs, unregister};
+use crate::segments::{Segment, SegmentState};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use headpond_format::Class;
+
+/// A segment to let go.
+#[derive(Clone, Copy)]
+pub(crate) struct Victim {
+    number: u32,
+    /// What clients asked for in it goes too: that is most of it, and to write it again would win nothing.
+    with_hot: bool,
+}
+
+/// The segment to let go, by `policy/evict.rs`; none of which most is pinned, for all that is pinned in it is written again.
+pub(crate) fn victim<B: Buf>(core: &Core<B>) -> Option<Victim> {
+    let mut queues = [Vec::new(), Vec::new()];
+    {
+        let mut segments = core.segments.borrow_mut();
+        for (n, s) in segments.iter().filter(|(_, s)| is_evictable(s)) {
+            queues[s.queue as usize].push((s.turn, n));
+        }
+        if core.pinned_blocks() > 0 {
+            for queue in &mut queues {
+                queue.retain(|(_, n)| {
+                    let Some(s) = segments.get_mut(*n) else { return false };
+                    !core.volume(s.volume).is_some_and(|v| is_mostly_pinned(&v, *n, s))
+                });
+            }
+        }
+    }
+    let queue = gives_way(queues[0].len(), queues[1].len())?;
+    let mut order = core::mem::take(&mut queues[queue as usize]);
+    order.sort_unstable();
+    if queue == Queue::Probation {
+        return order.first().map(|(_, number)| Victim { number: *number, with_hot: false });
+    }
+    let capacity = core.pool.borrow().segment_sectors() / BLOCK_SECTORS as u32;
+    let mut coolest: Option<(u32, u32)> = None;
+    for (_, n) in order.into_iter().take(LOOKS) {
+        let hot = hot_blocks(core, n);
+        if !stays(hot.len() as u32, capacity) {
+            return Some(Victim { number: n, with_hot: false });
+        }
+        if coolest.is_none_or(|(least, _)| (hot.len() as u32) < least) {
+            coolest = Some((hot.len() as u32, n));
+        }
+        another_round(core, n, &hot);
+    }
+    // All that was looked at is hot, and begins another round.
+    coolest.map(|(_, number)| Victim { number, with_hot: true })
+}
+
+/// Blocks of a segment that clients asked for.
+fn hot_blocks<B: Buf>(core: &Core<B>, n: u32) -> Vec<u64> {
+    let segments = core.segments.borrow();
+    let Some((s, volume)) = segments.get(n).and_then(|s| Some((s, core.volume(s.volume)?))) else { return Vec::new() };
+    let map = volume.map.borrow();
+    let mut blocks = map.in_segment(n, &s.blocks);
+    blocks.retain(|block| is_kept(s.queue, map.asked(*block)));
+    blocks
+}
+
+/// A segment keeps its place until its turn comes again; what counts then is what is asked for from now on.
+fn another_round<B: Buf>(core: &Core<B>, n: u32, hot: &[u64]) {
+    let mut segments = core.segments.borrow_mut();
+    let Some(s) = segments.get_mut(n) else { return };
+    s.turn = core.generation.get();
+    if let Some(volume) = core.volume(s.volume) {
+        let map = volume.map.borrow();
+        hot.iter().for_each(|block| map.cool(*block));
+    }
+}
+
+/// Writes what is worth it in a clean segment to the main queue, before the segment is evicted: what is pinned, and what clients
+/// asked for, as long as there is room without what is kept for demand. What is pinned and cannot be kept so is brought from the
+/// disk again, later.
+pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
+    let number = victim.number;
+    let room = core.has_spare() && !victim.with_hot;
+    let found = core.segments.borrow().get(number).and_then(|s| {
+        let volume = core.volume(s.volume)?;
+        let pieces = {
+            let (pins, map) = (volume.pins.borrow(), volume.map.borrow());
+            let is_kept = |block| room && is_kept(s.queue, map.asked(block));
+            pieces_of(&volume, number, s, |block| pins.contains(&(block..block + 1)) || is_kept(block))
+        };
+        Some((volume, s.queue, pieces))
+    });
+    let Some((volume, from, pieces)) = found else { return };
+    for some in pieces.chunks(64) {
+        let is_pinned = |(block, _): &(u64, Piece)| volume.pins.borrow().contains(&(*block..*block + 1));
+        let pinned = some.iter().any(is_pinned);
+        if !pinned && !core.has_spare() {
+            return;
+        }
+        core.mark(if pinned { Mark::PinnedCarriedOver } else { Mark::HotCarriedOver });
+        let fills: Vec<_> = some.iter().map(|(block, _)| begin_fill(&volume, *block..*block + 1)).collect();
+        let version = core.next_version();
+        let read = fetch(core, &volume, some).await;
+        let mut items = Vec::new();
+        for (((block, piece), fill), data) in some.iter().zip(&fills).zip(read) {
+            let (Some(fill), Ok(data)) = (fill, data) else { continue };
+            for run in runs(piece.live) {
+                let from = (run.start - u64::from(piece.first())) as usize * 512;
+                let data = data.slice(from..from + (run.end - run.start) as usize * 512);
+                let (start, fill) = (block * BLOCK_SECTORS + run.start, fill.clone());
+                items.push(Item::Fill { start, data, version, fill, queue: Queue::Main });
+            }
+        }
+        {
+            // What it proved it has to prove again.
+            let map = volume.map.borrow();
+            some.iter().for_each(|(block, _)| map.cool(*block));
+            if from == Queue::Probation {
+                some.iter().for_each(|(block, _)| map.cool(*block));
+            }
+        }
+        let bytes: u64 = items.iter().map(Item::bytes).sum();
+        let kept = volume.clean_log.append(core, &volume, items).get().await;
+        unregister(&volume, &fills);
+        core.mark_if(kept.is_err() && pinned, Mark::PinnedLetGo);
+        if kept.is_ok() {
+            core.stats.borrow_mut().carried_bytes += bytes;
+        }
+    }
+}
+
+/// The clean pieces of those blocks in a segment that are wanted, as they lie there: read so, they are read together.
+pub(crate) fn pieces_of<B: Buf>(
+    volume: &Volume<B>,
+    number: u32,
+    segment: &Segment,
+    wanted: impl Fn(u64) -> bool,
+) -> Vec<(u64, Piece)> {
+    let map = volume.map.borrow();
+    let mut pieces: Vec<(u64, Piece)> = Vec::new();
+    let mut blocks = map.in_segment(number, &segment.blocks);
+    blocks.retain(|block| wanted(*block));
+    for block in blocks {
+        map.each(block, |p| {
+            if p.segment == number && !p.dirty() {
+                pieces.push((block, *p));
+            }
+        });
+    }
+    pieces.sort_unstable_by_key(|(block, p)| (p.offset, *block));
+    pieces
+}
+
+/// Whether a segment may still be evicted that was chosen to be.
+fn is_evictable(s: &Segment) -> bool {
+    s.class == Class::Single && s.state == SegmentState::Sealed && s.pins == 0 && s.dirty == 0
+}
+
+/// Evicts a segment, and remembers what was in it; `false` if it has come to be in use.
+pub(crate) fn evict<B: Buf>(core: &Core<B>, victim: Victim) -> bool {
+    let victim = victim.number;
+    let (volume, blocks) = {
+        let mut segments = core.segments.borrow_mut();
+        let Some(s) = segments.get_mut(victim).filter(|s| is_evictable(s)) else { return false };
+        (s.volume, core::mem::take(&mut s.blocks))
+    };
+    if let Some(volume) = core.volume(volume) {
+        let (total, capacity) = (core.segments.borrow().total(), core.pool.borrow().segment_sectors());
+        let mut ghost = core.ghost.borrow_mut();
+        ghost.fit(total * u64::from(capacity) / BLOCK_SECTORS);
+        let mut map = volume.map.borrow_mut();
+        let mut segments = core.segments.borrow_mut();
+        let gone = map.in_segment(victim, &blocks);
+        for b in gone {
+            ghost.remember(volume.number, b);
+            map.drop_clean(&mut segments, b, |p| p.segment == victim);
+        }
+    }
+    let mut segments = core.segments.borrow_mut();
+    segments.seal(victim);
+    segments.settle();
+    core.stats.borrow_mut().evicted += 1;
+    true
+}

@@ -1,0 +1,28 @@
+//! What is let go when the cache is full: mistakes that lose nothing but what the cache is for.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/evict.rs`.
+pub const TOLD: &[Told] = &[
+    ("evict::a_scan_does_not_take_the_place_of_what_is_asked_for_again", "what is asked for again let go with the rest"),
+    ("evict::what_comes_back_soon_after_it_was_let_go_stays", "what was let go not remembered"),
+];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "what is asked for again let go with the rest",
+        story: "Segments go in the order in which they came, whatever clients ask for: who reads a whole disk once takes all of the cache.",
+        edits: &[Edit {
+            file: "evict.rs",
+            old: "let room = core.has_spare() && !victim.with_hot;",
+            new: "let room = false && core.has_spare() && !victim.with_hot;",
+        }],
+    },
+    Mistake {
+        name: "what was let go not remembered",
+        story: "What is asked for once in a long while is on probation each time, and let go each time.",
+        edits: &[Edit { file: "evict.rs", old: "            ghost.remember(volume.number, b);\n", new: "" }],
+    },
+];
