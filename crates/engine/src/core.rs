@@ -11,6 +11,7 @@ use crate::map::Map;
 use crate::marks::Mark;
 use crate::policy::ahead::Readers;
 use crate::policy::bands;
+use crate::policy::demand::Demand;
 use crate::policy::ghost::Ghost;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
@@ -262,6 +263,8 @@ pub(crate) struct Core<B: Buf> {
     pub quiet: Cell<bool>,
     /// Who is read ahead of, with what is kept in memory for them; and that something more is.
     pub ahead: RefCell<Readers<Kept<B>>>,
+    /// Whether writes want space.
+    pub demand: Cell<Demand>,
     /// What was evicted lately.
     pub ghost: RefCell<Ghost>,
     pub ahead_landed: Signal<B>,

@@ -10,7 +10,7 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
-use crate::policy::destage::{Load, depth, next_sweep};
+use crate::policy::destage::{Load, begin_percent, depth, next_sweep};
 use crate::policy::window::Clients;
 use crate::read::runs;
 use crate::write::durable;
@@ -177,7 +177,7 @@ fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
         disk_idle: volume.disk_idle(core.now(), core.settings.idle_ns),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
-        begin_percent: core.settings.destage_percent,
+        begin_percent: begin_percent(core.settings.destage_percent, core.demand.get().is_there(core.now())),
     }
 }
 

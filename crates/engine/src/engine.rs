@@ -107,6 +107,7 @@ impl<B: Buf> Engine<B> {
             stopping: Cell::new(false),
             quiet: Cell::new(false),
             ahead: RefCell::default(),
+            demand: Cell::default(),
             ghost: RefCell::default(),
             ahead_landed: Signal::new(&exec),
             reading: RefCell::new(reading),

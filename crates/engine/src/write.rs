@@ -174,6 +174,9 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
 async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
     let came = core.now();
     let destage = volume.reached.get().per_second();
+    let mut demand = core.demand.get();
+    demand.note(came, bytes, destage);
+    core.demand.set(demand);
     let rate = pace::rate(&core.room(), destage);
     volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands()));
     if let Some(rate) = rate {

@@ -12,8 +12,18 @@ pub struct Load {
     pub wanted_clean: bool,
     /// A copy is missing: what is dirty is on one device.
     pub degraded: bool,
-    /// The setting from which on clients' disk I/O no longer keeps destage away.
+    /// From here on clients' disk I/O no longer keeps destage away: see [`begin_percent`].
     pub begin_percent: u32,
+}
+
+/// While no writes want space, only what is more than so many percent is destaged beside clients: room for what little comes.
+const UNWANTED_PERCENT: u32 = 96;
+
+/// Percent of what may be dirty from which on clients' disk I/O does not keep destage away: the `setting`, where writes want space.
+/// Where they do not, clients who use the disk would be slower for nothing.
+#[must_use]
+pub fn begin_percent(setting: u32, is_wanted: bool) -> u32 {
+    if is_wanted { setting } else { setting.max(UNWANTED_PERCENT) }
 }
 
 /// Writes to keep in flight out of `depth`; 0 to wait.
@@ -49,6 +59,16 @@ pub fn next_sweep(load: &Load, last: u64, idle_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn space_that_nobody_wants_is_not_won_at_the_cost_of_clients() {
+        let beside = |dirty_percent, is_wanted| {
+            let begin_percent = begin_percent(50, is_wanted);
+            depth(&Load { dirty_percent, disk_idle: false, wanted_clean: false, degraded: false, begin_percent }, 32)
+        };
+        assert_eq!([70, 96].map(|percent| beside(percent, false)), [0, 0]);
+        assert!(beside(99, false) >= 16 && beside(70, true) >= 16);
+    }
 
     #[test]
     fn sweeps_over_an_idle_disk_begin_a_while_apart_unless_somebody_waits_or_space_runs_short() {

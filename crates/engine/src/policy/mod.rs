@@ -3,6 +3,7 @@
 pub mod ahead;
 pub mod bands;
 pub mod compact;
+pub mod demand;
 pub mod destage;
 pub mod evict;
 pub mod ghost;

@@ -111,6 +111,10 @@ impl Load {
         (self.settle_s, self.window_s, self.long) = (settle_s, window_s, true);
         self
     }
+    fn filled(mut self) -> Self {
+        (self.cache, self.long) = (Cache::Filled, true);
+        self
+    }
     fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -281,6 +285,9 @@ pub fn catalogue() -> Vec<Load> {
     ];
     // A disk that stands still while it flushes.
     all.extend([
+        load("write stream 1 MiB x4 over a cache just filled", writes(one, MIB, 4, WIDE)).filled(),
+        load("read stream 1 MiB x4 over a cache just filled", reads(one, MIB, 4, WIDE)).filled(),
+        load("SATA disk: write stream 1 MiB x4 over a cache just filled", writes(one, MIB, 4, WIDE)).filled().sata_disk(),
         load("SATA disk: write random 4 KiB flushed x8", writes(Random, 4 * KIB, 8, HOT).flushed()).sata_disk(),
         load("SATA disk: write stream 1 MiB flushed x1", writes(one, MIB, 1, WIDE).flushed()).sata_disk(),
         load("SATA disk: write stream 64 KiB x4", writes(one, 64 * KIB, 4, WIDE)).sata_disk(),
@@ -341,7 +348,7 @@ mod tests {
         for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
             assert!(all.iter().any(|l| l.mode == mode), "{mode:?}");
         }
-        for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Dirty] {
+        for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Filled, Cache::Dirty] {
             assert!(all.iter().any(|l| l.cache == cache), "{cache:?}");
         }
         assert!(all.iter().any(|l| l.one_dead) && all.iter().any(|l| l.ssd == SsdKind::Slow));

@@ -53,6 +53,8 @@ pub enum Cache {
     WarmLast,
     /// Clean data in all of it, of which the clients' region is no part; what is admitted has to evict.
     Full,
+    /// Dirty data of others, who have ended a moment ago, in three quarters of what may be dirty.
+    Filled,
     /// The clients' own writes, dirty, more than half of what may be: measured in the steady state after that.
     Dirty,
 }
@@ -65,6 +67,7 @@ impl Cache {
             Cache::Empty => "empty",
             Cache::Warm | Cache::WarmLast => "warm",
             Cache::Full => "full",
+            Cache::Filled => "just filled",
             Cache::Dirty => "dirty",
         }
     }

@@ -1,6 +1,6 @@
 //! One load, on the bare disk and behind the engine, with the same seed.
 
-use super::clients::{Clients, Pace};
+use super::clients::{Clients, Pace, Pattern};
 use super::drive::{Driver, Span};
 use super::load::{Cache, Load, Mark};
 use super::measure::Reached;
@@ -153,6 +153,7 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
                 warm(&mut world, beyond, c.region.start, end, seed)?;
             }
         }
+        Cache::Filled => fill(&mut world, beyond, seed)?,
         Cache::Full => {
             warm(&mut world, beyond, beyond, beyond + 2 * load.cache_bytes, seed)?;
         }
@@ -237,6 +238,29 @@ fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static str, u64)> 
     all.push(("blocks destaged", (after.destaged.bytes - before.destaged.bytes) / 4096));
     all.retain(|(_, n)| *n > 0);
     all
+}
+
+/// Percent of the space for dirty data that others have filled when clients begin.
+const FILLED_PERCENT: u32 = 75;
+
+/// Writes at random to the volume's end until most of what may be dirty is.
+fn fill(world: &mut World, beyond: u64, seed: u64) -> Result<(), Violation> {
+    let others = Clients {
+        name: "others",
+        pattern: Pattern::Random,
+        sizes: vec![4096],
+        skew: 0,
+        reads: 0,
+        region: beyond..beyond + RUNS as u64 * FORGETTING,
+        pace: Pace::Closed(32),
+        flushed: false,
+    };
+    let mut driver = Driver::begin(&[others], seed, world);
+    let begun = world.now;
+    while status(world)?.dirty_percent < FILLED_PERCENT && world.now - begun < FILLING_S * SECOND {
+        driver.run(world, Span { ns: SECOND / 4, answers: usize::MAX })?;
+    }
+    driver.end(world)
 }
 
 /// Reads a range in an order of chance, twice: what in it happens to continue other reads is taken for a stream and not

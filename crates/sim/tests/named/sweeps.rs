@@ -24,3 +24,35 @@ fn a_sweep_does_not_follow_a_log_record_by_record() {
     assert_eq!(s.dirty(), 0, "and all of it is down soon after");
     s.end();
 }
+
+/// Dirty data takes most of its space when those who wrote it end, and another one reads the disk in long streams. Until space was
+/// half empty again he had a quarter of the disk, and the sweep the rest, which nobody wanted: he would have had all of it without
+/// a cache.
+#[test]
+fn a_stream_over_a_cache_that_was_just_filled_has_the_disk_for_itself() {
+    const MS: u64 = 1_000_000;
+    let settings = Settings { idle_ns: 200 * MS, dirty_percent: 50, ..Stage::default().settings };
+    let mut s = Scene::new("a stream over a filled cache", Stage { segments: 8, settings, ..Stage::default() });
+    let mut n = 0;
+    while s.status().dirty_percent < 80 {
+        s.write(n * 1000, 8);
+        n += 1;
+    }
+    // From now on a sweep goes on where dirty data takes more than a fifth.
+    s.stage.settings.destage_percent = 20;
+    s.kill();
+    let stream = |s: &mut Scene, reads: std::ops::Range<u64>| {
+        for n in reads {
+            s.read(n * 1024, 64);
+            s.pass(20 * MS);
+        }
+    };
+    // The disk has been idle until now, and what began then ends.
+    stream(&mut s, 0..5);
+    let dirty = s.dirty();
+    stream(&mut s, 5..60);
+    assert_eq!(s.dirty(), dirty, "destaged beside a stream");
+    s.pass(2000 * MS);
+    assert!(s.dirty() < dirty, "it goes on when the disk is idle");
+    s.end();
+}

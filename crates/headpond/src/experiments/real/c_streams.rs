@@ -151,10 +151,10 @@ fn full(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
     let whos = vec![Who::Front, Who::Back];
     let rig = run.rig(Plan { ssd: small(load.randoms * load.random_bytes), whos: whos.clone(), ..Plan::usual() })?;
     load.lay_out(&rig)?;
-    // It fills before the streams begin, and stays so.
-    load.run(&rig, Who::Back, &["random"], true, 0)?;
     let mut percent = Vec::new();
     let samples = Samples::take(run.rounds().min(3), &whos, |who| {
+        // Between the turns it is written down: it fills again before anything counts.
+        load.run(&rig, who, &["random"], true, 0)?;
         if who == Who::Back {
             percent.push(rig.report()?.dirty_percent);
         }
