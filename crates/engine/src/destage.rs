@@ -172,12 +172,14 @@ fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64
 }
 
 fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
+    let (room, is_wanted) = (core.room(), core.demand.get().is_there(core.now()));
     Load {
-        dirty_percent: core.room().pressure(),
+        // What writes will take counts where there are any.
+        dirty_percent: if is_wanted { room.pressure() } else { room.taken_percent },
         disk_idle: volume.disk_idle(core.now(), core.settings.idle_ns),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
-        begin_percent: begin_percent(core.settings.destage_percent, core.demand.get().is_there(core.now())),
+        begin_percent: begin_percent(core.settings.destage_percent, is_wanted),
     }
 }
 

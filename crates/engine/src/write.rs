@@ -60,6 +60,7 @@ pub(crate) async fn write<B: Buf>(
     let bytes = (range.end - range.start) * 512;
     let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get());
     let mut fate = decide(core, volume, &range, &content, belongs);
+    let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes)).flatten();
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && !turn(core, volume, bytes).await {
         core.mark(Mark::NoTurnInTime);
         fate = Fate::Bypass(Bypass::Full);
@@ -169,14 +170,32 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     if on_disk.is_err() || lost || gone { Err(RequestError::Io) } else { Ok(()) }
 }
 
+/// A client wants space for a write, until the guard is dropped.
+fn want<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64) -> Option<Wanting<B>> {
+    let mut demand = core.demand.get();
+    let counts = demand.note(core.now(), bytes, volume.reached.get().per_second());
+    core.demand.set(demand);
+    counts.then(|| Wanting { core: core.clone() })
+}
+
+/// A write that wants space is under way.
+struct Wanting<B: Buf> {
+    core: Rc<Core<B>>,
+}
+
+impl<B: Buf> Drop for Wanting<B> {
+    fn drop(&mut self) {
+        let mut demand = self.core.demand.get();
+        demand.ended(self.core.now());
+        self.core.demand.set(demand);
+    }
+}
+
 /// Waits until a write that is to be absorbed has its turn and there is room for it; `false` if it is to go to the disk
 /// instead, since that would take too long.
 async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
     let came = core.now();
     let destage = volume.reached.get().per_second();
-    let mut demand = core.demand.get();
-    demand.note(came, bytes, destage);
-    core.demand.set(demand);
     let rate = pace::rate(&core.room(), destage);
     volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands()));
     if let Some(rate) = rate {

@@ -19,7 +19,9 @@ pub struct Demand {
     /// When the span began, and what was written in it.
     since: u64,
     bytes: u64,
-    /// The end of the last span that counts.
+    /// Writes that count and are not answered.
+    under_way: u32,
+    /// When one that counts came or was answered, last.
     last: Option<u64>,
     /// The longest pause lately, and when it ended.
     pause: u64,
@@ -27,26 +29,36 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// A client writes `bytes` that are for the cache, while destage reaches `destage` bytes per second.
-    pub fn note(&mut self, now: u64, bytes: u64, destage: u64) {
+    /// A client writes `bytes` that are for the cache, while destage reaches `destage` bytes per second: whether it counts. Where it
+    /// does, [`Self::ended`] is called too.
+    #[must_use]
+    pub fn note(&mut self, now: u64, bytes: u64, destage: u64) -> bool {
         if now.saturating_sub(self.since) >= SPAN_NS {
             (self.since, self.bytes) = (now, 0);
         }
         self.bytes += bytes;
         if u128::from(self.bytes) * u128::from(PART) * 1_000_000_000 < u128::from(destage) * u128::from(SPAN_NS) {
-            return;
+            return false;
         }
         let pause = self.last.map_or(0, |last| now.saturating_sub(last));
         if now.saturating_sub(self.paused_at) > REMEMBERED_NS || pause >= self.pause && pause <= LONGEST_PAUSE_NS {
             (self.pause, self.paused_at) = (if pause <= LONGEST_PAUSE_NS { pause } else { 0 }, now);
         }
         self.last = Some(now);
+        self.under_way += 1;
+        true
+    }
+
+    /// A write that counts is answered. Who waits for that does not pause.
+    pub fn ended(&mut self, now: u64) {
+        self.under_way -= 1;
+        self.last = Some(now);
     }
 
     /// Whether writes come, or may be expected to go on.
     #[must_use]
     pub fn is_there(&self, now: u64) -> bool {
-        self.last.is_some_and(|last| now.saturating_sub(last) <= SPAN_NS + 2 * self.pause)
+        self.under_way > 0 || self.last.is_some_and(|last| now.saturating_sub(last) <= SPAN_NS + 2 * self.pause)
     }
 }
 
@@ -59,7 +71,14 @@ mod tests {
 
     /// Writes of 4 KiB, one each `every` milliseconds.
     fn writes(demand: &mut Demand, from_ms: u64, to_ms: u64, every: u64) {
-        (from_ms..to_ms).step_by(every as usize).for_each(|ms| demand.note(ms * MS, 4096, DESTAGE));
+        (from_ms..to_ms).step_by(every as usize).for_each(|ms| write(demand, ms, ms));
+    }
+
+    /// One write of 4 KiB, from when until when.
+    fn write(demand: &mut Demand, came_ms: u64, answered_ms: u64) {
+        if demand.note(came_ms * MS, 4096, DESTAGE) {
+            demand.ended(answered_ms * MS);
+        }
     }
 
     #[test]
@@ -77,7 +96,7 @@ mod tests {
         writes(&mut demand, 1000, 60_000, 100);
         assert!(!demand.is_there(60_000 * MS));
         // A log of a file system, every five seconds.
-        (0..10).for_each(|n| (0..3).for_each(|_| demand.note(60_000 * MS + n * 5000 * MS, 4096, DESTAGE)));
+        (0..10).for_each(|n| (0..3).for_each(|_| write(&mut demand, 60_000 + n * 5000, 60_000 + n * 5000)));
         assert!(!demand.is_there(110_000 * MS));
     }
 
@@ -90,6 +109,19 @@ mod tests {
         // After a minute nobody reckons with pauses of that length any more.
         writes(&mut demand, 100_000, 180_000, 1);
         assert!(!demand.is_there(180_500 * MS));
+    }
+
+    /// Writers who all waited for one slow sweep of a small cache were taken for a burst every three seconds.
+    #[test]
+    fn who_waits_for_an_answer_does_not_pause() {
+        let mut demand = Demand::default();
+        for n in 0..5 {
+            writes(&mut demand, n * 3000, n * 3000 + 300, 1);
+            write(&mut demand, n * 3000 + 300, n * 3000 + 2999);
+        }
+        assert!(demand.is_there(15_000 * MS));
+        assert!(!demand.is_there(15_400 * MS));
+        assert!(demand.note(16_000 * MS, 1 << 20, DESTAGE) && demand.is_there(60_000 * MS));
     }
 
     #[test]

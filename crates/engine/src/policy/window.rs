@@ -83,9 +83,11 @@ impl Window {
     pub fn beside(&self, least: usize, clients: &Clients) -> usize {
         let size = self.size(least);
         let requests = (clients.reads + clients.writes) as usize;
+        // Others write beside those who found none: the sweep that has too little of the disk's cache would keep them waiting.
+        let others = clients.writes > clients.direct;
         match clients {
             Clients { reads: 0, writes: 0, .. } => size,
-            Clients { direct: 1.., .. } => least,
+            Clients { direct: 1.., reads, .. } if *reads > 0 || !others => least,
             Clients { reads: 0, .. } => {
                 let least = Self::least_beside(least, clients);
                 self.size(least).min((requests * AGAINST_WRITES.0 / AGAINST_WRITES.1).max(least))
@@ -96,7 +98,7 @@ impl Window {
 
     /// The least that more is tried from: what is in flight anyway says nothing about it.
     fn least_beside(least: usize, clients: &Clients) -> usize {
-        if matches!(clients, Clients { reads: 0, writes: 1.., direct: 0 }) { least * BESIDE_WRITES } else { least }
+        if clients.reads == 0 && clients.writes > clients.direct { least * BESIDE_WRITES } else { least }
     }
 
     /// Blocks of a chunk: the `usual` number, and more where many are in flight or runs are long; but no more than go down
@@ -203,8 +205,9 @@ mod tests {
     fn beside_clients_a_sweep_has_no_more_in_flight_than_they_but_for_the_share_of_the_disks_cache() {
         let window = Window { size: 600, ..Window::default() };
         let beside = |reads, writes, direct| window.beside(LEAST, &Clients { reads, writes, direct });
-        assert_eq!([beside(0, 0, 0), beside(256, 0, 0), beside(4, 0, 0), beside(0, 256, 1)], [600, 256, 16, LEAST]);
+        assert_eq!([beside(0, 0, 0), beside(256, 0, 0), beside(4, 0, 0), beside(0, 256, 256)], [600, 256, 16, LEAST]);
         assert_eq!([beside(0, 256, 0), beside(0, 4, 0), beside(4, 4, 0)], [307, 96, 16]);
+        assert_eq!([beside(0, 256, 8), beside(0, 12, 8), beside(4, 256, 8)], [307, 96, LEAST]);
         assert_eq!(Window::default().beside(LEAST, &Clients { reads: 256, ..Clients::default() }), LEAST);
     }
 
