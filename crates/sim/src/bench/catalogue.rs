@@ -111,6 +111,10 @@ impl Load {
         (self.settle_s, self.window_s, self.long) = (settle_s, window_s, true);
         self
     }
+    fn joined(mut self) -> Self {
+        self.cache = Cache::DirtyLast;
+        self
+    }
     fn filled(mut self) -> Self {
         (self.cache, self.long) = (Cache::Filled, true);
         self
@@ -305,6 +309,16 @@ pub fn catalogue() -> Vec<Load> {
         .ssd(Cloud)
         .dirty(256 * MIB, 120, 120)
         .sata_disk(),
+        load(
+            "SATA disk: past the cache: four stream writes that join random writes",
+            writes(Stream(4), 512 * KIB, 32, 2 * GIB..2 * GIB + 512 * MIB),
+        )
+        .and(writes(Random, 4 * KIB, 16, 0..2 * GIB))
+        .marked(false, 5.0)
+        .ssd(Cloud)
+        .dirty(256 * MIB, 20, 20)
+        .joined()
+        .sata_disk(),
     ]);
     // Past the cache's size, measured in the steady state: the space for dirty data is 9 % of the region, and 22 %.
     all.extend([
@@ -348,7 +362,7 @@ mod tests {
         for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
             assert!(all.iter().any(|l| l.mode == mode), "{mode:?}");
         }
-        for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Filled, Cache::Dirty] {
+        for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Filled, Cache::Dirty, Cache::DirtyLast] {
             assert!(all.iter().any(|l| l.cache == cache), "{cache:?}");
         }
         assert!(all.iter().any(|l| l.one_dead) && all.iter().any(|l| l.ssd == SsdKind::Slow));

@@ -93,7 +93,7 @@ fn span(load: &Load, options: Options, seconds: u64) -> Span {
     let ns = seconds * SECOND;
     let ns = if options.quick && !load.long { (ns / 4).max(SECOND) } else { ns };
     // Bursts are few by intention, and what runs beside others must see them all.
-    Span { ns, answers: if load.cache == Cache::Dirty { usize::MAX } else { ENOUGH } }
+    Span { ns, answers: if matches!(load.cache, Cache::Dirty | Cache::DirtyLast) { usize::MAX } else { ENOUGH } }
 }
 
 /// Runs a load; a row for each of its groups.
@@ -152,6 +152,11 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
                 let end = c.region.end.min(c.region.start + load.cache_bytes * 3 / 2);
                 warm(&mut world, beyond, c.region.start, end, seed)?;
             }
+        }
+        Cache::DirtyLast => {
+            let mut driver = Driver::begin(&clients[clients.len() - 1..], seed, &mut world);
+            driver.run(&mut world, Span { ns: ALONE_S * SECOND, answers: usize::MAX })?;
+            driver.end(&mut world)?;
         }
         Cache::Filled => fill(&mut world, beyond, seed)?,
         Cache::Full => {
@@ -240,6 +245,8 @@ fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static str, u64)> 
     all
 }
 
+/// Seconds for which the last clients write alone, where they do first.
+const ALONE_S: u64 = 24;
 /// Percent of the space for dirty data that others have filled when clients begin.
 const FILLED_PERCENT: u32 = 75;
 
