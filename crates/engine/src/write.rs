@@ -58,7 +58,7 @@ pub(crate) async fn write<B: Buf>(
     let blocks = Volume::<B>::blocks(&range);
     let _writing = core.begin_writing(volume, blocks);
     let bytes = (range.end - range.start) * 512;
-    let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get());
+    let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get(), fua);
     let mut fate = decide(core, volume, &range, &content, belongs);
     let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes)).flatten();
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && !turn(core, volume, bytes).await {

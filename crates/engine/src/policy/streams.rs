@@ -87,8 +87,8 @@ fn list_of(end: u64) -> usize {
 }
 
 impl Streams {
-    /// Notes a request; `flushes` is how many flushes the volume has seen so far.
-    pub fn note(&mut self, sector: u64, sectors: u64, flushes: u64) -> Belongs {
+    /// Notes a request; `flushes` is how many flushes the volume has seen so far, and one with `fua` is flushed by itself.
+    pub fn note(&mut self, sector: u64, sectors: u64, flushes: u64, fua: bool) -> Belongs {
         if self.stretches.is_empty() {
             self.stretches = vec![NONE; LISTS];
             (self.oldest, self.newest) = (NONE, NONE);
@@ -97,7 +97,7 @@ impl Streams {
         let mut run = match near {
             Some(n) => {
                 let run = self.take(n);
-                let synced = run.flushes != flushes;
+                let synced = fua || run.flushes != flushes;
                 let joined = if run.last == sector { run.joined + 1 } else { 0 };
                 Run { steps: run.steps + 1, flushed_steps: run.flushed_steps + u32::from(synced), joined, ..run }
             }
@@ -212,10 +212,10 @@ mod tests {
         let mut random = 12345u64;
         for step in 0..64 {
             for s in 0..1000u64 {
-                let b = streams.note(s * 1_000_000 + step * 64, 64, 0);
+                let b = streams.note(s * 1_000_000 + step * 64, 64, 0, false);
                 assert_eq!(b.run_sectors, (step + 1) * 64);
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let b = streams.note(1 << 40 | (random >> 20), 8, 0);
+                let b = streams.note(1 << 40 | (random >> 20), 8, 0, false);
                 assert!(b.run_sectors < 600, "{b:?}");
             }
         }
@@ -228,7 +228,7 @@ mod tests {
         let mut random = 12345u64;
         for _ in 0..200_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let b = streams.note((random >> 33) % 65_536 * 8, 8, 0);
+            let b = streams.note((random >> 33) % 65_536 * 8, 8, 0, false);
             assert!(b.run_sectors < 1024, "{b:?}");
         }
     }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn what_begins_where_the_run_ends_is_told_from_what_only_comes_near() {
         let mut streams = Streams::default();
-        let mut joined = |sector| streams.note(sector, 8, 0).joined;
+        let mut joined = |sector| streams.note(sector, 8, 0, false).joined;
         assert_eq!([0, 8, 16, 24, 40, 48, 0, 8].map(&mut joined), [0, 1, 2, 3, 0, 1, 0, 1]);
         // A small set, where every place is near the end of some run.
         let mut random = 12345u64;
@@ -254,7 +254,7 @@ mod tests {
         let mut longest = 0;
         for n in 0..1024u64 {
             let piece = n / 16 * 16 + n * 7 % 16;
-            longest = longest.max(streams.note(1_000_000 + piece * 8, 8, 0).run_sectors);
+            longest = longest.max(streams.note(1_000_000 + piece * 8, 8, 0, false).run_sectors);
         }
         assert_eq!(longest, 8192);
     }
@@ -263,8 +263,17 @@ mod tests {
     fn a_writer_that_flushes_each_step_is_a_log_and_not_a_stream() {
         let mut streams = Streams::default();
         for n in 0..100 {
-            let b = streams.note(n * 8, 8, n);
+            let b = streams.note(n * 8, 8, n, false);
             assert_eq!(b.synchronous, n >= 1);
+        }
+    }
+
+    #[test]
+    fn a_writer_whose_writes_are_durable_each_is_a_log_beside_streams_that_are_not() {
+        let mut streams = Streams::default();
+        for n in 0..100 {
+            assert_eq!(streams.note(n * 8, 8, 0, true).synchronous, n >= 1);
+            assert!(!streams.note(1_000_000 + n * 8, 8, 0, false).synchronous);
         }
     }
 }
