@@ -56,7 +56,7 @@ pub(crate) async fn read<B: Buf>(
 ) -> Result<(Vec<B>, Fate), RequestError> {
     let sectors = range.end - range.start;
     let belongs = volume.reads.borrow_mut().note(range.start, sectors, 0, false);
-    let stream = belongs.run_sectors * 512 >= core.settings.stream_bytes;
+    let stream = belongs.is_stream(core.settings.stream_bytes);
     let (mut disk_failed, mut damaged) = (false, false);
     // A damaged clean piece is let go, and all that is clean is read from the disk instead.
     for _ in 0..4 {

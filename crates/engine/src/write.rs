@@ -259,7 +259,7 @@ fn decide<B: Buf>(
             if sectors * 512 >= core.settings.large_bytes {
                 return Fate::Bypass(Bypass::Large);
             }
-            if belongs.run_sectors * 512 >= core.settings.stream_bytes && !belongs.synchronous {
+            if belongs.is_stream(core.settings.stream_bytes) {
                 return Fate::Bypass(Bypass::Stream);
             }
         }

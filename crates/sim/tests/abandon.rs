@@ -12,7 +12,8 @@ const BASE: u64 = 1 << 50;
 fn refused(story: &str) -> Scene {
     let mut s = Scene::new(story, Stage { members: 4, ..Stage::default() });
     for n in 0..200 {
-        s.write(n * 16, 8);
+        // One in eight: no stream, which would not be dirty.
+        s.write(n * 64, 8);
     }
     s.flush();
     for (device, _) in s.copies(0) {

@@ -1,172 +1,324 @@
 //! Streams: runs of requests that continue each other in address, however small each is and whoever sends them.
 //!
-//! A table of the ends of recent runs, found by address. A request that begins within a small window of an end
-//! continues that run. What was not continued for longest is forgotten first.
+//! A table of the fronts of recent runs, found by address: a run that goes forwards has its front where it ends, one that goes
+//! backwards where it begins. A request near a front continues that run.
 //!
-//! Queues reorder, so a stream may leave holes; but it fills them before it is a window further. Random requests to a
-//! small set also land near some end again and again, and leave holes for good: their runs begin anew.
+//! Queues reorder, so near is as far as some requests of its size reach; and a bit for each of the last pieces behind the front tells
+//! what fills a hole from what is asked for again. A run may skip a third of what it passes, or more if always the same. Random requests
+//! to a small set, too, come near some front again and again, but skip more: their runs begin anew.
+//!
+//! What was not continued for longest is forgotten first, but runs that went on only when too many of them did: random requests,
+//! however many, do not push out the streams between them. Of runs that only began some are remembered for much longer than others,
+//! so that a slow stream, too, comes again before all its beginnings are forgotten.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// How many runs are remembered.
-pub const RUNS: usize = 4096;
-/// A request this far past the end of a run, or overlapping its end by this much, still continues it: queues reorder.
+/// How many runs that went on are remembered.
+pub const RUNS: usize = 8192;
+/// How many runs are remembered, with those that only began.
+const PLACES: usize = 12_288;
+/// Of those that only began one in two is remembered twice as long as the others, one in four four times, and so on so often.
+const LONGER: u32 = 5;
+/// A request continues a run whose front is so near, in sectors, however small it is. Other fronts there are forgotten.
 const WINDOW: u64 = 256;
+/// Queues reorder so many requests: a larger one continues a run from as far as they reach,
+const DEPTH: u64 = 32;
+/// but no further than this, in sectors.
+const FURTHEST: u64 = 8192;
+/// A run that always skips the same asks for one sector in so many at least. Of less the disk makes no stream: it is seeks to it.
+const SPARSEST: u64 = 4;
+/// A run that has taken so many steps goes on, in whatever order. A few large requests may look like one by chance.
+const SURE: u32 = 16;
 /// No run.
 const NONE: u16 = u16::MAX;
-/// Where a run ends that was forgotten: it is in no list but that by age.
+/// The front of a run that was forgotten: it is in no list but that by age.
 const NOWHERE: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: u64,
     end: u64,
-    /// Sectors that its requests covered; the rest of what it spans are holes.
+    /// It goes on before its start, and not behind its end.
+    descends: bool,
+    /// It went on: it is remembered longer than those that only began.
+    goes_on: bool,
+    /// How often it will be spared when it is the oldest of those that only began.
+    chances: u32,
+    /// Sectors that were asked for, once or more.
     covered: u64,
+    /// Sectors that it skipped, and not as it always does.
+    holes: u64,
+    /// Which of the last pieces behind the front were asked for, the one next to it in the lowest bit.
+    seen: u64,
+    /// Sectors of such a piece.
+    piece: u64,
     flushes: u64,
     flushed_steps: u32,
     steps: u32,
-    /// Where its last request ended; and of its last requests, how many in a row began where the one before them ended.
-    last: u64,
+    /// Steps that began neither right at the front nor as far from the last as that from the one before.
+    strays: u32,
+    /// Where its last request began and ended; and of its last requests, how many in a row began where the one before them ended.
+    last: (u64, u64),
     joined: u32,
+    /// From the beginning of the last request but one to that of the last.
+    stride: u64,
     /// Its neighbours in age.
     older: u16,
     newer: u16,
-    /// The next run that ends in the same stretch.
+    /// The next run that has its front in the same stretch.
     beside: u16,
 }
 
 impl Run {
-    fn begin(sector: u64, flushes: u64) -> Self {
+    fn begin(sector: u64, sectors: u64, flushes: u64) -> Self {
+        let piece = sectors.next_power_of_two().clamp(8, WINDOW);
         Self {
             start: sector,
-            end: sector,
-            covered: 0,
+            end: sector + sectors,
+            descends: false,
+            goes_on: false,
+            // By chance. A stream that is slow beside random requests begins again and again, until it is remembered for long enough.
+            chances: (1 << list_of(sector).trailing_zeros().min(LONGER)) - 1,
+            covered: sectors,
+            holes: 0,
+            seen: bits(sectors.div_ceil(piece)),
+            piece,
             flushes,
             flushed_steps: 0,
             steps: 0,
-            last: sector,
+            strays: 0,
+            last: (sector, sector + sectors),
             joined: 0,
+            stride: 0,
             older: NONE,
             newer: NONE,
             beside: NONE,
         }
     }
+
+    /// Where it goes on.
+    fn front(&self) -> u64 {
+        if self.descends { self.start } else { self.end }
+    }
+
+    /// How far a request is from where the run goes on, and whether it goes backwards with it.
+    fn distance(&self, sector: u64, end: u64) -> (u64, bool) {
+        let (forwards, backwards) = (self.end.abs_diff(sector), self.start.abs_diff(end));
+        (forwards.min(backwards), backwards < forwards)
+    }
+
+    /// The run with a request more.
+    fn step(mut self, sector: u64, sectors: u64, synced: bool) -> Self {
+        let end = sector + sectors;
+        let (distance, descends) = self.distance(sector, end);
+        if descends != self.descends {
+            // Only a run of a few requests has both its ends near one.
+            let pieces = (self.end - self.start).div_ceil(self.piece).clamp(1, 64);
+            (self.descends, self.seen) = (descends, self.seen.reverse_bits() >> (64 - pieces));
+        }
+        let stride = sector.wrapping_sub(self.last.0);
+        let regular = stride != 0 && stride == self.stride && distance < SPARSEST * sectors;
+        let (ahead, behind) = if descends {
+            (self.start.saturating_sub(sector), sector.saturating_sub(self.start))
+        } else {
+            (end.saturating_sub(self.end), self.end.saturating_sub(end))
+        };
+        let pieces = bits(sectors.div_ceil(self.piece));
+        if ahead > 0 {
+            let skipped = ahead.saturating_sub(sectors);
+            self.covered += ahead - skipped;
+            self.holes += if regular { 0 } else { skipped };
+            self.seen = self.seen.checked_shl(ahead.div_ceil(self.piece).min(64) as u32).unwrap_or(0) | pieces;
+        } else {
+            let pieces = pieces.checked_shl((behind / self.piece).min(64) as u32).unwrap_or(0);
+            let filled = (u64::from((pieces & !self.seen).count_ones()) * self.piece).min(sectors).min(self.holes);
+            self.covered += filled;
+            self.holes -= filled;
+            self.seen |= pieces;
+        }
+        let orderly = distance == 0 || regular;
+        self.goes_on |= orderly;
+        self.strays += u32::from(!orderly);
+        (self.start, self.end) = (self.start.min(sector), self.end.max(end));
+        self.steps += 1;
+        self.flushed_steps += u32::from(synced);
+        self.joined = if self.last.1 == sector { self.joined + 1 } else { 0 };
+        (self.last, self.stride) = ((sector, end), stride);
+        self
+    }
+}
+
+/// So many of the lowest bits.
+fn bits(count: u64) -> u64 {
+    if count < 64 { (1 << count) - 1 } else { u64::MAX }
 }
 
 /// What a request belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Belongs {
-    /// Sectors of the run so far, this request included.
+    /// Sectors that the run has asked for so far, with this request.
     pub run_sectors: u64,
     /// Its writer flushes after nearly every step: a log, not a stream to send past the cache.
     pub synchronous: bool,
     /// How many requests in a row, this one the last of them, began exactly where the one before them ended. Of random requests, which
     /// now and then come near the end of some run, next to none do.
     pub joined: u32,
+    /// The run is in order, or so long that it is no chance.
+    pub certain: bool,
+}
+
+impl Belongs {
+    /// Whether the request belongs to a stream, from `stream_bytes` of its run on, and goes past the cache.
+    #[must_use]
+    pub fn is_stream(&self, stream_bytes: u64) -> bool {
+        self.run_sectors * 512 >= stream_bytes && self.certain && !self.synchronous
+    }
 }
 
 /// The runs of one direction (reads or writes) of one volume.
 ///
-/// A table of fixed size, linked by age, and by the stretch of [`WINDOW`] sectors that a run ends in: what is near a
-/// sector ends in its stretch or in one of the two beside it.
+/// A table of fixed size, linked by age, those that went on apart from those that only began; and by the stretch of sectors that a
+/// run has its front in.
 #[derive(Debug, Default)]
 pub struct Streams {
     runs: Vec<Run>,
     stretches: Vec<u16>,
-    oldest: u16,
-    newest: u16,
+    /// Oldest and newest of those that only began, and of those that went on.
+    ages: [(u16, u16); 2],
+    /// How many went on.
+    going: usize,
 }
 
+/// Sectors of a stretch.
+const STRETCH: u64 = 2048;
 /// Stretches of sectors share this many lists.
-const LISTS: usize = 8192;
+const LISTS: usize = 16_384;
 
-fn list_of(end: u64) -> usize {
-    ((end / WINDOW).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 51) as usize
+fn list_of(stretch: u64) -> usize {
+    (stretch.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize
 }
 
 impl Streams {
     /// Notes a request; `flushes` is how many flushes the volume has seen so far, and one with `fua` is flushed by itself.
     pub fn note(&mut self, sector: u64, sectors: u64, flushes: u64, fua: bool) -> Belongs {
+        let window = (DEPTH * sectors).clamp(WINDOW, FURTHEST);
         if self.stretches.is_empty() {
             self.stretches = vec![NONE; LISTS];
-            (self.oldest, self.newest) = (NONE, NONE);
+            self.ages = [(NONE, NONE); 2];
         }
-        let near = self.nearest(sector);
+        let (near, others) = self.nearest(sector, sectors, window, |_| true);
         let mut run = match near {
             Some(n) => {
                 let run = self.take(n);
-                let synced = fua || run.flushes != flushes;
-                let joined = if run.last == sector { run.joined + 1 } else { 0 };
-                Run { steps: run.steps + 1, flushed_steps: run.flushed_steps + u32::from(synced), joined, ..run }
+                run.step(sector, sectors, fua || run.flushes != flushes)
             }
-            None => Run::begin(sector, flushes),
+            None => Run::begin(sector, sectors, flushes),
         };
-        // One end is enough for a window: random requests to a small set would crowd it.
-        while let Some(n) = self.nearest(sector) {
+        // One front is enough for a window: random requests to a small set would crowd it. Streams may go on side by side.
+        for _ in 0..others {
+            let (Some(n), _) =
+                self.nearest(sector, sectors, window, |run| !run.goes_on || run.distance(sector, sector + sectors).0 <= WINDOW)
+            else {
+                break;
+            };
             self.take(n);
             self.retire(n);
         }
-        run.end = run.end.max(sector + sectors);
-        run.start = run.start.min(sector);
-        run.covered = (run.covered + sectors).min(run.end - run.start);
-        if run.end - run.start - run.covered > WINDOW {
-            run = Run { covered: sectors, end: sector + sectors, ..Run::begin(sector, flushes) };
+        // A queue leaves holes, and fills them before it is a window further; gaps stay, but are a third of it at most.
+        if run.holes > window + run.covered / 2 {
+            run = Run::begin(sector, sectors, flushes);
         }
-        (run.flushes, run.last) = (flushes, sector + sectors);
-        let place = match near {
-            Some(n) => n,
-            None if self.runs.len() < RUNS && self.runs.get(usize::from(self.oldest)).is_none_or(|r| r.end != NOWHERE) => {
-                self.runs.push(run);
-                (self.runs.len() - 1) as u16
-            }
-            None => {
-                let oldest = self.oldest;
-                self.take(oldest);
-                oldest
-            }
-        };
+        run.flushes = flushes;
+        let place = near.unwrap_or_else(|| self.place());
         self.put(place, run);
         Belongs {
-            run_sectors: run.end - run.start,
+            run_sectors: run.covered,
             synchronous: run.steps >= 1 && run.flushed_steps * 2 > run.steps && sectors <= 128,
             joined: run.joined,
+            // One step in eight out of order is what a gap now and then makes.
+            certain: run.strays * 8 <= run.steps || run.steps >= SURE,
         }
     }
 
-    /// The run whose end is nearest to a sector, of those near enough; of two the lower.
-    fn nearest(&self, sector: u64) -> Option<u16> {
-        let stretch = sector / WINDOW;
+    /// The run whose front is nearest to a request, of those within a window that are wanted; of two the lower. And how many
+    /// others there are.
+    fn nearest(&self, sector: u64, sectors: u64, window: u64, wanted: impl Fn(&Run) -> bool) -> (Option<u16>, u32) {
+        let end = sector + sectors;
         let mut best: Option<(u64, u64, u16)> = None;
-        for s in stretch.saturating_sub(1)..=stretch + 1 {
-            let mut n = self.stretches[list_of(s * WINDOW)];
+        let mut others = 0;
+        // Of a long request what is near it lies near its ends.
+        let around = |at: u64| (at.saturating_sub(window) / STRETCH, (at + window) / STRETCH);
+        let ((first, last), (from, to)) = (around(sector), around(end));
+        for stretch in (first..=last).chain(from.max(last + 1)..=to) {
+            let mut n = self.stretches[list_of(stretch)];
             while let Some(run) = self.runs.get(usize::from(n)) {
-                let distance = run.end.abs_diff(sector);
-                if distance <= WINDOW && best.is_none_or(|(d, e, _)| (distance, run.end) < (d, e)) {
-                    best = Some((distance, run.end, n));
+                let (distance, _) = run.distance(sector, end);
+                if distance <= window && wanted(run) {
+                    others += u32::from(best.is_some());
+                    if best.is_none_or(|(d, f, _)| (distance, run.front()) < (d, f)) {
+                        best = Some((distance, run.front(), n));
+                    }
                 }
                 n = run.beside;
             }
         }
-        best.map(|b| b.2)
+        (best.map(|b| b.2), others)
+    }
+
+    /// A place for a run that begins: a free one, or that of the oldest of those that only began, but who have chances left.
+    fn place(&mut self) -> u16 {
+        let mut oldest = self.ages[0].0;
+        if self.runs.len() < PLACES && self.runs.get(usize::from(oldest)).is_none_or(|r| r.start != NOWHERE) {
+            self.runs.push(Run::begin(NOWHERE, 0, 0));
+            return (self.runs.len() - 1) as u16;
+        }
+        while self.runs[usize::from(oldest)].chances > 0 {
+            self.runs[usize::from(oldest)].chances -= 1;
+            self.unlink(oldest);
+            self.link(oldest);
+            oldest = self.ages[0].0;
+        }
+        self.take(oldest);
+        oldest
+    }
+
+    /// Takes a run out of the list by age.
+    fn unlink(&mut self, n: u16) {
+        let run = self.runs[usize::from(n)];
+        let ages = &mut self.ages[usize::from(run.goes_on)];
+        match self.runs.get_mut(usize::from(run.older)) {
+            Some(o) => o.newer = run.newer,
+            None => ages.0 = run.newer,
+        }
+        match self.runs.get_mut(usize::from(run.newer)) {
+            Some(o) => o.older = run.older,
+            None => ages.1 = run.older,
+        }
+    }
+
+    /// Puts a run into the list by age, as the newest.
+    fn link(&mut self, n: u16) {
+        let goes_on = usize::from(self.runs[usize::from(n)].goes_on);
+        let (oldest, newest) = &mut self.ages[goes_on];
+        match self.runs.get_mut(usize::from(*newest)) {
+            Some(o) => o.newer = n,
+            None => *oldest = n,
+        }
+        let run = &mut self.runs[usize::from(n)];
+        (run.older, run.newer) = (*newest, NONE);
+        *newest = n;
     }
 
     /// Takes a run out of its lists.
     fn take(&mut self, n: u16) -> Run {
+        self.unlink(n);
         let run = self.runs[usize::from(n)];
-        match self.runs.get_mut(usize::from(run.older)) {
-            Some(o) => o.newer = run.newer,
-            None => self.oldest = run.newer,
-        }
-        match self.runs.get_mut(usize::from(run.newer)) {
-            Some(o) => o.older = run.older,
-            None => self.newest = run.older,
-        }
-        if run.end == NOWHERE {
+        self.going -= usize::from(run.goes_on);
+        if run.start == NOWHERE {
             return run;
         }
-        let list = list_of(run.end);
+        let list = list_of(run.front() / STRETCH);
         if self.stretches[list] == n {
             self.stretches[list] = run.beside;
         } else {
@@ -181,24 +333,27 @@ impl Streams {
 
     /// Puts what is forgotten where no request is near, as the oldest: its place is the next to be taken.
     fn retire(&mut self, n: u16) {
-        self.runs[usize::from(n)] = Run { end: NOWHERE, newer: self.oldest, ..Run::begin(0, 0) };
-        match self.runs.get_mut(usize::from(self.oldest)) {
+        let (oldest, newest) = &mut self.ages[0];
+        self.runs[usize::from(n)] = Run { newer: *oldest, chances: 0, ..Run::begin(NOWHERE, 0, 0) };
+        match self.runs.get_mut(usize::from(*oldest)) {
             Some(o) => o.older = n,
-            None => self.newest = n,
+            None => *newest = n,
         }
-        self.oldest = n;
+        *oldest = n;
     }
 
     /// Puts a run into a free place, as the newest.
     fn put(&mut self, n: u16, run: Run) {
-        let list = list_of(run.end);
-        self.runs[usize::from(n)] = Run { older: self.newest, newer: NONE, beside: self.stretches[list], ..run };
-        self.stretches[list] = n;
-        match self.runs.get_mut(usize::from(self.newest)) {
-            Some(o) => o.newer = n,
-            None => self.oldest = n,
+        if run.goes_on && self.going == RUNS {
+            let oldest = self.ages[1].0;
+            self.take(oldest);
+            self.retire(oldest);
         }
-        self.newest = n;
+        let list = list_of(run.front() / STRETCH);
+        self.runs[usize::from(n)] = Run { beside: self.stretches[list], ..run };
+        self.stretches[list] = n;
+        self.link(n);
+        self.going += usize::from(run.goes_on);
     }
 }
 
@@ -274,6 +429,70 @@ mod tests {
         for n in 0..100 {
             assert_eq!(streams.note(n * 8, 8, 0, true).synchronous, n >= 1);
             assert!(!streams.note(1_000_000 + n * 8, 8, 0, false).synchronous);
+        }
+    }
+
+    /// Of the requests in an order, how many belong to a run of 512 KiB or more, that has begun far from others.
+    fn known(sectors: u64, places: impl Iterator<Item = u64>) -> usize {
+        let mut streams = Streams::default();
+        places.filter(|place| streams.note(1_000_000 + place * sectors, sectors, 0, false).is_stream(512 << 10)).count()
+    }
+
+    #[test]
+    fn a_stream_may_go_backwards_or_by_strides_or_leave_small_gaps() {
+        for (sectors, before) in [(8, 127), (32, 31), (128, 7), (256, 3)] {
+            let all = 1024 - before;
+            assert_eq!(known(sectors, 0..1024), all);
+            assert_eq!(known(sectors, (0..1024).rev()), all, "backwards, {sectors}");
+            // That it goes by strides is seen at the third request.
+            assert!(known(sectors, (0..1024).map(|n| 2 * n)) >= all - 8, "one of two, {sectors}");
+            assert!(known(sectors, (0..1024).rev().map(|n| 4 * n)) >= all - 8, "one of four backwards, {sectors}");
+            assert_eq!(known(sectors, (0..1024).map(|n| n + n / 8)), all, "with gaps, {sectors}");
+        }
+    }
+
+    #[test]
+    fn of_strides_that_leave_out_most_the_disk_would_make_no_stream() {
+        assert_eq!(known(8, (0..4096).map(|n| 16 * n)), 0);
+        assert_eq!(known(128, (0..4096).map(|n| 16 * n)), 0);
+    }
+
+    #[test]
+    fn a_deep_queue_of_large_requests_is_still_a_stream() {
+        // Each window of 32 in another order.
+        let reordered = (0..1024).map(|n| n / 32 * 32 + n * 13 % 32);
+        assert!(known(128, reordered) > 960);
+    }
+
+    #[test]
+    fn streams_are_known_among_more_random_requests_than_runs_are_remembered() {
+        let mut streams = Streams::default();
+        let mut random = 12345u64;
+        let mut known = 0;
+        for step in 0..64 {
+            known = 0;
+            for s in 0..4096u64 {
+                known += u32::from(streams.note(s * 1_000_000 + step * 128, 128, 0, false).is_stream(512 << 10));
+                for _ in 0..7 {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let b = streams.note(1 << 40 | (random >> 20), 128, 0, false);
+                    assert!(!b.is_stream(512 << 10), "{b:?}");
+                }
+            }
+        }
+        assert!(known > 3800, "{known}");
+    }
+
+    #[test]
+    fn few_random_requests_to_a_small_set_are_taken_for_a_stream_however_large() {
+        for sectors in [8, 32, 128, 256] {
+            let mut random = 12345u64;
+            let places = (0..50_000).map(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 33) % (1 << 21) / sectors
+            });
+            let taken = known(sectors, places);
+            assert!(taken < 1000, "{taken} of {sectors}");
         }
     }
 }

@@ -112,7 +112,7 @@ impl Machine {
 }
 
 /// Bytes of the volume beyond what clients use: reads there make the engine forget streams.
-const FORGETTING: u64 = 1 << 20;
+const FORGETTING: u64 = 512 << 10;
 
 /// Reads a range of volume 0 until it is cached and clean; nothing where there is no engine.
 ///
