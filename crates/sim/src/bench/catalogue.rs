@@ -347,6 +347,26 @@ pub fn catalogue() -> Vec<Load> {
     all
 }
 
+/// Loads of an hour over a cache that is full of clean data when they begin, past what it can take: measured when what is dirty
+/// has come to its steady state.
+#[must_use]
+pub fn hours() -> Vec<Load> {
+    use Pattern::{Random, Zipf};
+    let hour = |name: &str, clients: Clients, cache_bytes: u64| {
+        let mut load = load(name, clients).full();
+        (load.cache_bytes, load.settle_s, load.window_s, load.long) = (cache_bytes, 600, 3600, true);
+        load
+    };
+    vec![
+        hour("an hour: write random 4 KiB x32", writes(Random, 4 * KIB, 32, 0..4 * GIB), 480 * MIB),
+        hour("an hour: mixed random 4 KiB x32", mixed(Random, 4 * KIB, 32, 0..4 * GIB), 480 * MIB),
+        hour("an hour: mixed zipf 4 KiB x32", mixed(Zipf, 4 * KIB, 32, 0..16 * GIB), GIB),
+        // Seven tenths of what the bare disk reaches at the second, evenly.
+        hour("an hour: mixed random 4 KiB, 300 /s", mixed(Random, 4 * KIB, 1, 0..4 * GIB).bursts(1, SECOND / 300), 480 * MIB),
+        hour("an hour: mixed random 4 KiB x32, disk cache off", mixed(Random, 4 * KIB, 32, 0..4 * GIB), 480 * MIB).through_disk(),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,7 +374,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_the_set_is_as_wide_as_promised() {
-        let all = catalogue();
+        let all = [catalogue(), hours()].concat();
         let names: BTreeSet<_> = all.iter().map(|l| l.name.clone()).collect();
         assert!(names.len() == all.len() && all.len() >= 40, "{} of {}", names.len(), all.len());
         let sizes: BTreeSet<u64> = all.iter().flat_map(|l| l.groups.iter().flat_map(|(c, _)| c.sizes.clone())).collect();

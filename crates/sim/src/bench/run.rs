@@ -83,7 +83,7 @@ pub struct After {
     pub fates: Vec<(&'static str, u64)>,
 }
 
-fn disk(load: &Load) -> RotatingParams {
+pub(super) fn disk(load: &Load) -> RotatingParams {
     let disk = RotatingParams::nearline_7200();
     let disk = if load.sata_disk { disk.on_sata() } else { disk };
     if load.no_disk_cache { disk.without_write_cache() } else { disk }
@@ -96,12 +96,17 @@ fn span(load: &Load, options: Options, seconds: u64) -> Span {
     Span { ns, answers: if matches!(load.cache, Cache::Dirty | Cache::DirtyLast) { usize::MAX } else { ENOUGH } }
 }
 
+/// A load's own seed.
+pub(super) fn seed_of(load: &Load, seed: u64) -> u64 {
+    load.name.bytes().fold(seed, |s, b| (s ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// Runs a load; a row for each of its groups.
 ///
 /// # Errors
 /// Something happened that must not.
 pub fn run(load: &Load, options: Options) -> Result<Vec<Row>, Violation> {
-    let seed = load.name.bytes().fold(options.seed, |s, b| (s ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let seed = seed_of(load, options.seed);
     let all: Vec<Clients> = load.groups.iter().map(|(c, _)| c.clone()).collect();
     let bare = if load.groups.iter().any(|(_, m)| !m.alone) { bare(load, &all, seed, options)? } else { Vec::new() };
     let (cached, after) = cached(load, &all, seed, options)?;
@@ -127,7 +132,11 @@ fn bare(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Result
     driver.run(&mut target, span(load, options, load.window_s))
 }
 
-fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Result<(Vec<Reached>, After), Violation> {
+/// The world of a load: its pool and volume, holding what they hold when the clients begin.
+///
+/// # Errors
+/// Something happened that must not.
+pub(super) fn world(load: &Load, clients: &[Clients], seed: u64) -> Result<World, Violation> {
     // Beyond the clients' regions there is room for what fills the cache before they begin.
     let beyond = load.extent().next_multiple_of(1 << 20);
     let bytes = beyond + 2 * load.cache_bytes + (RUNS as u64 + 2) * FORGETTING;
@@ -166,14 +175,25 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
     if let Some(d) = world.devices.get_mut(&Device::Member(1)).filter(|_| load.one_dead) {
         d.dead = true;
     }
+    Ok(world)
+}
+
+/// Lets clients work until more is dirty than comes at the SSDs' pace, or for two minutes at most.
+pub(super) fn until_dirty(driver: &mut Driver, world: &mut World, load: &Load) -> Result<(), Violation> {
+    let begun = world.now;
+    while status(world)?.dirty_percent <= load.settings.destage_percent && world.now - begun < FILLING_S * SECOND {
+        driver.run(world, Span { ns: SECOND, answers: usize::MAX })?;
+    }
+    Ok(())
+}
+
+fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Result<(Vec<Reached>, After), Violation> {
+    let mut world = world(load, clients, seed)?;
     let mut driver = Driver::begin(clients, seed, &mut world);
     driver.run(&mut world, span(load, options, load.settle_s))?;
     if load.cache == Cache::Dirty {
-        // Until more is dirty than comes at the SSDs' pace; then again some time, since that was not yet the steady state.
-        let begun = world.now;
-        while status(&world)?.dirty_percent <= load.settings.destage_percent && world.now - begun < FILLING_S * SECOND {
-            driver.run(&mut world, Span { ns: SECOND, answers: usize::MAX })?;
-        }
+        until_dirty(&mut driver, &mut world, load)?;
+        // Again some time, since that was not yet the steady state.
         driver.run(&mut world, span(load, options, load.settle_s.max(load.window_s)))?;
     }
     let before = status(&world)?;
@@ -203,11 +223,11 @@ fn cached(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Resu
     Ok((reached, after))
 }
 
-fn status(world: &World) -> Result<Status, Violation> {
+pub(super) fn status(world: &World) -> Result<Status, Violation> {
     world.engine.as_ref().map(|e| e.status()).ok_or_else(|| Violation("the daemon has ended".into()))
 }
 
-fn volume(status: &Status) -> (u64, VolumeStats) {
+pub(super) fn volume(status: &Status) -> (u64, VolumeStats) {
     status.volumes.first().map_or((0, VolumeStats::default()), |v| (v.dirty_blocks, v.stats.clone()))
 }
 
@@ -226,7 +246,7 @@ fn amplification(before: &Status, after: &Status) -> Option<f64> {
     (kept > 0).then(|| (written(after) - written(before)) as f64 / kept as f64)
 }
 
-fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static str, u64)> {
+pub(super) fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static str, u64)> {
     let mut all = vec![
         ("hit", after.hit.requests - before.hit.requests),
         ("partial hit", after.partial_hit.requests - before.partial_hit.requests),
