@@ -1,5 +1,6 @@
 //! What `headpond bench` shows of its figures: as a table, a page, and JSON.
 
+pub mod hours;
 mod json;
 mod page;
 mod table;

@@ -4,7 +4,7 @@ use super::Figures;
 use headpond_sim::bench::measure::Reached;
 use serde_json::{Value, json as object};
 
-fn reached(it: &Reached) -> Value {
+pub(super) fn reached(it: &Reached) -> Value {
     object!({
         "answers": it.answers,
         "failed": it.failed,

@@ -35,6 +35,8 @@ pub struct Line {
 pub enum Across<'a> {
     /// Time, of which so much at the beginning does not count and is shaded.
     Seconds(f64),
+    /// Time, all of which counts.
+    Minutes,
     /// Counts of what is named, each power of two as far from the last.
     Counts(&'a str),
 }
@@ -43,7 +45,7 @@ impl Across<'_> {
     /// How far right something is, in the axis's own measure.
     fn at(self, value: f64) -> f64 {
         match self {
-            Across::Seconds(_) => value,
+            Across::Seconds(_) | Across::Minutes => value,
             Across::Counts(_) => value.max(1.0).log2(),
         }
     }
@@ -133,6 +135,7 @@ pub fn lines(title: &str, unit: &str, scale: Scale, across: Across, lines: &[Lin
             let step = step(end);
             ("seconds", (0..=(end / step) as u32).map(|n| f64::from(n) * step).collect())
         }
+        Across::Minutes => ("minutes", (0..=(end / 5.0) as u32).map(|n| f64::from(n) * 5.0).collect()),
         Across::Counts(name) => {
             let mut marks: Vec<f64> = points().map(|(at, _)| *at).collect();
             marks.sort_by(f64::total_cmp);
