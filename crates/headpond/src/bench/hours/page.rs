@@ -80,7 +80,7 @@ fn figure(out: &mut String, title: &str, up: &str, scale: Scale, drawn: &[Drawn]
     let line = |(class, faint, _, values): &Drawn| Line {
         class,
         faint: *faint,
-        points: values.iter().enumerate().map(|(n, value)| (n as f64 + 0.5, *value)).collect(),
+        points: values.iter().enumerate().map(|(n, value)| (n as f64 + 1.0, *value)).collect(),
     };
     let lines: Vec<Line> = drawn.iter().map(line).collect();
     let _ = write!(out, "<figure><figcaption>{title}<br><span class=\"key\">");
