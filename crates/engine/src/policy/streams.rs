@@ -30,6 +30,8 @@ const FURTHEST: u64 = 8192;
 const SPARSEST: u64 = 4;
 /// A run that has taken so many steps goes on, in whatever order. A few large requests may look like one by chance.
 const SURE: u32 = 16;
+/// Runs that a request makes forgotten at most: what crowds a place is not there for long, and a request has no time for all of it.
+const AT_ONCE: usize = 16;
 /// No run.
 const NONE: u16 = u16::MAX;
 /// The front of a run that was forgotten: it is in no list but that by age.
@@ -211,7 +213,7 @@ impl Streams {
             self.stretches = vec![NONE; LISTS];
             self.ages = [(NONE, NONE); 2];
         }
-        let (near, others) = self.nearest(sector, sectors, window, |_| true);
+        let (near, others) = self.nearest(sector, sectors, window);
         let mut run = match near {
             Some(n) => {
                 let run = self.take(n);
@@ -220,14 +222,11 @@ impl Streams {
             None => Run::begin(sector, sectors, flushes),
         };
         // One front is enough for a window: random requests to a small set would crowd it. Streams may go on side by side.
-        for _ in 0..others {
-            let (Some(n), _) =
-                self.nearest(sector, sectors, window, |run| !run.goes_on || run.distance(sector, sector + sectors).0 <= WINDOW)
-            else {
-                break;
-            };
-            self.take(n);
-            self.retire(n);
+        if others > 0 {
+            for n in self.crowd(sector, sectors, window).into_iter().take_while(|n| *n != NONE) {
+                self.take(n);
+                self.retire(n);
+            }
         }
         // A queue leaves holes, and fills them before it is a window further; gaps stay, but are a third of it at most.
         if run.holes > window + run.covered / 2 {
@@ -246,12 +245,36 @@ impl Streams {
         }
     }
 
-    /// The run whose front is nearest to a request, of those within a window that are wanted; of two the lower. And how many
-    /// others there are.
-    fn nearest(&self, sector: u64, sectors: u64, window: u64, wanted: impl Fn(&Run) -> bool) -> (Option<u16>, u32) {
-        let end = sector + sectors;
+    /// The run whose front is nearest to a request, of those within a window; of two the lower. And how many others there are.
+    fn nearest(&self, sector: u64, sectors: u64, window: u64) -> (Option<u16>, u32) {
         let mut best: Option<(u64, u64, u16)> = None;
         let mut others = 0;
+        self.each_near(sector, sectors, window, |n, run, distance| {
+            others += u32::from(best.is_some());
+            if best.is_none_or(|(d, f, _)| (distance, run.front()) < (d, f)) {
+                best = Some((distance, run.front(), n));
+            }
+        });
+        (best.map(|b| b.2), others)
+    }
+
+    /// Runs that crowd a request: those within its window that only began, and those that are very near. Not all, if they are many.
+    fn crowd(&self, sector: u64, sectors: u64, window: u64) -> [u16; AT_ONCE] {
+        let mut crowd = [NONE; AT_ONCE];
+        let mut count = 0;
+        self.each_near(sector, sectors, window, |n, run, distance| {
+            // Two stretches may share a list.
+            if count < AT_ONCE && (!run.goes_on || distance <= WINDOW) && !crowd.contains(&n) {
+                crowd[count] = n;
+                count += 1;
+            }
+        });
+        crowd
+    }
+
+    /// Shows each run whose front is within a window of a request, with its distance; one or the other twice.
+    fn each_near(&self, sector: u64, sectors: u64, window: u64, mut show: impl FnMut(u16, &Run, u64)) {
+        let end = sector + sectors;
         // Of a long request what is near it lies near its ends.
         let around = |at: u64| (at.saturating_sub(window) / STRETCH, (at + window) / STRETCH);
         let ((first, last), (from, to)) = (around(sector), around(end));
@@ -259,16 +282,12 @@ impl Streams {
             let mut n = self.stretches[list_of(stretch)];
             while let Some(run) = self.runs.get(usize::from(n)) {
                 let (distance, _) = run.distance(sector, end);
-                if distance <= window && wanted(run) {
-                    others += u32::from(best.is_some());
-                    if best.is_none_or(|(d, f, _)| (distance, run.front()) < (d, f)) {
-                        best = Some((distance, run.front(), n));
-                    }
+                if distance <= window {
+                    show(n, run, distance);
                 }
                 n = run.beside;
             }
         }
-        (best.map(|b| b.2), others)
     }
 
     /// A place for a run that begins: a free one, or that of the oldest of those that only began, but who have chances left.
