@@ -146,6 +146,10 @@ pub(crate) struct Volume<B: Buf> {
     /// Of these, the reads.
     pub disk_reads: Cell<u32>,
     pub disk_last_used: Cell<u64>,
+    /// Of these, the ones that are no stream's: each waits for its own turn.
+    pub disk_lone_reads: Cell<u32>,
+    /// When the last of those ended.
+    pub disk_last_lone_read: Cell<u64>,
     pub requests: Cell<u32>,
     pub requests_changed: Signal<B>,
     pub sweep_at: Cell<u64>,
@@ -225,6 +229,12 @@ impl<B: Buf> Volume<B> {
     /// Clients have left the disk alone for `idle` nanoseconds.
     pub fn disk_idle(&self, now: u64, idle: u64) -> bool {
         self.disk_in_use.get() == 0 && now.saturating_sub(self.disk_last_used.get()) >= idle
+    }
+
+    /// Whether clients read from the disk here and there just now, or will soon again. A stream, whose reads go on where the heads
+    /// are, has its share of a disk that writes out of its own cache.
+    pub fn has_lone_readers(&self, now: u64, idle: u64) -> bool {
+        self.disk_lone_reads.get() > 0 || now.saturating_sub(self.disk_last_lone_read.get()) < idle
     }
 }
 
@@ -352,10 +362,11 @@ impl<B: Buf> Core<B> {
         MarksGuard { core: self.clone() }
     }
     /// A client's request uses the disk, until the guard is dropped.
-    pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>, reads: bool) -> DiskUse<B> {
+    pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>, wants: DiskWants) -> DiskUse<B> {
         volume.disk_in_use.set(volume.disk_in_use.get() + 1);
-        volume.disk_reads.set(volume.disk_reads.get() + u32::from(reads));
-        DiskUse { core: self.clone(), volume: volume.clone(), reads }
+        volume.disk_reads.set(volume.disk_reads.get() + u32::from(wants != DiskWants::Write));
+        volume.disk_lone_reads.set(volume.disk_lone_reads.get() + u32::from(wants == DiskWants::LoneRead));
+        DiskUse { core: self.clone(), volume: volume.clone(), wants }
     }
     /// How full the space for dirty data is: percent of the segments, or of the map's pieces, that may hold it.
     pub fn dirty_percent(&self) -> u32 {
@@ -429,18 +440,33 @@ impl<B: Buf> Drop for WritingGuard<B> {
     }
 }
 
+/// What a client's request wants of the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiskWants {
+    /// A write.
+    Write,
+    /// A read of a stream.
+    StreamRead,
+    /// Any other read.
+    LoneRead,
+}
+
 /// Counts a client's use of the disk.
 pub(crate) struct DiskUse<B: Buf> {
     core: Rc<Core<B>>,
     volume: Rc<Volume<B>>,
-    reads: bool,
+    wants: DiskWants,
 }
 
 impl<B: Buf> Drop for DiskUse<B> {
     fn drop(&mut self) {
         self.volume.disk_in_use.set(self.volume.disk_in_use.get() - 1);
-        self.volume.disk_reads.set(self.volume.disk_reads.get() - u32::from(self.reads));
+        self.volume.disk_reads.set(self.volume.disk_reads.get() - u32::from(self.wants != DiskWants::Write));
         self.volume.disk_last_used.set(self.core.now());
+        if self.wants == DiskWants::LoneRead {
+            self.volume.disk_lone_reads.set(self.volume.disk_lone_reads.get() - 1);
+            self.volume.disk_last_lone_read.set(self.core.now());
+        }
     }
 }
 

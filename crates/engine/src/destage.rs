@@ -179,6 +179,7 @@ fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
         disk_idle: volume.disk_idle(core.now(), core.settings.idle_ns),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
+        beside_readers: volume.disk_lone_reads.get() > 0,
         begin_percent: begin_percent(core.settings.destage_percent, is_wanted),
     }
 }
@@ -451,6 +452,9 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
         parts.extend(runs(p.live).map(|r| (block * BLOCK_SECTORS + r.start..block * BLOCK_SECTORS + r.end, None)));
     }
     parts.sort_unstable_by_key(|p| p.0.start);
+    // What lies in the disk's own cache when a chunk's flush comes is written before readers have their turn: hundreds of places, and
+    // half a second. Beside them it goes past that cache, and has its turn among them.
+    let through = volume.has_lone_readers(core.now(), core.settings.idle_ns);
     let mut writes = Vec::new();
     let mut at = 0;
     while at < parts.len() {
@@ -461,7 +465,7 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
         let range = parts[at].0.start..parts[end - 1].0.end;
         let offset = volume.disk_offset(range.start);
         let op = if parts[at].1.is_some() {
-            DeviceOp::Write { offset, bufs: parts[at..end].iter().filter_map(|p| p.1.clone()).collect() }
+            DeviceOp::Write { offset, bufs: parts[at..end].iter().filter_map(|p| p.1.clone()).collect(), through }
         } else {
             DeviceOp::WriteZeroes { offset, len: (range.end - range.start) * 512 }
         };

@@ -409,7 +409,10 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
             for m in &members {
                 let layout = core.pool.borrow().members[usize::from(*m)].layout;
                 let offset = layout.intent(page, (snapshot.sequence % 2) as u8);
-                writes.push((*m, core.exec.io(Device::Member(*m), DeviceOp::Write { offset, bufs: vec![bytes.clone()] })));
+                writes.push((
+                    *m,
+                    core.exec.io(Device::Member(*m), DeviceOp::Write { offset, bufs: vec![bytes.clone()], through: false }),
+                ));
             }
         }
         core.stats.borrow_mut().member_bytes += (INTENT_PAGE_BYTES * writes.len()) as u64;

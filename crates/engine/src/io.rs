@@ -82,6 +82,9 @@ pub enum DeviceOp<B> {
         offset: u64,
         /// What, gathered in order.
         bufs: Vec<B>,
+        /// A wish: past the device's own volatile cache, where it can do that for a write by itself. Nothing is taken for durable
+        /// because of it.
+        through: bool,
     },
     /// Make all completed writes durable.
     Flush,

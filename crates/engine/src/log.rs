@@ -426,7 +426,7 @@ impl<B: Buf> Log<B> {
             .filter(|p| core.pool.borrow().is_in_sync(p.member))
             .map(|p| {
                 let at = core.slot_offset(*p) + u64::from(start) * 512;
-                (*p, core.exec.io(Device::Member(p.member), DeviceOp::Write { offset: at, bufs: bufs.clone() }))
+                (*p, core.exec.io(Device::Member(p.member), DeviceOp::Write { offset: at, bufs: bufs.clone(), through: false }))
             })
             .collect();
         {

@@ -1,7 +1,7 @@
 //! The life of a read.
 
 use crate::ahead;
-use crate::core::{Core, DiskUse, Fill, Volume};
+use crate::core::{Core, DiskUse, DiskWants, Fill, Volume};
 use crate::fetch::{fetch, fetch_one};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::Item;
@@ -107,7 +107,8 @@ pub(crate) async fn read<B: Buf>(
         let fills = if admits(core, volume, &range, stream) { register(volume, &plan.missing) } else { Vec::new() };
         core.mark_if(fills.iter().any(Option::is_none), Mark::FillKeptOut);
         let version = if fills.is_empty() { 0 } else { core.next_version() };
-        let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume, true));
+        let wants = if stream { DiskWants::StreamRead } else { DiskWants::LoneRead };
+        let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume, wants));
         let disk: Vec<_> = plan
             .disk
             .iter()

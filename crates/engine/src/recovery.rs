@@ -444,7 +444,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
     core.stats.borrow_mut().completed_at_start += repairs.len() as u64;
     let mut writes = Vec::new();
     for (place, at, bufs) in repairs {
-        let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs };
+        let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs, through: false };
         writes.push((place.member, core.exec.io(Device::Member(place.member), op)));
     }
     for (m, write) in writes {

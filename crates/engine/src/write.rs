@@ -1,6 +1,6 @@
 //! The life of a write, of a discard and of a zeroing.
 
-use crate::core::{Core, Fill, Volume};
+use crate::core::{Core, DiskWants, Fill, Volume};
 use crate::destage::withdraw;
 use crate::diskless;
 use crate::intent::{Bit, Intent, ensure};
@@ -375,7 +375,7 @@ async fn to_disk<B: Buf>(
     volume.intent.disk_write_begins(&regions);
     let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
     let (line, all) = (volume.disk_in_use.get(), disk_line(volume));
-    let _using = core.use_disk(volume, false);
+    let _using = core.use_disk(volume, DiskWants::Write);
     let ahead = if matches!(reason, Bypass::Stream | Bypass::Large) { AHEAD } else { 0 };
     if !ensure(core, volume, range, Bit::Intent, ahead).await {
         return Err(RequestError::Io);
@@ -617,7 +617,7 @@ fn disk_op<B: Buf>(volume: &Volume<B>, whole: &Range<u64>, content: &Content<B>,
     match content {
         Content::Data(data) => {
             let from = ((part.start - whole.start) * 512) as usize;
-            DeviceOp::Write { offset, bufs: vec![data.slice(from..from + len as usize)] }
+            DeviceOp::Write { offset, bufs: vec![data.slice(from..from + len as usize)], through: false }
         }
         Content::Zeroes => DeviceOp::WriteZeroes { offset, len },
         Content::Discarded => DeviceOp::Discard { offset, len },

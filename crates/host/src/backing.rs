@@ -192,6 +192,7 @@ impl<M: TimingModel> Pace for RealTime<M> {
         let kind = match kind {
             PaceKind::Read => Kind::Read,
             PaceKind::Write => Kind::Write,
+            PaceKind::WriteThrough => Kind::WriteThrough,
             PaceKind::Flush => Kind::Flush,
             PaceKind::Discard => Kind::Discard,
             PaceKind::WriteZeroes => Kind::WriteZeroes,

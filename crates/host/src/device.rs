@@ -105,6 +105,13 @@ impl Open {
         ways.iter().copied().find(|way| self.lacks.get() & *way as u8 == 0)
     }
 
+    /// Whether it has a volatile cache, and can write past it by itself. The kernel would flush the whole cache after each write of
+    /// a device that cannot, and a file system's file would have its metadata written.
+    fn writes_through(&self) -> bool {
+        let facts = self.claim.facts();
+        facts.volatile_cache && facts.forced_unit_access
+    }
+
     /// Whether direct I/O takes this buffer from where it is.
     fn takes(&self, buf: &HostBuf) -> bool {
         let facts = self.claim.facts();
@@ -144,6 +151,8 @@ enum Work {
         /// Never read here: it keeps the memory that `pieces` names.
         _bufs: Vec<HostBuf>,
         pieces: Pieces,
+        /// Past the device's volatile cache.
+        through: bool,
     },
     Flush,
     Zero {
@@ -183,14 +192,16 @@ impl Op {
         let fd = Fd(self.open.claim.as_fd().as_raw_fd());
         let at = self.offset + self.done;
         let left = self.len - self.done;
-        let write = |pieces: &Pieces| {
+        let write = |pieces: &Pieces, through: bool| {
+            // The kernel makes one request of both, with forced unit access: `Open::writes_through` says where.
+            let flags = if through { libc::RWF_DSYNC } else { 0 };
             let rest = &pieces.list[pieces.first..];
             match rest {
                 [one] => {
                     let len = (one.iov_len as u64).min(TRANSFER_STEP) as u32;
-                    opcode::Write::new(fd, one.iov_base.cast(), len).offset(at).build()
+                    opcode::Write::new(fd, one.iov_base.cast(), len).offset(at).rw_flags(flags).build()
                 }
-                _ => opcode::Writev::new(fd, rest.as_ptr(), rest.len() as u32).offset(at).build(),
+                _ => opcode::Writev::new(fd, rest.as_ptr(), rest.len() as u32).offset(at).rw_flags(flags).build(),
             }
         };
         if let Work::Zero { discard, .. } = self.work {
@@ -212,7 +223,8 @@ impl Op {
                 let to = buf.address().wrapping_add(self.done as usize);
                 opcode::Read::new(fd, to, left.min(TRANSFER_STEP) as u32).offset(at).build()
             }
-            Work::Write { pieces, .. } | Work::Zero { way: None, pieces, .. } => write(pieces),
+            Work::Write { pieces, through, .. } => write(pieces, *through),
+            Work::Zero { way: None, pieces, .. } => write(pieces, false),
             Work::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Work::Zero { way: Some(way), .. } => {
                 opcode::Fallocate::new(fd, self.zero_step(Some(*way))).offset(at).mode(way.mode()).build()
@@ -413,7 +425,10 @@ impl Devices {
         };
         let (kind, offset, len) = match &op {
             DeviceOp::Read { offset, len } => (PaceKind::Read, *offset, u64::from(*len)),
-            DeviceOp::Write { offset, bufs } => (PaceKind::Write, *offset, bufs.iter().map(|buf| buf.len() as u64).sum()),
+            DeviceOp::Write { offset, bufs, through } => {
+                let kind = if *through { PaceKind::WriteThrough } else { PaceKind::Write };
+                (kind, *offset, bufs.iter().map(|buf| buf.len() as u64).sum())
+            }
             DeviceOp::Flush => (PaceKind::Flush, 0, 0),
             DeviceOp::Discard { offset, len } => (PaceKind::Discard, *offset, *len),
             DeviceOp::WriteZeroes { offset, len } => (PaceKind::WriteZeroes, *offset, *len),
@@ -433,7 +448,7 @@ impl Devices {
         }
         let work = match op {
             DeviceOp::Read { len, .. } => Work::Read(HostBuf::to_be_filled(len as usize)),
-            DeviceOp::Write { bufs, .. } => gathered(&open, bufs, len as usize),
+            DeviceOp::Write { bufs, through, .. } => gathered(&open, bufs, len as usize, through && open.writes_through()),
             DeviceOp::Flush => Work::Flush,
             DeviceOp::Discard { .. } => Work::Zero { discard: true, way: None, pieces: Pieces::default() },
             DeviceOp::WriteZeroes { .. } => Work::Zero { discard: false, way: None, pieces: Pieces::default() },
@@ -534,7 +549,7 @@ impl Devices {
 }
 
 /// A write of these buffers as they are, or of one copy where the kernel would not take them so.
-fn gathered(open: &Open, mut bufs: Vec<HostBuf>, len: usize) -> Work {
+fn gathered(open: &Open, mut bufs: Vec<HostBuf>, len: usize, through: bool) -> Work {
     if bufs.len() > MOST_PIECES || !bufs.iter().all(|buf| open.takes(buf)) {
         bufs = vec![HostBuf::filled_by(len, |mut to| {
             for buf in &bufs {
@@ -548,7 +563,7 @@ fn gathered(open: &Open, mut bufs: Vec<HostBuf>, len: usize) -> Work {
     for buf in &bufs {
         pieces.add(buf, buf.len());
     }
-    Work::Write { _bufs: bufs, pieces }
+    Work::Write { _bufs: bufs, pieces, through }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -644,7 +659,7 @@ mod tests {
         let open = Rc::new(Open { device, claim, size: Cell::new(1 << 20), lacks, pace: None, load: Rc::default() });
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
-        let work = gathered(&open, bufs, 3 * 8192);
+        let work = gathered(&open, bufs, 3 * 8192, false);
         let mut op = Op { io: IoId(0), open, work, offset: 0, len: 3 * 8192, done: 0 };
         assert_eq!(op.step(8192 + 4096 + 100), None);
         let Work::Write { pieces, .. } = &op.work else { panic!("it was a write") };

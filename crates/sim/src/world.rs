@@ -456,7 +456,10 @@ impl World {
         self.operations += 1;
         let (kind, offset, len) = match &op {
             DeviceOp::Read { offset, len } => (Kind::Read, *offset, u64::from(*len)),
-            DeviceOp::Write { offset, bufs } => (Kind::Write, *offset, bufs.iter().map(|b| b.len() as u64).sum()),
+            DeviceOp::Write { offset, bufs, through } => {
+                let kind = if *through { Kind::WriteThrough } else { Kind::Write };
+                (kind, *offset, bufs.iter().map(|b| b.len() as u64).sum())
+            }
             DeviceOp::Flush => (Kind::Flush, 0, 0),
             DeviceOp::Discard { offset, len } => (Kind::Discard, *offset, *len),
             DeviceOp::WriteZeroes { offset, len } => (Kind::WriteZeroes, *offset, *len),
@@ -636,7 +639,7 @@ impl World {
                 };
                 Ok(Some(d.visible.read(from, sectors as usize)))
             }
-            DeviceOp::Write { offset, bufs } => {
+            DeviceOp::Write { offset, bufs, .. } => {
                 let sectors = bufs.iter().map(|b| b.sectors() as u64).sum();
                 let fails = d.fail_writes > 0 && self.rng.one_in(d.fail_writes) || d.touches_dead(offset / 512, sectors);
                 let Some(mut at) = sickness::write_lands(d, offset / 512, sectors, &mut self.rng) else {
@@ -798,7 +801,7 @@ impl World {
 /// The bytes that an operation changes.
 fn changes(op: &DeviceOp<SimBuf>) -> Option<(u64, u64)> {
     match op {
-        DeviceOp::Write { offset, bufs } => Some((*offset, offset + bufs.iter().map(|b| b.len() as u64).sum::<u64>())),
+        DeviceOp::Write { offset, bufs, .. } => Some((*offset, offset + bufs.iter().map(|b| b.len() as u64).sum::<u64>())),
         DeviceOp::Discard { offset, len } | DeviceOp::WriteZeroes { offset, len } => Some((*offset, offset + len)),
         DeviceOp::Read { .. } | DeviceOp::Flush => None,
     }
@@ -807,7 +810,7 @@ fn changes(op: &DeviceOp<SimBuf>) -> Option<(u64, u64)> {
 /// What an operation writes, by sector.
 fn written(op: &DeviceOp<SimBuf>) -> Vec<(u64, SimBuf)> {
     match op {
-        DeviceOp::Write { offset, bufs } => {
+        DeviceOp::Write { offset, bufs, .. } => {
             let mut at = offset / 512;
             bufs.iter()
                 .map(|b| {

@@ -333,6 +333,7 @@ impl Backend for Back {
     fn submit(&self, _: usize, command: Command<Vec<u8>>, done: Completion<Vec<u8>>) {
         let access = match &command {
             Command::Read { offset, len } => Access::read(*offset, u64::from(*len)),
+            Command::Write { offset, data, fua: true } => Access::write_through(*offset, data.len() as u64),
             Command::Write { offset, data, .. } => Access::write(*offset, data.len() as u64),
             Command::Flush => Access::flush(),
             Command::Trim { offset, len, .. } => Access { kind: Kind::Discard, offset: *offset, len: u64::from(*len) },

@@ -247,7 +247,7 @@ impl Host {
 
     fn serve(&mut self, device: Device, op: DeviceOp<Bytes>) -> DeviceResult<Bytes> {
         match (device, op) {
-            (Device::Member(m), DeviceOp::Write { offset, bufs }) => {
+            (Device::Member(m), DeviceOp::Write { offset, bufs, .. }) => {
                 self.members[usize::from(m)].write(offset, bufs);
                 Ok(None)
             }

@@ -12,6 +12,8 @@ pub struct Load {
     pub wanted_clean: bool,
     /// A copy is missing: what is dirty is on one device.
     pub degraded: bool,
+    /// Clients read from the disk here and there: what is destaged is in its queue with them, and no more of it than of theirs.
+    pub beside_readers: bool,
     /// From here on clients' disk I/O no longer keeps destage away: see [`begin_percent`].
     pub begin_percent: u32,
 }
@@ -26,10 +28,14 @@ pub fn begin_percent(setting: u32, is_wanted: bool) -> u32 {
     if is_wanted { setting } else { setting.max(UNWANTED_PERCENT) }
 }
 
+/// How soon beside readers the depth is whole, as a part of the way from the beginning to the full set.
+const WHOLE_BESIDE_READERS: u32 = 8;
+
 /// Writes to keep in flight out of `depth`; 0 to wait.
 ///
-/// Between the beginning and the full set the depth grows linearly, so that a burst that passes is not felt and
-/// one that stays meets the disk's full sweep rate before writes have to wait.
+/// From the beginning on the depth grows linearly, so that a burst that passes is not felt and one that stays meets the disk's full
+/// sweep rate before writes have to wait. It is whole half way to the full set; beside readers much sooner, where a sweep has no
+/// more places in the disk's queue than they, and with few of them neither is it sorted nor does it get its share.
 #[must_use]
 pub fn depth(load: &Load, depth: usize) -> usize {
     if load.wanted_clean || load.degraded || load.disk_idle {
@@ -40,8 +46,8 @@ pub fn depth(load: &Load, depth: usize) -> usize {
     if over == 0 {
         return 0;
     }
-    // Half way from the beginning to full, the whole depth.
-    ((depth as u64 * u64::from(over.min(span / 2 + 1))) / u64::from(span / 2 + 1)).max(1) as usize
+    let whole = if load.beside_readers { span / WHOLE_BESIDE_READERS } else { span / 2 + 1 }.max(1);
+    ((depth as u64 * u64::from(over.min(whole))) / u64::from(whole)).max(1) as usize
 }
 
 /// Idle times between the beginnings of two sweeps over a disk that clients leave idle.
@@ -64,7 +70,17 @@ mod tests {
     fn space_that_nobody_wants_is_not_won_at_the_cost_of_clients() {
         let beside = |dirty_percent, is_wanted| {
             let begin_percent = begin_percent(50, is_wanted);
-            depth(&Load { dirty_percent, disk_idle: false, wanted_clean: false, degraded: false, begin_percent }, 32)
+            depth(
+                &Load {
+                    dirty_percent,
+                    disk_idle: false,
+                    wanted_clean: false,
+                    degraded: false,
+                    beside_readers: false,
+                    begin_percent,
+                },
+                32,
+            )
         };
         assert_eq!([70, 96].map(|percent| beside(percent, false)), [0, 0]);
         assert!(beside(99, false) >= 16 && beside(70, true) >= 16);
@@ -72,7 +88,14 @@ mod tests {
 
     #[test]
     fn sweeps_over_an_idle_disk_begin_a_while_apart_unless_somebody_waits_or_space_runs_short() {
-        let idle = Load { dirty_percent: 1, disk_idle: true, wanted_clean: false, degraded: false, begin_percent: 50 };
+        let idle = Load {
+            dirty_percent: 1,
+            disk_idle: true,
+            wanted_clean: false,
+            degraded: false,
+            beside_readers: false,
+            begin_percent: 50,
+        };
         assert_eq!(next_sweep(&idle, 1000, 200), 2000);
         assert_eq!(next_sweep(&Load { dirty_percent: 51, ..idle }, 1000, 200), 0);
         assert_eq!(next_sweep(&Load { wanted_clean: true, ..idle }, 1000, 200), 0);
@@ -82,11 +105,42 @@ mod tests {
     #[test]
     fn destage_stays_away_from_a_busy_disk_until_space_runs_short() {
         let busy = |dirty_percent| {
-            depth(&Load { dirty_percent, disk_idle: false, wanted_clean: false, degraded: false, begin_percent: 50 }, 32)
+            depth(
+                &Load {
+                    dirty_percent,
+                    disk_idle: false,
+                    wanted_clean: false,
+                    degraded: false,
+                    beside_readers: false,
+                    begin_percent: 50,
+                },
+                32,
+            )
         };
         assert_eq!([busy(0), busy(50), busy(76), busy(100)], [0, 0, 32, 32]);
         assert!(busy(51) >= 1 && busy(60) < 32 && busy(60) > busy(52));
-        let load = Load { dirty_percent: 1, disk_idle: true, wanted_clean: false, degraded: false, begin_percent: 50 };
+        let read = |dirty_percent| {
+            depth(
+                &Load {
+                    dirty_percent,
+                    disk_idle: false,
+                    wanted_clean: false,
+                    degraded: false,
+                    beside_readers: true,
+                    begin_percent: 50,
+                },
+                32,
+            )
+        };
+        assert_eq!([read(50), read(53), read(56), read(100)], [0, 16, 32, 32]);
+        let load = Load {
+            dirty_percent: 1,
+            disk_idle: true,
+            wanted_clean: false,
+            degraded: false,
+            beside_readers: false,
+            begin_percent: 50,
+        };
         assert_eq!(depth(&load, 32), 32);
     }
 }

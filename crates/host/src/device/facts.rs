@@ -39,6 +39,8 @@ pub struct Facts {
     pub read_ahead_kb: u32,
     /// Whether writes need a flush to be durable; `true` if unknown.
     pub volatile_cache: bool,
+    /// Whether it writes past its volatile cache itself where it is asked to; `false` if unknown, and the kernel would flush it instead.
+    pub forced_unit_access: bool,
     /// What names this very device across restarts, if anything does.
     ///
     /// `partuuid:`, `wwid:` or `serial:` and a value; for a file `file:<inode>:<file system>`, where the
@@ -82,6 +84,7 @@ impl Facts {
             rotational: queue("rotational").is_some_and(|it| it == "1"),
             read_ahead_kb: number_in(queue("read_ahead_kb")).unwrap_or(128),
             volatile_cache: queue("write_cache").is_none_or(|it| it != "write through"),
+            forced_unit_access: queue("fua").is_some_and(|it| it == "1"),
             identity: match kind {
                 Kind::Block => identity(&node),
                 Kind::File => Some(format!("file:{}:{:016x}", meta.ino(), fstatvfs(file.as_fd())?.f_fsid)),

@@ -43,7 +43,9 @@ impl Load {
         self.in_flight += 1;
         match kind {
             PaceKind::Read => (self.reads, self.read_bytes) = (self.reads + 1, self.read_bytes + bytes),
-            PaceKind::Write => (self.writes, self.written_bytes) = (self.writes + 1, self.written_bytes + bytes),
+            PaceKind::Write | PaceKind::WriteThrough => {
+                (self.writes, self.written_bytes) = (self.writes + 1, self.written_bytes + bytes)
+            }
             PaceKind::Flush => self.flushes += 1,
             PaceKind::Discard | PaceKind::WriteZeroes => self.zeroings += 1,
         }

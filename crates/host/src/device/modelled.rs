@@ -11,6 +11,8 @@ pub enum PaceKind {
     Read,
     /// A write.
     Write,
+    /// A write past the device's volatile cache.
+    WriteThrough,
     /// A cache flush; offset and length are zero.
     Flush,
     /// A discard.

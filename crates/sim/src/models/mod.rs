@@ -36,6 +36,8 @@ pub enum Kind {
     Discard,
     /// Make a range read as zeroes.
     WriteZeroes,
+    /// Write a range, past a volatile cache: forced unit access.
+    WriteThrough,
 }
 
 /// What a model needs to know of a request.
@@ -58,6 +60,11 @@ impl Access {
     /// A write of `len` bytes at `offset`.
     pub fn write(offset: u64, len: u64) -> Self {
         Access { kind: Kind::Write, offset, len }
+    }
+
+    /// The same past a volatile cache.
+    pub fn write_through(offset: u64, len: u64) -> Self {
+        Access { kind: Kind::WriteThrough, offset, len }
     }
 
     /// A flush.

@@ -269,7 +269,7 @@ impl RotatingDisk {
                 self.flushes.push_back(Flushing { id, arrived, barrier: self.cache.barrier() });
                 self.answer_flushes(now);
             }
-            Kind::Read | Kind::Write | Kind::WriteZeroes if op.len == 0 => {
+            _ if op.len == 0 => {
                 self.completions.push(now + self.params.overhead_ns, id);
             }
             Kind::Read => {
@@ -279,7 +279,7 @@ impl RotatingDisk {
                     self.enqueue(id, arrived, false, offset, end);
                 }
             }
-            Kind::Write | Kind::WriteZeroes => {
+            Kind::Write | Kind::WriteZeroes | Kind::WriteThrough => {
                 self.buffer.invalidate(now, &self.geometry, offset, end);
                 // Zeroes are laid down as such: they are like a write of which nothing crosses the interface.
                 if op.kind == Kind::Write && self.cache.takes(op.len) {

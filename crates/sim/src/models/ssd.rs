@@ -184,7 +184,7 @@ impl TimingModel for Ssd {
                 let end = self.read.serve(now, op.len);
                 self.within_totals(now, op.len, end)
             }
-            Kind::Write => {
+            Kind::Write | Kind::WriteThrough => {
                 let end = self.write.serve(now, op.len);
                 let end = self.within_totals(now, op.len, end);
                 self.last_write_end = self.last_write_end.max(end);

@@ -109,7 +109,7 @@ impl Media {
 /// What an operation changes: where, and to what.
 fn changes(op: &DeviceOp<Bytes>) -> Vec<(usize, Bytes)> {
     match op {
-        DeviceOp::Write { offset, bufs } => {
+        DeviceOp::Write { offset, bufs, .. } => {
             let mut at = *offset as usize;
             let place = |b: &Bytes| {
                 at += b.get().len();

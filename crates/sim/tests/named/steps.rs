@@ -865,9 +865,9 @@ fn a_checkpoint_knows_a_volume_that_came_while_it_waited() {
     let mark = appended(&s.stage);
     s.world.command(Command::Destage { volume: 0 });
     s.until("a mark is being appended", |w| {
-        w.in_flight()
-            .into_iter()
-            .any(|(device, sector, data)| mark(device, &DeviceOp::Write { offset: sector * 512, bufs: vec![data] }))
+        w.in_flight().into_iter().any(|(device, sector, data)| {
+            mark(device, &DeviceOp::Write { offset: sector * 512, bufs: vec![data], through: false })
+        })
     });
     s.world.hold(200 * MOMENT);
     let before = s.status().stats.checkpoints;

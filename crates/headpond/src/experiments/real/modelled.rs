@@ -193,6 +193,7 @@ impl Backend for Paced {
         let at = |sector: u64, sectors: u64, kind| Access { kind, offset: sector * SECTOR, len: sectors * SECTOR };
         let access = match &request {
             Request::Read { sector, sectors } => at(*sector, u64::from(*sectors), Kind::Read),
+            Request::Write { sector, data, fua: true } => Access::write_through(sector * SECTOR, data.len() as u64),
             Request::Write { sector, data, .. } => Access::write(sector * SECTOR, data.len() as u64),
             Request::Flush => Access::flush(),
             Request::Discard { sector, sectors } => at(*sector, *sectors, Kind::Discard),
