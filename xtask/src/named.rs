@@ -5,6 +5,7 @@
 mod abandon;
 mod bands;
 mod diskless;
+mod endurance;
 mod evict;
 mod format;
 mod hazards;
@@ -23,6 +24,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
     peers::MISTAKES
         .iter()
         .chain(diskless::MISTAKES)
+        .chain(endurance::MISTAKES)
         .chain(evict::MISTAKES)
         .chain(hazards::MISTAKES)
         .chain(steps::MISTAKES)
@@ -37,6 +39,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
     peers::TOLD
         .iter()
         .chain(diskless::TOLD)
+        .chain(endurance::TOLD)
         .chain(evict::TOLD)
         .chain(hazards::TOLD)
         .chain(steps::TOLD)
@@ -81,7 +84,7 @@ mod tests {
     #[test]
     fn each_scene_in_the_folder_has_its_mistake() {
         let listed: BTreeSet<&str> = scenes().collect();
-        for module in ["peers", "hazards", "steps", "abandon", "bands", "diskless", "reads"] {
+        for module in ["peers", "hazards", "steps", "abandon", "bands", "diskless", "endurance", "reads"] {
             let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
             let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
             let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();

@@ -12,6 +12,7 @@ use crate::marks::Mark;
 use crate::policy::ahead::Readers;
 use crate::policy::bands;
 use crate::policy::demand::Demand;
+use crate::policy::endurance::{Endurance, Wish};
 use crate::policy::ghost::Ghost;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
@@ -74,6 +75,10 @@ pub(crate) struct Pool {
 impl Pool {
     pub fn in_sync(&self) -> impl Iterator<Item = u8> + '_ {
         self.members.iter().enumerate().filter(|(_, m)| m.state == MemberState::InSync).map(|(n, _)| n as u8)
+    }
+    /// The same with their sizes in bytes.
+    pub fn in_sync_sizes(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        self.in_sync().map(|m| (m, self.members[usize::from(m)].layout.size))
     }
     pub fn is_in_sync(&self, member: u8) -> bool {
         self.members.get(usize::from(member)).is_some_and(|m| m.state == MemberState::InSync)
@@ -275,6 +280,8 @@ pub(crate) struct Core<B: Buf> {
     pub ahead: RefCell<Readers<Kept<B>>>,
     /// Whether writes want space.
     pub demand: Cell<Demand>,
+    /// What the cache devices may be written.
+    pub endurance: RefCell<Endurance>,
     /// What was evicted lately.
     pub ghost: RefCell<Ghost>,
     pub ahead_landed: Signal<B>,
@@ -396,6 +403,12 @@ impl<B: Buf> Core<B> {
         let taken = pinned.div_ceil(copies.max(1) as u64) + self.set_aside(pool);
         let left = u64::from(segments.total_sets(copies)).saturating_sub(taken);
         left * u64::from(self.settings.dirty_percent) / 100
+    }
+    /// Whether the cache devices' budget bears it that this is written to them. What it does not bear and could do without them is
+    /// to do so.
+    pub fn budget_bears(&self, wish: Wish, bytes: u64) -> bool {
+        let pool = self.pool.borrow();
+        self.endurance.borrow_mut().bears(self.now(), pool.in_sync_sizes(), &self.exec.written.borrow(), wish, bytes)
     }
     /// Blocks that are pinned, on all volumes.
     pub fn pinned_blocks(&self) -> u64 {

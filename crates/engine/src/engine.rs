@@ -10,10 +10,11 @@ use crate::io::{
     RequestId,
 };
 use crate::marks::{Mark, MarkSet};
+use crate::policy::endurance::{Endurance, Wish};
 use crate::segments::Segments;
 use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
-use crate::status::{MemberStatus, Status, VolumeStatus};
+use crate::status::{EnduranceStatus, MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
 use crate::{checkpoint, grow, joining, preload, read, recovery, scrub, space, volumes};
 use alloc::collections::BTreeSet;
@@ -80,6 +81,7 @@ impl<B: Buf> Engine<B> {
             busy: false,
         };
         let core = Rc::new(Core {
+            endurance: RefCell::new(Endurance::new(settings.drive_writes_milli)),
             settings,
             pool: RefCell::new(pool),
             segments: RefCell::new(segments),
@@ -557,6 +559,8 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
 fn status<B: Buf>(core: &Core<B>) -> Status {
     let pool = core.pool.borrow();
     let segments = core.segments.borrow();
+    let (mut endurance, written) = (core.endurance.borrow_mut(), core.exec.written.borrow());
+    endurance.settle(core.now(), pool.in_sync_sizes(), &written);
     Status {
         pool: pool.name.clone(),
         id: pool.id,
@@ -573,6 +577,11 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         set_aside: core.set_aside(&pool),
         set_aside_taken: segments.taken_set_aside(),
         scrub: core.scrub.borrow().clone(),
+        endurance: EnduranceStatus {
+            drive_writes_milli: endurance.milli(),
+            holds_back_reads: endurance.holds_back(Wish::Clean),
+            holds_back_writes: endurance.holds_back(Wish::Write),
+        },
         members: pool
             .members
             .iter()
@@ -586,6 +595,10 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                 segments_free: segments.free_on(n as u8),
                 dirty: segments.dirty_on(n as u8),
                 leaving: pool.leaving == Some(n as u8),
+                written: written.total(n as u8),
+                written_lately: written.of_a_day(n as u8, core.now()),
+                budget_per_day: endurance.per_day(m.layout.size),
+                budget_left: endurance.left(n as u8),
             })
             .collect(),
         volumes: core

@@ -6,6 +6,7 @@ use crate::io::{BLOCK_SECTORS, Buf};
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
+use crate::policy::endurance::Wish;
 use crate::policy::evict::{LOOKS, Queue, gives_way, is_kept, stays};
 use crate::preload::{begin_fill, is_mostly_pinned};
 use crate::read::{runs, unregister};
@@ -103,6 +104,10 @@ pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
         let pinned = some.iter().any(is_pinned);
         if !pinned && !core.has_spare() {
             return;
+        }
+        let bytes: u64 = some.iter().map(|(_, p)| u64::from(p.live.count_ones()) * 512).sum();
+        if !pinned && !core.budget_bears(Wish::Clean, bytes) {
+            continue;
         }
         core.mark(if pinned { Mark::PinnedCarriedOver } else { Mark::HotCarriedOver });
         let fills: Vec<_> = some.iter().map(|(block, _)| begin_fill(&volume, *block..*block + 1)).collect();

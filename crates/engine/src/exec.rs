@@ -5,6 +5,7 @@
 
 use crate::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, Effect, IoId};
 use crate::marks::{Mark, Marks};
+use crate::policy::endurance::Written;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -71,6 +72,8 @@ pub(crate) struct Exec<B> {
     timers: RefCell<BTreeMap<(u64, u64), usize>>,
     next_timer: Cell<u64>,
     pub marks: Marks,
+    /// What the cache devices are written, by whomever.
+    pub written: RefCell<Written>,
 }
 
 impl<B: Buf> Exec<B> {
@@ -86,6 +89,7 @@ impl<B: Buf> Exec<B> {
             timers: RefCell::default(),
             next_timer: Cell::new(0),
             marks: Marks::default(),
+            written: RefCell::default(),
         }
     }
 
@@ -160,6 +164,10 @@ impl<B: Buf> Exec<B> {
 
     /// Submits a device operation; it runs whether or not its end is awaited.
     pub fn io(self: &Rc<Self>, device: Device, op: DeviceOp<B>) -> IoWait<B> {
+        if let (Device::Member(member), DeviceOp::Write { bufs, .. }) = (device, &op) {
+            let bytes = bufs.iter().map(|b| b.len() as u64).sum();
+            self.written.borrow_mut().note(member, self.now(), bytes);
+        }
         let id = self.ios.borrow_mut().insert(IoState::Waiting { task: None, device, since: self.now() });
         self.effect(Effect::Submit { io: IoId(id), device, op });
         IoWait { exec: self.clone(), id }

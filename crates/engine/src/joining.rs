@@ -84,6 +84,9 @@ fn smallest(members: &[Member]) -> u64 {
 
 /// Takes from a device whatever could be mistaken for a state of this pool: superblocks, intent pages, segment headers.
 async fn prepare<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: &Member) -> Result<(), CommandError> {
+    // What it is written counts from here on, as its own.
+    core.exec.written.borrow_mut().begin(member);
+    core.endurance.borrow_mut().begin(member);
     {
         let mut flushers = core.member_flushers.borrow_mut();
         let mut reading = core.reading.borrow_mut();

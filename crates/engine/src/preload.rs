@@ -10,6 +10,7 @@ use crate::evict::pieces_of;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
 use crate::log::{AppendError, Item};
 use crate::marks::Mark;
+use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
 use crate::read::{runs, unregister};
 use crate::segments::Segment;
@@ -294,6 +295,9 @@ pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>) {
                 continue;
             }
             let Some(blocks) = next_missing(&volume) else { continue };
+            if !core.budget_bears(Wish::Write, BATCH * BLOCK) {
+                continue;
+            }
             // It comes round again to what fails, or for which there is no room.
             if let Ok((brought, left)) = bring(&core, &volume, &[blocks], 1, || !volume.serving.get()).await {
                 core.mark_if(brought > left, Mark::PinnedBroughtBack);

@@ -7,6 +7,7 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::Item;
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
+use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
 use crate::policy::route::Side;
 use crate::stats::Fate;
@@ -104,7 +105,8 @@ pub(crate) async fn read<B: Buf>(
                 return Ok((assemble(&plan, &kept, &[]), hit_ahead(volume, sectors * 512)));
             }
         }
-        let fills = if admits(core, volume, &range, stream) { register(volume, &plan.missing) } else { Vec::new() };
+        let let_in = admits(core, volume, &range, stream) && is_borne(core, volume, &range, &plan.missing);
+        let fills = if let_in { register(volume, &plan.missing) } else { Vec::new() };
         core.mark_if(fills.iter().any(Option::is_none), Mark::FillKeptOut);
         let version = if fills.is_empty() { 0 } else { core.next_version() };
         let wants = if stream { DiskWants::StreamRead } else { DiskWants::LoneRead };
@@ -392,6 +394,17 @@ fn admits<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, stream
         && (wanted || volume.is_pinned(range))
         && !core.stopping.get()
         && core.room_for_clean(volume)
+}
+
+/// Whether the cache devices' budget bears it that what is missing is admitted. What is pinned is held back no sooner than writes.
+fn is_borne<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, missing: &[Range<u64>]) -> bool {
+    let bytes = missing.iter().map(|m| (m.end - m.start) * 512).sum();
+    let wish = if volume.is_pinned(range) { Wish::Write } else { Wish::Clean };
+    let borne = bytes == 0 || core.budget_bears(wish, bytes);
+    if !borne {
+        volume.stats.borrow_mut().held_back.add(bytes);
+    }
+    borne
 }
 
 /// Registers the misses as fills, before the disk is read: a write that begins from now on spoils them, and one that

@@ -54,6 +54,9 @@ pub struct Settings {
     pub record_bytes: u64,
     /// A cache device that does not answer for this long has left.
     pub member_timeout_ns: u64,
+    /// How many times its size each cache device may be written in a day, in thousandths; zero: there is no such budget. Where it is
+    /// spent, what reads miss is not cached, and new writes go to the disk: see [`crate::policy::endurance`].
+    pub drive_writes_milli: u32,
     /// What happens to new writes while a copy is missing.
     pub degraded: Degraded,
     /// A start goes on for good without members that are missing, though they may hold all copies of dirty data. Volumes that
@@ -86,6 +89,7 @@ impl Default for Settings {
             appends: 4,
             record_bytes: 128 << 10,
             member_timeout_ns: 10_000_000_000,
+            drive_writes_milli: 0,
             degraded: Degraded::WriteThrough,
             without_missing: false,
             max_pieces: 0,

@@ -17,11 +17,13 @@ pub enum Bypass {
     Zeroes,
     /// The disk is expected to do it sooner than the cache devices.
     Sooner,
+    /// The cache devices' budget of drive writes does not bear it.
+    Endurance,
 }
 
 impl Bypass {
     /// All reasons, with the names they are shown under.
-    pub const ALL: [(Bypass, &'static str); 7] = [
+    pub const ALL: [(Bypass, &'static str); 8] = [
         (Bypass::Stream, "stream"),
         (Bypass::Large, "large"),
         (Bypass::Mode, "mode"),
@@ -29,6 +31,7 @@ impl Bypass {
         (Bypass::Full, "full"),
         (Bypass::Zeroes, "zeroes"),
         (Bypass::Sooner, "sooner"),
+        (Bypass::Endurance, "endurance"),
     ];
 }
 
@@ -97,7 +100,7 @@ pub struct VolumeStats {
     /// Writes taken into the log.
     pub absorbed: Count,
     /// Writes that went to the disk, by reason, in the order of [`Bypass::ALL`].
-    pub write_bypass: [Count; 7],
+    pub write_bypass: [Count; 8],
     /// Of these, the ones that had to overwrite dirty data in order.
     pub ordered_overwrites: u64,
     /// Flushes.
@@ -106,6 +109,8 @@ pub struct VolumeStats {
     pub zeroed: Count,
     /// Data admitted after a miss.
     pub admitted: Count,
+    /// Data that reads missed and that was not admitted, since the cache devices' budget of drive writes does not bear it.
+    pub held_back: Count,
     /// Fills dropped since a write overlapped.
     pub fills_spoiled: u64,
     /// Requests that failed.

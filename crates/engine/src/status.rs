@@ -40,12 +40,25 @@ pub struct Status {
     pub set_aside_taken: u64,
     /// The scrub that is under way, or what the last one of this life found.
     pub scrub: Scrub,
+    /// How much may be written to the cache devices, and whether that holds anything back.
+    pub endurance: EnduranceStatus,
     /// The cache devices.
     pub members: Vec<MemberStatus>,
     /// The volumes.
     pub volumes: Vec<VolumeStatus>,
     /// What it did.
     pub stats: PoolStats,
+}
+
+/// The budget of what the cache devices may be written.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct EnduranceStatus {
+    /// Thousandths of a drive write per day; zero: there is no budget.
+    pub drive_writes_milli: u32,
+    /// What reads miss is not all let in, for the budget's sake.
+    pub holds_back_reads: bool,
+    /// New writes go to the disk in part, for the budget's sake.
+    pub holds_back_writes: bool,
 }
 
 /// A cache device.
@@ -67,6 +80,14 @@ pub struct MemberStatus {
     pub dirty: u64,
     /// Whether it is being emptied, to be removed.
     pub leaving: bool,
+    /// Bytes written to it since the start, or since it was added.
+    pub written: u64,
+    /// Of these, the ones of the last 23 to 24 hours.
+    pub written_lately: u64,
+    /// Bytes that it may be written in a day; zero: there is no budget.
+    pub budget_per_day: u64,
+    /// Bytes that its budget has left; less than nothing where more was written.
+    pub budget_left: i64,
 }
 
 /// A volume.

@@ -4,10 +4,11 @@ use crate::core::{Core, DiskWants, Fill, Volume};
 use crate::destage::withdraw;
 use crate::diskless;
 use crate::intent::{Bit, Intent, ensure};
-use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
+use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::{AppendError, Appended, Item};
 use crate::map::mask;
 use crate::marks::Mark;
+use crate::policy::endurance::Wish;
 use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
 use crate::policy::{bands, pace};
@@ -60,6 +61,9 @@ pub(crate) async fn write<B: Buf>(
     let bytes = (range.end - range.start) * 512;
     let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get(), fua);
     let mut fate = decide(core, volume, &range, &content, belongs);
+    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && spares_members(core, volume, &range, &content) {
+        fate = Fate::Bypass(Bypass::Endurance);
+    }
     let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes)).flatten();
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && !turn(core, volume, bytes).await {
         core.mark(Mark::NoTurnInTime);
@@ -270,6 +274,19 @@ fn decide<B: Buf>(
         }
     }
     if core.room_for_dirty(volume) { Fate::Absorb } else { Fate::Bypass(Bypass::Full) }
+}
+
+/// Whether a write goes to the disk because the cache devices' budget does not bear it. What is dirty already is absorbed over,
+/// whatever is left: in the disk it could not lie beside what the cache has there.
+fn spares_members<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, content: &Content<B>) -> bool {
+    let bytes = match content {
+        Content::Data(data) => data.len() as u64,
+        // A mark in the log.
+        Content::Zeroes | Content::Discarded => BLOCK,
+    };
+    core.settings.drive_writes_milli > 0
+        && older_dirty(volume, range, u64::MAX) != core::slice::from_ref(range)
+        && !core.budget_bears(Wish::Write, bytes)
 }
 
 /// Whether the disk is expected to take a write sooner than the log.
@@ -635,6 +652,9 @@ fn through_fill<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, 
     let others = volume.writing.borrow().iter().filter(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end).count();
     if others > 1 {
         core.mark(Mark::ThroughFillKeptOut);
+        return None;
+    }
+    if !core.budget_bears(Wish::Clean, bytes) {
         return None;
     }
     let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });

@@ -5,6 +5,7 @@ pub mod bands;
 pub mod compact;
 pub mod demand;
 pub mod destage;
+pub mod endurance;
 pub mod evict;
 pub mod ghost;
 pub mod pace;

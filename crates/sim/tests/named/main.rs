@@ -6,6 +6,7 @@
 mod abandon;
 mod bands;
 mod diskless;
+mod endurance;
 mod evict;
 mod hazards;
 mod peers;
