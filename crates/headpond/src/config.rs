@@ -88,6 +88,7 @@ pub struct Engine {
     free_percent: Option<Percent>,
     degraded: Option<WhenDegraded>,
     route: Option<bool>,
+    drive_writes_per_day: Option<DriveWrites>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -124,6 +125,23 @@ impl TryFrom<u32> for Percent {
 
     fn try_from(percent: u32) -> Result<Percent, String> {
         if percent <= 100 { Ok(Percent(percent)) } else { Err(format!("{percent} is more than 100 percent")) }
+    }
+}
+
+/// Drive writes per day, in thousandths.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "f64")]
+struct DriveWrites(u32);
+
+impl TryFrom<f64> for DriveWrites {
+    type Error = String;
+
+    fn try_from(per_day: f64) -> Result<DriveWrites, String> {
+        match per_day {
+            0.0 => Ok(DriveWrites(0)),
+            0.001..=1000.0 => Ok(DriveWrites((per_day * 1000.0).round() as u32)),
+            _ => Err(format!("{per_day} drive writes per day are not between 0.001 and 1000, nor 0 for no budget")),
+        }
     }
 }
 
@@ -189,6 +207,7 @@ impl Engine {
             *setting = given.map_or(*setting, |Percent(percent)| percent);
         }
         settings.route = self.route.unwrap_or(settings.route);
+        settings.drive_writes_milli = self.drive_writes_per_day.map_or(settings.drive_writes_milli, |DriveWrites(milli)| milli);
         settings.degraded = match self.degraded {
             None => settings.degraded,
             Some(WhenDegraded::WriteThrough) => Degraded::WriteThrough,
@@ -219,6 +238,19 @@ mod tests {
         assert_eq!((settings.degraded, settings.route), (Degraded::ReadOnly, false));
         assert_eq!((config.devices.len(), config.backing["v"].as_str(), config.queues), (2, "modelled:/d", Some(2)));
         assert_eq!(config.log, Some(Log::Json));
+    }
+
+    #[test]
+    fn drive_writes_per_day_are_a_decimal_number_and_none_are_no_budget() {
+        let milli = |text: &str| parse(&format!("[engine]\n{text}\n")).map(|config| config.engine.settings().drive_writes_milli);
+        for (text, expected) in
+            [("", 0), ("drive_writes_per_day = 0", 0), ("drive_writes_per_day = 0.3", 300), ("drive_writes_per_day = 3", 3000)]
+        {
+            assert_eq!(milli(text), Ok(expected), "{text}");
+        }
+        for value in ["-1", "0.0001", "1e9", "nan", "'much'"] {
+            assert!(milli(&format!("drive_writes_per_day = {value}")).is_err_and(|error| error.contains("line 2")), "{value}");
+        }
     }
 
     /// The keys of a table, as the parser itself names them when it meets one that it does not know.

@@ -188,6 +188,12 @@ fn of_pool(text: &mut Text, r: &Report) {
     text.gauge("pool_segments_free", "Free segments on all cache devices", &[], r.segments_free as f64);
     let help = "Room set aside for volumes without a backing device, each byte with its copies";
     text.gauge("pool_set_aside_bytes", help, &[], r.set_aside_bytes as f64);
+    let e = &r.endurance;
+    let help = "How many times its size each cache device may be written in a day; 0: no budget";
+    text.gauge("pool_drive_writes_per_day", help, &[], e.drive_writes_per_day);
+    let help = "1 while the budget of drive writes holds back what reads miss, or new writes";
+    text.gauge("pool_held_back", help, &[("what", "reads")], flag(e.reads_held_back));
+    text.gauge("pool_held_back", help, &[("what", "writes")], flag(e.writes_held_back));
     text.gauge("pool_dirty_ratio", "How full the room for dirty data is, 0 to 1", &[], f64::from(r.dirty_percent) / 100.0);
     text.gauge("pool_problems", "Things that `headpond status` says are wrong", &[], r.advice.len() as f64);
     text.counter("pool_written_bytes_total", "Bytes written to cache devices, all copies", &[], r.member_bytes);
@@ -206,6 +212,12 @@ fn of_pool(text: &mut Text, r: &Report) {
         text.gauge("member_size_bytes", "Size of the cache device", &labels, m.bytes as f64);
         text.gauge("member_segments", "Segments on the cache device", &labels, m.segments.into());
         text.gauge("member_segments_free", "Free segments on the cache device", &labels, m.segments_free.into());
+        let help = "Bytes written to the cache device in the last 23 to 24 hours, or since the start";
+        text.gauge("member_written_day_bytes", help, &labels, m.written_day_bytes as f64);
+        let help = "Bytes that the cache device may be written in a day; 0: no budget";
+        text.gauge("member_budget_day_bytes", help, &labels, m.budget_day_bytes as f64);
+        let help = "Bytes that the cache device's budget has left; negative where more had to be written";
+        text.gauge("member_budget_left_bytes", help, &labels, m.budget_left_bytes as f64);
         of_device(text, "member", &labels, &m.load);
     }
 }
@@ -252,6 +264,7 @@ fn of_volume(text: &mut Text, v: &Volume) {
         ("absorbed", r.absorbed),
         ("zeroed", r.zeroed),
         ("admitted", r.admitted),
+        ("held_back", r.held_back),
         ("destaged", r.destaged),
     ];
     let fates = named.map(|(fate, pair)| (fate, "", pair)).into_iter();

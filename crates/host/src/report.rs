@@ -46,6 +46,9 @@ pub struct Report {
     /// Room that is set aside for volumes without a backing device, each byte of it with its copies.
     #[serde(default)]
     pub set_aside_bytes: u64,
+    /// How much may be written to the cache devices, and whether that holds anything back.
+    #[serde(default)]
+    pub endurance: Endurance,
     /// The scrub that is under way, or what the last one found.
     #[serde(default)]
     pub scrub: Scrub,
@@ -64,6 +67,18 @@ pub struct Report {
     pub repaired: u64,
     /// What is wrong, and what to do next.
     pub advice: Vec<Advice>,
+}
+
+/// The budget of what the cache devices may be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Endurance {
+    /// How many times its size each cache device may be written in a day; zero: there is no budget.
+    pub drive_writes_per_day: f64,
+    /// What reads miss is not all cached, for the budget's sake.
+    pub reads_held_back: bool,
+    /// New writes go to the disk in part, for the budget's sake.
+    pub writes_held_back: bool,
 }
 
 /// A scrub under way, or the last one of this host.
@@ -120,6 +135,15 @@ pub struct Member {
     pub segments_free: u32,
     /// Dirty data of which a copy is on it.
     pub dirty_bytes: u64,
+    /// Bytes written to it in the last 23 to 24 hours, or since the daemon's start if that is less.
+    #[serde(default)]
+    pub written_day_bytes: u64,
+    /// Bytes that it may be written in a day; zero: there is no budget.
+    #[serde(default)]
+    pub budget_day_bytes: u64,
+    /// Bytes that its budget has left; less than nothing where more had to be written.
+    #[serde(default)]
+    pub budget_left_bytes: i64,
     /// What it was asked to do.
     pub load: Load,
 }
@@ -235,6 +259,9 @@ pub struct Requests {
     pub zeroed: Pair,
     /// Data admitted after a miss.
     pub admitted: Pair,
+    /// Data that reads missed and that was not admitted, for the cache devices' endurance.
+    #[serde(default)]
+    pub held_back: Pair,
     /// Data destaged.
     pub destaged: Pair,
     /// Flushes.
@@ -319,6 +346,7 @@ impl Requests {
             write_bypass: reasons.map(|((_, name), count)| ((*name).to_owned(), count.into())).collect(),
             zeroed: s.zeroed.into(),
             admitted: s.admitted.into(),
+            held_back: s.held_back.into(),
             destaged: s.destaged.into(),
             flushes: s.flushes,
             errors: s.errors,

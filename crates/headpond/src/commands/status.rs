@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use headpond_host::control::Call;
-use headpond_host::report::{Report, Volume};
+use headpond_host::report::{Member, Report, Volume};
 
 use super::{Which, print};
 use crate::size;
@@ -71,6 +71,9 @@ fn screen(report: &Report) -> String {
             if report.copies > 1 { format!("; each byte on {} cache devices", report.copies) } else { String::new() }
         );
     }
+    if let Some(endurance) = endurance(report) {
+        let _ = writeln!(text, "\nendurance: {endurance}");
+    }
     if let Some(scrub) = scrub(report) {
         let _ = writeln!(text, "\nscrub: {scrub}");
     }
@@ -79,6 +82,25 @@ fn screen(report: &Report) -> String {
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// The budget of drive writes, and what of it was used; `None` where there is none.
+fn endurance(report: &Report) -> Option<String> {
+    let endurance = &report.endurance;
+    if endurance.drive_writes_per_day == 0.0 {
+        return None;
+    }
+    let of = |member: &Member| {
+        let (written, budget) = (size::show(member.written_day_bytes), size::show(member.budget_day_bytes));
+        format!("cache device {} was written {written} of {budget}", member.number)
+    };
+    let members: Vec<String> = report.members.iter().filter(|member| member.state != "out").map(of).collect();
+    let held = match (endurance.reads_held_back, endurance.writes_held_back) {
+        (_, true) => "HELD BACK: a part of the new writes goes to the disk, and what reads miss is not cached",
+        (true, false) => "HELD BACK: what reads miss is not all cached",
+        (false, false) => "nothing is held back",
+    };
+    Some(format!("{} drive writes per day; in the last day {}; {held}", endurance.drive_writes_per_day, members.join(", ")))
 }
 
 /// The one under way, or the last one; `None` where none was ever run here.

@@ -6,7 +6,7 @@ use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
 use crate::backing::HasDisk;
-use crate::report::{Advice, Load, Member, Report, Requests, Times, Volume};
+use crate::report::{Advice, Endurance, Load, Member, Report, Requests, Times, Volume};
 use crate::requests::{Histograms, Row};
 use crate::runtime::Snapshot;
 use crate::state::hex;
@@ -62,6 +62,11 @@ impl Shared {
             dirty_percent: status.dirty_percent,
             lacking_bytes: status.lacking_copies * BLOCK,
             set_aside_bytes: status.set_aside * status.segment_bytes,
+            endurance: Endurance {
+                drive_writes_per_day: f64::from(status.endurance.drive_writes_milli) / 1000.0,
+                reads_held_back: status.endurance.holds_back_reads,
+                writes_held_back: status.endurance.holds_back_writes,
+            },
             members: (status.members.iter().filter(|member| is_somebody(member)))
                 .map(|member| Member {
                     number: member.number,
@@ -76,6 +81,9 @@ impl Shared {
                     segments: member.segments,
                     segments_free: member.segments_free,
                     dirty_bytes: member.dirty * BLOCK,
+                    written_day_bytes: member.written_lately,
+                    budget_day_bytes: member.budget_per_day,
+                    budget_left_bytes: member.budget_left,
                     load: load(Device::Member(member.number)),
                 })
                 .collect(),

@@ -177,6 +177,7 @@ impl Watcher {
                 of_members(&before, &now, &mut news);
                 of_scrub(&before, &now, &mut news);
                 of_volumes(&before, &now, &mut news);
+                of_endurance(&before, &now, &mut news);
                 for (key, more) in going_on(&before, &now) {
                     let last = self.going_on.insert(key, now.uptime_seconds);
                     if last.is_none_or(|last| now.uptime_seconds - last >= QUIET) {
@@ -315,6 +316,34 @@ fn of_volumes(before: &Report, now: &Report, news: &mut Vec<News>) {
     }
 }
 
+/// What the budget of drive writes holds back; the engine sees to it that this does not come and go all the time.
+fn of_endurance(before: &Report, now: &Report, news: &mut Vec<News>) {
+    let (old, new) = (before.endurance, now.endurance);
+    let (was, is) = ([old.reads_held_back, old.writes_held_back], [new.reads_held_back, new.writes_held_back]);
+    if was == is {
+        return;
+    }
+    let (pool, budget) = (&now.pool, new.drive_writes_per_day);
+    let spent = format!("The cache devices of pool {pool} were written nearly all that {budget} drive writes per day allow");
+    let next = "Nothing: it ends by itself when less is written. If more is to be cached, add cache devices; or raise `drive_writes_per_day` in the configuration's [engine] table and restart the daemon, at the cost of the devices' life.";
+    news.push(match is {
+        [_, true] => {
+            let what = format!(
+                "{spent}: a part of the new writes goes to the disks, at the disks' speed, and what reads miss is not cached. No data is at risk."
+            );
+            tell(Level::Warning, "held-back", what, next)
+        }
+        [true, false] => {
+            let what = format!("{spent}: what reads miss is not all cached. Writes are absorbed as before. No data is at risk.");
+            tell(Level::Warning, "held-back", what, next)
+        }
+        [false, false] => {
+            let what = format!("Pool {pool} holds nothing back any more: the budget of {budget} drive writes per day has room again.");
+            tell(Level::Info, "held-back-no-more", what, "Nothing: reads that miss are cached, and writes absorbed, as before.")
+        }
+    });
+}
+
 /// What may go on for long, each with a key by which it is told once.
 fn going_on(before: &Report, now: &Report) -> Vec<(String, News)> {
     let mut all = Vec::new();
@@ -359,6 +388,7 @@ fn going_on(before: &Report, now: &Report) -> Vec<(String, News)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Endurance;
     use serde_json::json;
 
     /// A pool of two cache devices and a volume, after so many seconds.
@@ -414,6 +444,26 @@ mod tests {
         stalled.volumes[0].serving = false;
         assert_eq!(kinds(&watcher.look(stalled)), ["stalled", "volume-not-served"]);
         assert_eq!(kinds(&watcher.look(report(5.0))), ["stalled-no-more"]);
+    }
+
+    #[test]
+    fn what_the_budget_of_drive_writes_holds_back_is_told_when_it_begins_changes_and_ends() {
+        let mut watcher = Watcher::default();
+        let mut held = |seconds: f64, reads: bool, writes: bool| {
+            let mut report = report(seconds);
+            report.endurance = Endurance { drive_writes_per_day: 0.5, reads_held_back: reads, writes_held_back: writes };
+            watcher.look(report)
+        };
+        assert_eq!(kinds(&held(1.0, false, false)), [""; 0]);
+        let reads = held(2.0, true, false);
+        assert_eq!(kinds(&reads), ["held-back"]);
+        assert!(reads[0].what.contains("pool p") && reads[0].what.contains("0.5") && reads[0].what.contains("not all cached"));
+        assert!(reads[0].next.contains("drive_writes_per_day"), "{reads:?}");
+        assert_eq!(kinds(&held(3.0, true, false)), [""; 0]);
+        let writes = held(4.0, true, true);
+        assert!(kinds(&writes) == ["held-back"] && writes[0].what.contains("goes to the disks"), "{writes:?}");
+        assert_eq!(kinds(&held(5.0, true, false)), ["held-back"]);
+        assert_eq!(kinds(&held(6.0, false, false)), ["held-back-no-more"]);
     }
 
     #[test]
