@@ -131,6 +131,11 @@ impl Load {
         self.one_dead = true;
         self
     }
+    /// A budget of drive writes that is spent before it is measured: a thousandth of the cache's size a day.
+    fn spared(mut self) -> Self {
+        self.settings.drive_writes_milli = 1;
+        self
+    }
     fn sata_disk(mut self) -> Self {
         self.sata_disk = true;
         self
@@ -273,6 +278,9 @@ pub fn catalogue() -> Vec<Load> {
         load("one dead: write random 4 KiB x32", writes(Random, 4 * KIB, 32, 0..4 * GIB)).dead(),
         load("one dead: write stream 64 KiB x4", writes(one, 64 * KIB, 4, WIDE)).dead(),
         load("one dead: mixed random 4 KiB x16, warm", mixed(Random, 4 * KIB, 16, HOT)).warm().dead(),
+        // SSDs that are to last.
+        load("budget spent: write random 4 KiB x32", writes(Random, 4 * KIB, 32, 0..4 * GIB)).spared(),
+        load("budget spent: mixed random 4 KiB x16", mixed(Random, 4 * KIB, 16, 0..4 * GIB)).spared(),
         // SSDs slower than the disk.
         load("slow SSDs: read random 4 KiB x1, warm", reads(Random, 4 * KIB, 1, HOT)).warm().ssd(Slow),
         load("slow SSDs: read random 4 KiB x32, warm", reads(Random, 4 * KIB, 32, HOT)).warm().ssd(Slow),
