@@ -17,6 +17,7 @@ use crate::policy::ghost::Ghost;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
 use crate::policy::route::Route;
+use crate::policy::shares::Share;
 use crate::policy::streams::Streams;
 use crate::policy::window::Window;
 use crate::preload::Preload;
@@ -191,6 +192,8 @@ pub(crate) struct Volume<B: Buf> {
     pub pins_changed: Cell<u64>,
     pub pins_at: Cell<u64>,
     pub preload: Cell<Preload>,
+    /// What of the pool it is sure of, and may have at most.
+    pub share: Cell<Share>,
     pub stats: RefCell<VolumeStats>,
 }
 
@@ -382,10 +385,16 @@ impl<B: Buf> Core<B> {
     pub fn dirty_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
         let total = self.sets_for_dirty(segments, pool);
         let of_segments = segments.dirty_segments() * 100 / total.max(1);
-        // Fragments can fill the map before their data fills the segments.
+        (of_segments.min(200) as u32).max(self.pieces_percent_of(segments, pool))
+    }
+    /// The same of the map's pieces alone: fragments can fill the map before their data fills the segments.
+    pub fn pieces_percent(&self) -> u32 {
+        self.pieces_percent_of(&self.segments.borrow(), &self.pool.borrow())
+    }
+    fn pieces_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
         let left = self.most_pieces_of(pool).saturating_sub(segments.dirty_diskless);
         let of_pieces = (segments.dirty - segments.dirty_diskless) * 100 / (left * 9 / 10).max(1);
-        of_segments.max(of_pieces).min(200) as u32
+        of_pieces.min(200) as u32
     }
     /// How full it will be with what is dirty now, when the sweep has gone round and as much was written as went down.
     fn soon_percent(&self) -> u32 {
@@ -397,7 +406,7 @@ impl<B: Buf> Core<B> {
         (percent(segments.dirty_sectors - sorted, 1) + percent(sorted, bands::number(sets))).min(200) as u32
     }
     /// Segments, each with its copies, that may hold dirty data: a share of those that what is pinned leaves, and what has no disk.
-    fn sets_for_dirty(&self, segments: &Segments, pool: &Pool) -> u64 {
+    pub fn sets_for_dirty(&self, segments: &Segments, pool: &Pool) -> u64 {
         let copies = pool.copies_now();
         let pinned = (self.pinned.get() * BLOCK_SECTORS).div_ceil(u64::from(pool.segment_sectors()).max(1));
         let taken = pinned.div_ceil(copies.max(1) as u64) + self.set_aside(pool);

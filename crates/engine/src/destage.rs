@@ -172,7 +172,7 @@ fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64
 }
 
 fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
-    let (room, is_wanted) = (core.room(), core.demand.get().is_there(core.now()));
+    let (room, is_wanted) = (core.room_of(volume), core.demand.get().is_there(core.now()));
     Load {
         // What writes will take counts where there are any.
         dirty_percent: if is_wanted { room.pressure() } else { room.taken_percent },

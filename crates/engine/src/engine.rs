@@ -16,7 +16,7 @@ use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
 use crate::status::{EnduranceStatus, MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
-use crate::{checkpoint, grow, joining, preload, read, recovery, scrub, space, volumes};
+use crate::{checkpoint, grow, joining, preload, read, recovery, scrub, shares, space, volumes};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -483,6 +483,7 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
         Command::Preload { volume, ranges } => preload::preload(core, &with_disk(volume)?, &ranges, cancel).await,
         Command::Pin { volume, ranges } => preload::pin(core, &with_disk(volume)?, &ranges),
         Command::Unpin { volume, ranges } => preload::unpin(core, &with_disk(volume)?, &ranges),
+        Command::Share { volume, share } => with_disk(volume).and_then(|v| shares::set(core, &v, share)),
         Command::Quiesce => {
             quiesce(core).await;
             Ok(())
@@ -605,7 +606,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
             .all_volumes()
             .iter()
             .map(|v| {
-                let map = v.map.borrow();
+                let (map, stands) = (v.map.borrow(), core.stands(v));
                 VolumeStatus {
                     number: v.number,
                     id: v.id,
@@ -625,6 +626,10 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                     destage_failures: v.destage_failures.get(),
                     requests: v.requests.get(),
                     pinned_blocks: v.pins.borrow().blocks(),
+                    share: v.share.get(),
+                    segments: stands.held,
+                    segments_least: stands.least,
+                    segments_most: stands.most,
                     preload: v.preload.get(),
                     stats: v.stats.borrow().clone(),
                 }

@@ -23,12 +23,29 @@ pub(crate) struct Victim {
     with_hot: bool,
 }
 
-/// The segment to let go, by `policy/evict.rs`; none of which most is pinned, for all that is pinned in it is written again.
+/// The segment to let go for whoever wants room: none of a volume that would have less than it is sure of then.
 pub(crate) fn victim<B: Buf>(core: &Core<B>) -> Option<Victim> {
+    let sure = core.sure_of_something();
+    choose(core, |s| sure.iter().all(|(number, stands)| *number != s.volume || stands.may_lose(s)))
+}
+
+/// The same without regard to what volumes are sure of: that is of segments, and where the map is full they cannot have it.
+pub(crate) fn victim_for_the_map<B: Buf>(core: &Core<B>) -> Option<Victim> {
+    choose(core, |_| true)
+}
+
+/// The segment of a volume to let go for the same volume.
+pub(crate) fn victim_of<B: Buf>(core: &Core<B>, volume: u16) -> Option<Victim> {
+    choose(core, |s| s.volume == volume)
+}
+
+/// The segment to let go of those that may be, by `policy/evict.rs`; none of which most is pinned, for all that is pinned in it is
+/// written again.
+fn choose<B: Buf>(core: &Core<B>, may_go: impl Fn(&Segment) -> bool) -> Option<Victim> {
     let mut queues = [Vec::new(), Vec::new()];
     {
         let mut segments = core.segments.borrow_mut();
-        for (n, s) in segments.iter().filter(|(_, s)| is_evictable(s)) {
+        for (n, s) in segments.iter().filter(|(_, s)| is_evictable(s) && may_go(s)) {
             queues[s.queue as usize].push((s.turn, n));
         }
         if core.pinned_blocks() > 0 {

@@ -1,5 +1,6 @@
 //! The seam between the engine and its world: buffers, device operations, client requests.
 
+use crate::policy::shares::{MOST_MINIMUM, Share};
 use crate::recovery::StartError;
 use crate::stats::Fate;
 use alloc::borrow::Cow;
@@ -296,6 +297,14 @@ pub enum Command {
         /// What to let go when its time comes.
         ranges: Vec<Range<u64>>,
     },
+    /// Give a volume another share of the pool, from now on until the engine ends. Nothing waits for it: what is over a maximum
+    /// goes as it gets clean.
+    Share {
+        /// The volume, one with a disk.
+        volume: u16,
+        /// What it is sure of, and may have at most.
+        share: Share,
+    },
     /// Destage nothing any more, until the engine ends: for a successor that is about to start. Ends when no write to a disk is
     /// under way but clients'.
     Quiesce,
@@ -382,6 +391,13 @@ pub enum CommandError {
     TooMuch {
         /// The most that may be, in bytes.
         most_bytes: u64,
+    },
+    /// A share's maximum is above 100 percent, or its minimum above its maximum.
+    ShareOrder,
+    /// The minimum shares of all volumes would come to too much.
+    ShareTooMuch {
+        /// The most that this volume's may be, in percent.
+        left: u8,
     },
     /// A range is empty, or goes beyond the volume's end.
     OutsideVolume {
@@ -472,6 +488,13 @@ impl fmt::Display for CommandError {
             CommandError::TooMuch { most_bytes } => write!(
                 f,
                 "That is more than {most_bytes} bytes, half of what the cache devices hold, or in too many pieces. Nothing was changed. Name less; or unpin what need not be kept, or add a cache device."
+            ),
+            CommandError::ShareOrder => f.write_str(
+                "A volume's minimum share is no more than its maximum, and that is 100 percent or less. Nothing was changed. Name other shares.",
+            ),
+            CommandError::ShareTooMuch { left } => write!(
+                f,
+                "The minimum shares of all volumes may come to {MOST_MINIMUM} percent of the pool; the others leave {left} percent for this one. Nothing was changed. Name a smaller minimum, or make another volume's smaller first. `headpond status` shows them."
             ),
             CommandError::OutsideVolume { sectors } => write!(
                 f,

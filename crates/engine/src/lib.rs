@@ -30,6 +30,7 @@ mod ranges;
 mod read;
 mod recovery;
 mod scrub;
+mod shares;
 mod space;
 mod volumes;
 mod write;

@@ -13,6 +13,7 @@ use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
 use crate::policy::bands::{self, Bands};
 use crate::policy::evict::Queue;
+use crate::shares::wanted_for;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -713,13 +714,22 @@ impl<B: Buf> Core<B> {
             (s.free_sets(copies), s.total_sets(copies))
         };
         let ahead = (total * self.settings.free_percent / 100).max(1);
+        let of = self.volume(volume).filter(|_| draw != Draw::Reserve);
+        let left = of.as_ref().map_or(0, |v| self.left_to_others(v));
         let needed = match draw {
             Draw::Reserve => 0,
-            Draw::Demand => self.settings.reserve_segments,
-            Draw::Spare => self.settings.reserve_segments + ahead,
+            Draw::Demand => self.settings.reserve_segments + left,
+            // Who has less than he is sure of does not stand back behind others' writes.
+            Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v)) => self.settings.reserve_segments,
+            Draw::Spare => self.settings.reserve_segments + ahead + left * self.pool.borrow().copies_now() as u32,
         };
         if free <= needed {
             self.space_is_short();
+        }
+        // Two single slots are no segment for what others write.
+        let takes_theirs = draw == Draw::Spare && left > 0 && self.free() <= self.settings.reserve_segments + left;
+        if takes_theirs || of.is_some_and(|v| !self.share_allows(&v, wanted_for(class))) {
+            return None;
         }
         self.mark_if(free <= needed && free > 0 && draw != Draw::Reserve, Mark::ReserveKept);
         self.mark_if(free <= self.settings.reserve_segments && draw == Draw::Reserve, Mark::ReserveDrawnOn);

@@ -77,15 +77,37 @@ impl Segment {
         self.copies.iter().copied().filter(|p| p.member != NO_MEMBER)
     }
 
+    /// Slots that it takes.
+    fn slots(&self) -> u64 {
+        if self.state == SegmentState::Free { 0 } else { self.places().count() as u64 }
+    }
+
     /// Mirrored, and holds anything dirty, or marks; in space that is for what waits for its disk.
     fn takes_dirty_space(&self) -> bool {
         !self.diskless && self.class == Class::Mirrored && (self.dirty > 0 || self.marks) && self.state != SegmentState::Free
+    }
+
+    /// Takes dirty space though nothing in it is dirty: a checkpoint frees it, or one of its copies.
+    fn is_emptied(&self) -> bool {
+        let freed = self.state == SegmentState::Limbo || self.state == SegmentState::Sealed && self.slots() == 2;
+        self.takes_dirty_space() && self.dirty == 0 && self.pins == 0 && freed
     }
 
     /// Mirrored, and of a volume without a disk; in space that is set aside for these.
     fn takes_set_aside(&self) -> bool {
         self.diskless && self.class == Class::Mirrored && self.state != SegmentState::Free
     }
+}
+
+/// What a volume takes of a pool.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// Slots, those of each copy.
+    pub slots: u64,
+    /// Mirrored segments that hold anything dirty, or marks; none where it has no disk.
+    pub dirty: u64,
+    /// Sectors of data that dirty pieces were written with, in segments that are not sorted and in those that are.
+    pub dirty_sectors: [u64; 2],
 }
 
 /// All segments of a pool, and the free slots of each member.
@@ -111,6 +133,8 @@ pub struct Segments {
     taken: u64,
     /// Segments for which [`Segment::takes_set_aside`].
     taken_set_aside: u64,
+    /// What each volume takes, by its number.
+    of_volumes: Vec<Taken>,
     emptied: Vec<u32>,
     /// Slots taken by segments found at recovery, until all are.
     restored: BTreeSet<(u8, u32)>,
@@ -148,17 +172,9 @@ impl Segments {
     /// Forgets the slots of a member that left. Copies on it are gone; returns the segments that had one.
     pub fn drop_member(&mut self, member: u8) -> Vec<u32> {
         self.close_member(member);
-        let mut hit = Vec::new();
-        for (n, s) in self.table.iter_mut().enumerate() {
-            if s.state == SegmentState::Free {
-                continue;
-            }
-            for c in &mut s.copies {
-                if c.member == member {
-                    *c = Place::NONE;
-                    hit.push(n as u32);
-                }
-            }
+        let hit: Vec<u32> = self.iter().filter(|(_, s)| s.places().any(|p| p.member == member)).map(|(n, _)| n).collect();
+        for n in &hit {
+            self.change(*n, |s| s.copies = s.copies.map(|c| if c.member == member { Place::NONE } else { c }));
         }
         hit
     }
@@ -176,11 +192,39 @@ impl Segments {
     /// Changes what decides whether a segment takes dirty space, and keeps the count of those.
     fn change<R>(&mut self, n: u32, f: impl FnOnce(&mut Segment) -> R) -> Option<R> {
         let s = self.table.get_mut(n as usize).filter(|s| s.state != SegmentState::Free)?;
-        let before = (s.takes_dirty_space(), s.takes_set_aside());
+        let before = (s.takes_dirty_space(), s.takes_set_aside(), s.slots());
         let result = f(s);
-        self.taken = self.taken + u64::from(s.takes_dirty_space()) - u64::from(before.0);
-        self.taken_set_aside = self.taken_set_aside + u64::from(s.takes_set_aside()) - u64::from(before.1);
+        let (volume, after) = (s.volume, (s.takes_dirty_space(), s.takes_set_aside(), s.slots()));
+        self.taken = self.taken + u64::from(after.0) - u64::from(before.0);
+        self.taken_set_aside = self.taken_set_aside + u64::from(after.1) - u64::from(before.1);
+        if before != after {
+            let theirs = self.of_volume_mut(volume);
+            theirs.dirty = theirs.dirty + u64::from(after.0) - u64::from(before.0);
+            theirs.slots = theirs.slots + after.2 - before.2;
+        }
         Some(result)
+    }
+
+    /// What a volume takes.
+    pub fn of_volume(&self, volume: u16) -> Taken {
+        self.of_volumes.get(usize::from(volume)).copied().unwrap_or_default()
+    }
+
+    fn of_volume_mut(&mut self, volume: u16) -> &mut Taken {
+        let n = usize::from(volume);
+        if self.of_volumes.len() <= n {
+            self.of_volumes.resize(n + 1, Taken::default());
+        }
+        &mut self.of_volumes[n]
+    }
+
+    /// Counts a segment that has come.
+    fn count_new(&mut self, segment: &Segment) {
+        self.taken += u64::from(segment.takes_dirty_space());
+        self.taken_set_aside += u64::from(segment.takes_set_aside());
+        let theirs = self.of_volume_mut(segment.volume);
+        theirs.dirty += u64::from(segment.takes_dirty_space());
+        theirs.slots += segment.slots();
     }
 
     /// All segments in use.
@@ -260,7 +304,7 @@ impl Segments {
     }
 
     fn insert(&mut self, segment: Segment) -> u32 {
-        self.taken_set_aside += u64::from(segment.takes_set_aside());
+        self.count_new(&segment);
         match self.free_numbers.pop() {
             Some(n) => {
                 self.table[n as usize] = segment;
@@ -304,8 +348,7 @@ impl Segments {
                 blocks: Blocks::default(),
             });
         }
-        self.taken += u64::from(segment.takes_dirty_space());
-        self.taken_set_aside += u64::from(segment.takes_set_aside());
+        self.count_new(&segment);
         self.table[n as usize] = segment;
         true
     }
@@ -339,12 +382,13 @@ impl Segments {
             s.live += 1;
             s.dirty += u32::from(dirty.is_some());
             s.dirty_sectors += u32::from(sectors);
-            (s.diskless, s.sorted)
+            (s.diskless, s.sorted, s.volume)
         });
-        let (stays, sorted) = changed.unwrap_or_default();
+        let (stays, sorted, volume) = changed.unwrap_or_default();
         if stays {
             self.dirty_diskless += u64::from(dirty.is_some());
         } else {
+            self.of_volume_mut(volume).dirty_sectors[usize::from(sorted)] += u64::from(sectors);
             self.dirty_sectors += u64::from(sectors);
             self.dirty_sectors_sorted += if sorted { u64::from(sectors) } else { 0 };
         }
@@ -355,17 +399,18 @@ impl Segments {
         self.live -= 1;
         self.dirty -= u64::from(dirty.is_some());
         let sectors = dirty.unwrap_or(0);
-        let (stays, sorted, emptied) = self
+        let (stays, sorted, emptied, volume) = self
             .change(n, |s| {
                 s.live -= 1;
                 s.dirty -= u32::from(dirty.is_some());
                 s.dirty_sectors -= u32::from(sectors);
-                (s.diskless, s.sorted, s.live == 0 && s.state == SegmentState::Sealed)
+                (s.diskless, s.sorted, s.live == 0 && s.state == SegmentState::Sealed, s.volume)
             })
             .unwrap_or_default();
         if stays {
             self.dirty_diskless -= u64::from(dirty.is_some());
         } else {
+            self.of_volume_mut(volume).dirty_sectors[usize::from(sorted)] -= u64::from(sectors);
             self.dirty_sectors -= u64::from(sectors);
             self.dirty_sectors_sorted -= if sorted { u64::from(sectors) } else { 0 };
         }
@@ -446,8 +491,12 @@ impl Segments {
 
     /// Of these, the ones with nothing dirty in them: the next checkpoint frees them, or one of their copies.
     pub fn emptied_segments(&self) -> u64 {
-        let freed = |s: &Segment| s.state == SegmentState::Limbo || s.state == SegmentState::Sealed && s.places().count() == 2;
-        self.iter().filter(|(_, s)| s.takes_dirty_space() && s.dirty == 0 && s.pins == 0 && freed(s)).count() as u64
+        self.iter().filter(|(_, s)| s.is_emptied()).count() as u64
+    }
+
+    /// The same of one volume.
+    pub fn emptied_segments_of(&self, volume: u16) -> u64 {
+        self.iter().filter(|(_, s)| s.volume == volume && s.is_emptied()).count() as u64
     }
 
     /// Mirrored segments of volumes without a disk, those included that wait for a checkpoint.

@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Pool, Volume};
 use crate::diskless;
-use crate::evict::{carry_over, evict, victim};
+use crate::evict::{Victim, carry_over, evict, victim, victim_for_the_map};
 use crate::fetch::fetch;
 use crate::io::Buf;
 use crate::log::Item;
@@ -10,8 +10,10 @@ use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::bands;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
+use crate::policy::shares::For;
 use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
+use crate::shares::{a_checkpoint_pays, keep_to_maximums};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headpond_format::{Class, Page};
@@ -47,15 +49,16 @@ impl<B: Buf> Core<B> {
 
     /// Whether there is a segment, and room in the map, for what a client writes.
     pub(crate) fn has_space(&self, volume: &Volume<B>) -> bool {
-        let free = self.free();
+        let (free, reserve) = (self.free(), self.settings.reserve_segments);
         let open = !volume.dirty_log.positions(self).is_empty();
-        (free > self.settings.reserve_segments || open && free == self.settings.reserve_segments) && self.map_has_room(volume)
+        let is_free = free > reserve + self.left_to_others(volume) || open && free >= reserve;
+        is_free && (open || self.share_allows(volume, For::Writes)) && self.map_has_room(volume)
     }
 
     /// Whether a write may be absorbed.
     pub(crate) fn room_for_dirty(self: &Rc<Self>, volume: &Volume<B>) -> bool {
         let room = self.has_space(volume)
-            && self.dirty_percent() < 100
+            && self.dirty_percent_for(volume) < 100
             && !self.pool.borrow().stalled
             && self.pool.borrow().in_sync().next().is_some();
         if !room {
@@ -68,7 +71,9 @@ impl<B: Buf> Core<B> {
     /// Whether clean data may be admitted: it is the first to go without.
     pub(crate) fn room_for_clean(&self, volume: &Volume<B>) -> bool {
         let pool = self.pool.borrow();
-        self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
+        let open = !volume.clean_log.positions(self).is_empty();
+        let may_open = open || self.share_allows(volume, For::Reads);
+        may_open && self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
     }
 
     /// Segments that dirty data can be put into.
@@ -78,15 +83,18 @@ impl<B: Buf> Core<B> {
 
     /// Whether there is more free than is kept ahead of demand: then clean data may be written.
     pub(crate) fn has_spare(&self) -> bool {
-        let (segments, copies) = (self.segments.borrow(), self.pool.borrow().copies_now());
-        let ahead = (segments.total_sets(copies) * self.settings.free_percent / 100).max(1);
-        segments.free_sets(1) > self.settings.reserve_segments + ahead
+        self.segments.borrow().free_sets(1) > self.settings.reserve_segments + self.ahead_of_demand()
+    }
+
+    /// Free segments that clean data leaves to what clients write.
+    pub(crate) fn ahead_of_demand(&self) -> u32 {
+        let total = self.segments.borrow().total_sets(self.pool.borrow().copies_now());
+        (total * self.settings.free_percent / 100).max(1)
     }
 
     /// Free segments to keep ahead of demand.
     fn free_target(&self) -> u32 {
-        let total = self.segments.borrow().total_sets(self.pool.borrow().copies_now());
-        self.settings.reserve_segments + 2 * (total * self.settings.free_percent / 100).max(1)
+        self.settings.reserve_segments + 2 * self.ahead_of_demand() + self.under_minimum()
     }
 
     /// Somebody found less room than he should.
@@ -111,7 +119,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             let s = core.segments.borrow();
             (core.dirty_percent_of(&s, &core.pool.borrow()), s.emptied_segments(), s.dirty_segments())
         };
-        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) {
+        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) || a_checkpoint_pays(&core) {
             checkpoint(&core).await;
         }
         diskless::compact(&core).await;
@@ -121,14 +129,14 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
                 break;
             }
         }
+        keep_to_maximums(&core).await;
     }
 }
 
 /// One step towards more room; `false` if there is nothing to be won now.
 async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
     if let Some(victim) = victim(core) {
-        carry_over(core, victim).await;
-        return evict(core, victim);
+        return let_go(core, victim).await;
     }
     let waiting = waits_for_checkpoint(core);
     if waiting > 0 {
@@ -140,14 +148,33 @@ async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         core.mark(Mark::MapThinned);
         return true;
     }
-    compact_one(core).await
+    if compact_one(core).await {
+        return true;
+    }
+    match victim_for_the_map(core).filter(|_| core.map_is_nearly_full()) {
+        Some(victim) => let_go(core, victim).await,
+        None => false,
+    }
+}
+
+/// Evicts a segment, after what is worth it in it was written again.
+pub(crate) async fn let_go<B: Buf>(core: &Rc<Core<B>>, victim: Victim) -> bool {
+    carry_over(core, victim).await;
+    evict(core, victim)
 }
 
 /// Segments that only await a checkpoint: emptied mirrored ones, and clean ones that have a twin or count as mirrored still.
 fn waits_for_checkpoint<B: Buf>(core: &Core<B>) -> usize {
-    let segments = core.segments.borrow();
-    let clean = |s: &Segment| s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0;
-    segments.iter().filter(|(_, s)| s.state == SegmentState::Limbo || clean(s)).count()
+    core.segments.borrow().iter().filter(|(_, s)| awaits_checkpoint(s)).count()
+}
+
+/// The same of one volume.
+pub(crate) fn waiting_of<B: Buf>(core: &Core<B>, volume: u16) -> u64 {
+    core.segments.borrow().iter().filter(|(_, s)| s.volume == volume && awaits_checkpoint(s)).count() as u64
+}
+
+fn awaits_checkpoint(s: &Segment) -> bool {
+    s.state == SegmentState::Limbo || s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0
 }
 
 /// A checkpoint, for what it frees; `false` if there was none.
@@ -210,13 +237,20 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
 /// gone by, and its segment would be taken until the next one comes round. And what is left of a burst, which was not
 /// sorted: each of its segments would be taken until the sweep is round, though most of it is down.
 async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
-    if core.room().pressure() <= core.settings.destage_percent || core.free() <= core.settings.reserve_segments {
+    if core.free() <= core.settings.reserve_segments {
+        return;
+    }
+    // For which volumes it is short, and how full it is for them.
+    let rooms = core.all_volumes().into_iter().filter(|v| v.has_disk()).map(|v| (v.number, core.room_of(&v)));
+    let short: Vec<_> = rooms.filter(|(_, room)| room.pressure() > core.settings.destage_percent).collect();
+    if short.is_empty() {
         return;
     }
     let capacity = core.pool.borrow().segment_sectors();
-    let taken = core.dirty_percent();
-    let is_left =
-        |n: u32, s: &Segment| is_rest(s, bands::worth_moving(s.sorted, taken, capacity)) && (!s.sorted || is_behind(core, n, s));
+    let is_left = |n: u32, s: &Segment| {
+        let Some((_, room)) = short.iter().find(|(volume, _)| *volume == s.volume) else { return false };
+        is_rest(s, bands::worth_moving(s.sorted, room.taken_percent, capacity)) && (!s.sorted || is_behind(core, n, s))
+    };
     let found = core.segments.borrow().iter().find(|(n, s)| is_left(*n, s)).map(|(n, _)| n);
     if let Some(n) = found {
         core.mark(Mark::Compacted);

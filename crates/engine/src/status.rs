@@ -1,5 +1,6 @@
 //! How a pool and its volumes stand, for whoever shows it.
 
+use crate::policy::shares::Share;
 use crate::preload::Preload;
 use crate::scrub::Scrub;
 use crate::stats::{PoolStats, VolumeStats};
@@ -129,6 +130,14 @@ pub struct VolumeStatus {
     pub requests: u32,
     /// Blocks that are pinned.
     pub pinned_blocks: u64,
+    /// What of the pool it is sure of, and may have at most, in percent.
+    pub share: Share,
+    /// Segment slots that it takes, those of each copy.
+    pub segments: u64,
+    /// Segment slots that it is sure of.
+    pub segments_least: u64,
+    /// Segment slots that it may have at most; `None`: as many as there are.
+    pub segments_most: Option<u64>,
     /// The preload that is under way, or the last one of this life.
     pub preload: Preload,
     /// What became of its requests.

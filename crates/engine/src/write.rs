@@ -200,8 +200,8 @@ impl<B: Buf> Drop for Wanting<B> {
 async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
     let came = core.now();
     let destage = volume.reached.get().per_second();
-    let rate = pace::rate(&core.room(), destage);
-    volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands()));
+    let rate = pace::rate(&core.room_of(volume), destage);
+    volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands_of(volume)));
     if let Some(rate) = rate {
         // Longer than the disk would take with all of them there nobody waits.
         let longest = volume.direct.get().expected(volume.waiting.get() + disk_line(volume));
@@ -221,7 +221,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
     while !core.room_for_dirty(volume) {
         let waited = core.now() - came;
         // Where it is not for dirty data that there is no room, destage will not win any.
-        let hopeless = core.dirty_percent() <= core.settings.destage_percent;
+        let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent;
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
         if hopeless || waited >= pace::LONGEST_NS || volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
             return false;

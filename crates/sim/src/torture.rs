@@ -19,6 +19,7 @@ use crate::world::{Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
+use headpond_engine::policy::shares::Share;
 use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError, StartError};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -511,6 +512,9 @@ impl Run {
             if self.plan.preloads && self.rng.one_in(if self.plan.small { 20 } else { 100 }) {
                 self.preload();
             }
+            if self.plan.shares && self.rng.one_in(if self.plan.small { 20 } else { 100 }) {
+                self.share();
+            }
             if self.plan.grows {
                 self.grow()?;
             }
@@ -638,6 +642,13 @@ impl Run {
             _ => Command::Unpin { volume, ranges },
         };
         self.world.command(command);
+    }
+
+    /// A volume is to have another share, perhaps one that the others do not leave it.
+    fn share(&mut self) {
+        let volume = *self.rng.pick(&self.attached);
+        let (min, max) = (*self.rng.pick(&[0, 0, 10, 40, 90]), *self.rng.pick(&[100, 100, 60, 30, 1]));
+        self.world.command(Command::Share { volume, share: Share { min, max } });
     }
 
     /// The member that rots or is sick: always the same one of a run, its twins stay good.

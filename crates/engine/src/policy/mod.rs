@@ -12,5 +12,6 @@ pub mod pace;
 pub mod pins;
 pub mod reclaim;
 pub mod route;
+pub mod shares;
 pub mod streams;
 pub mod window;

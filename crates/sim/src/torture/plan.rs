@@ -85,6 +85,8 @@ pub struct Plan {
     pub diskless: bool,
     /// Its size.
     pub diskless_sectors: u64,
+    /// What volumes are sure of, and may have at most, changes now and then.
+    pub shares: bool,
     /// Clients read on in small pieces for a while, now and then.
     pub reads_on: bool,
     /// Longest request in sectors.
@@ -117,6 +119,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("preloads", |p| p.preloads),
     ("grows", |p| p.grows),
     ("diskless", |p| p.diskless),
+    ("shares", |p| p.shares),
     ("routed", |p| p.settings.route),
     ("reads-on", |p| p.reads_on),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
@@ -203,6 +206,7 @@ impl Plan {
             grows: Rng::new(seed ^ 0x6772_6f77).one_in(5),
             diskless: Rng::new(seed ^ 0x6469_736b).one_in(5),
             diskless_sectors: 0,
+            shares: false,
             reads_on: Rng::new(seed ^ 0x7265_6164).one_in(2),
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
@@ -220,6 +224,7 @@ impl Plan {
         .with_joins(&mut Rng::new(seed ^ 0x6a6f_696e))
         .with_diskless()
         .with_endurance(&mut Rng::new(seed ^ 0x656e_6475))
+        .with_shares(&mut Rng::new(seed ^ 0x7368_6172))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -263,6 +268,11 @@ impl Plan {
     fn with_joins(self, r: &mut Rng) -> Self {
         let quiet = !self.lose_member && !self.sickness.any() && self.rot == 0 && !self.lose_witness;
         Self { joins: r.one_in(4) && quiet && self.disk_errors == 0 && !self.dead_sectors, ..self }
+    }
+
+    /// Volumes have shares where there are several. From a chance of its own: a seed stays what it was without.
+    fn with_shares(self, r: &mut Rng) -> Self {
+        Self { shares: self.volumes > 1 && r.one_in(2), ..self }
     }
 
     /// The volume without a disk is as large as there is room for, or a little smaller: what is set aside for it is half of the
@@ -339,6 +349,7 @@ impl fmt::Display for Plan {
             if self.preloads { ", data is preloaded and pinned" } else { "" },
             if self.grows { ", volumes grow" } else { "" },
             if self.diskless { ", one more has no disk" } else { "" },
+            if self.shares { ", volumes have shares" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.reads_on { ", clients read on" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },

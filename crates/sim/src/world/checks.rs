@@ -136,6 +136,11 @@ impl World {
                 status.set_aside_taken
             ));
         }
+        let mut slots = 0;
+        engine.each_segment(|_, s| slots += if s.volume == volume { s.places().count() as u64 } else { 0 });
+        if let Some(v) = status.volumes.iter().find(|v| v.number == volume && v.segments != slots) {
+            wrong = Some(format!("{} slots are counted of volume {volume}, and there are {slots}", v.segments));
+        }
         engine.each_segment(|n, s| {
             if s.volume != volume {
                 return;

@@ -11,5 +11,6 @@ mod evict;
 mod hazards;
 mod peers;
 mod reads;
+mod shares;
 mod steps;
 mod sweeps;

@@ -1,0 +1,218 @@
+//! What each volume has of the pool, by its share: what others leave it, and where it stops.
+//!
+//! The rules are in `policy/shares.rs`. Where no volume has a share nothing here says anything.
+
+use crate::core::{Core, Volume};
+use crate::evict::victim_of;
+use crate::io::{BLOCK_SECTORS, Buf, CommandError};
+use crate::policy::bands;
+use crate::policy::pace::Room;
+use crate::policy::reclaim::{Emptied, checkpoint_pays};
+use crate::policy::shares::{For, Part, Share, Unfit, kept_below, may_lose, may_open, percent};
+use crate::segments::{Segment, Taken};
+use crate::space::{checkpoint, let_go, waiting_of};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use headpond_format::{Class, Mode};
+
+/// Gives a volume another share.
+pub(crate) fn set<B: Buf>(core: &Core<B>, volume: &Volume<B>, share: Share) -> Result<(), CommandError> {
+    let volumes = core.volumes.borrow();
+    let others = volumes.values().filter(|v| v.number != volume.number).map(|v| u32::from(v.share.get().min)).sum();
+    share.fits(others).map_err(|unfit| match unfit {
+        Unfit::Order => CommandError::ShareOrder,
+        Unfit::TooMuch { left } => CommandError::ShareTooMuch { left },
+    })?;
+    volume.share.set(share);
+    core.space.notify();
+    Ok(())
+}
+
+/// What a volume holds, is sure of, and may have at most, in slots.
+pub(crate) struct Stands {
+    pub held: u64,
+    pub least: u64,
+    pub most: Option<u64>,
+}
+
+impl Stands {
+    /// Whether it has less than it is sure of.
+    fn is_under(&self) -> bool {
+        self.held < self.least
+    }
+
+    /// Whether a segment of it may be evicted for others.
+    pub(crate) fn may_lose(&self, segment: &Segment) -> bool {
+        may_lose(self.held, self.least, segment.places().count() as u64)
+    }
+}
+
+impl<B: Buf> Volume<B> {
+    /// Its share as it counts for now: where nothing is cached nothing is kept for it.
+    fn share_now(&self) -> Share {
+        let share = self.share.get();
+        if self.mode.get() == Mode::PassThrough { Share { min: 0, ..share } } else { share }
+    }
+}
+
+impl<B: Buf> Core<B> {
+    /// Whether any volume has a share.
+    pub(crate) fn has_shares(&self) -> bool {
+        self.volumes.borrow().values().any(|v| v.share.get() != Share::default())
+    }
+
+    fn copies(&self) -> u64 {
+        self.pool.borrow().copies_now() as u64
+    }
+
+    /// Slots that volumes with a disk share: what is kept free is nobody's, nor what is set aside.
+    fn shared_slots(&self) -> u64 {
+        let kept = u64::from(self.settings.reserve_segments + 2 * self.ahead_of_demand()) + self.set_aside(&self.pool.borrow());
+        self.segments.borrow().total().saturating_sub(self.copies() * kept)
+    }
+
+    /// How a volume stands.
+    pub(crate) fn stands(&self, volume: &Volume<B>) -> Stands {
+        let (slots, share) = (self.shared_slots(), volume.share_now());
+        let held = self.segments.borrow().of_volume(volume.number).slots;
+        Stands { held, least: share.least(slots), most: share.most(slots) }
+    }
+
+    /// Whether a volume's maximum allows it one segment more for this.
+    pub(crate) fn share_allows(&self, volume: &Volume<B>, wanted: For) -> bool {
+        if volume.share.get().max >= 100 {
+            return true;
+        }
+        let stands = self.stands(volume);
+        let allows = stands.most.is_none_or(|most| may_open(stands.held, most, self.copies(), wanted));
+        if !allows {
+            // It may have clean segments to let go, or a checkpoint may free some.
+            self.space.notify();
+        }
+        allows
+    }
+
+    /// Segments, each with its copies, that a volume leaves free for others: one for each that has less than it is sure of. Who
+    /// has less himself leaves none, nor who has no disk: what he has is set aside for him.
+    pub(crate) fn left_to_others(&self, volume: &Volume<B>) -> u32 {
+        if !self.has_shares() || !volume.has_disk() || self.is_under_minimum(volume) {
+            return 0;
+        }
+        self.under_minimum()
+    }
+
+    /// Whether a volume has less than it is sure of.
+    pub(crate) fn is_under_minimum(&self, volume: &Volume<B>) -> bool {
+        volume.share.get().min > 0 && self.stands(volume).is_under()
+    }
+
+    /// How many volumes have less than they are sure of.
+    pub(crate) fn under_minimum(&self) -> u32 {
+        self.volumes.borrow().values().filter(|v| self.is_under_minimum(v)).count() as u32
+    }
+
+    /// The volumes that are sure of something, and how they stand.
+    pub(crate) fn sure_of_something(&self) -> Vec<(u16, Stands)> {
+        let volumes = self.volumes.borrow();
+        volumes.values().filter(|v| v.share.get().min > 0).map(|v| (v.number, self.stands(v))).collect()
+    }
+
+    /// How near the space for dirty data is to its end for a volume.
+    pub(crate) fn room_of(&self, volume: &Volume<B>) -> Room {
+        let room = self.room();
+        if !self.has_shares() {
+            return room;
+        }
+        let sectors = u64::from(self.pool.borrow().segment_sectors()).max(1);
+        let bands = self.bands();
+        let soon = |taken: &Taken| {
+            let [mixed, sorted] = taken.dirty_sectors;
+            (mixed * bands::taken_by_dirty(1) + sorted * bands::taken_by_dirty(bands)) / (100 * sectors)
+        };
+        let mut taken_percent = self.percent_of(volume, |taken| taken.dirty).max(self.pieces_percent());
+        if room.taken_percent >= 100 {
+            // What is not there nobody has, whatever he is sure of.
+            taken_percent = taken_percent.max(100);
+        }
+        Room { taken_percent, soon_percent: self.percent_of(volume, soon), ..room }
+    }
+
+    /// How full the space for dirty data is for a volume, in percent.
+    pub(crate) fn dirty_percent_for(&self, volume: &Volume<B>) -> u32 {
+        if self.has_shares() { self.room_of(volume).taken_percent } else { self.dirty_percent() }
+    }
+
+    /// How full it is by what volumes take of it, as `of` tells.
+    fn percent_of(&self, volume: &Volume<B>, of: impl Fn(&Taken) -> u64) -> u32 {
+        let segments = self.segments.borrow();
+        let space = self.sets_for_dirty(&segments, &self.pool.borrow());
+        let part = |v: &Volume<B>| {
+            let share = if v.mode.get() == Mode::WriteBack { v.share.get() } else { Share::default() };
+            Part { taken: of(&segments.of_volume(v.number)), least: share.least(space) }
+        };
+        let volumes = self.volumes.borrow();
+        let others: Vec<Part> = volumes.values().filter(|v| v.number != volume.number && v.has_disk()).map(|v| part(v)).collect();
+        drop(volumes);
+        percent(space, &part(volume), self.most_dirty(volume), &others)
+    }
+
+    /// Segments, each with its copies, that a volume may have dirty data in by its maximum: as many percent of it as of the
+    /// pool, without what of it is pinned.
+    fn most_dirty(&self, volume: &Volume<B>) -> Option<u64> {
+        let most = volume.share.get().most(self.shared_slots())?;
+        let sectors = u64::from(self.pool.borrow().segment_sectors()).max(1);
+        let pinned = (volume.pins.borrow().blocks() * BLOCK_SECTORS).div_ceil(sectors);
+        Some(most.saturating_sub(pinned) / self.copies().max(1) * u64::from(self.settings.dirty_percent) / 100)
+    }
+
+    /// Open segments that what a volume writes is sorted into while space is short.
+    pub(crate) fn bands_of(&self, volume: &Volume<B>) -> usize {
+        self.most_dirty(volume).map_or(usize::MAX, bands::number).min(self.bands())
+    }
+}
+
+/// Wins room for volumes within their maximums, at their own cost.
+pub(crate) async fn keep_to_maximums<B: Buf>(core: &Rc<Core<B>>) {
+    for volume in core.all_volumes().iter().filter(|v| v.share.get().max < 100) {
+        // No more at once than there are: what is worth it of each is written again.
+        for _ in 0..core.stands(volume).held {
+            if !win_one_of(core, volume).await {
+                break;
+            }
+        }
+    }
+}
+
+/// One step towards a volume's maximum; `false` if it is there, or there is nothing to be won now.
+async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> bool {
+    let stands = core.stands(volume);
+    let goes_on = stands.most.is_some_and(|most| stands.held > kept_below(most, core.copies()));
+    if !goes_on || core.stopping.get() || core.pool.borrow().stalled {
+        return false;
+    }
+    if let Some(victim) = victim_of(core, volume.number) {
+        return let_go(core, victim).await;
+    }
+    // An image has its price: it is taken where it frees an eighth.
+    let waiting = waiting_of(core, volume.number);
+    waiting * core.copies() * 8 >= stands.held && checkpoint(core).await && waiting_of(core, volume.number) < waiting
+}
+
+/// Whether a checkpoint is worth it for a volume whose space for dirty data is short by its share, or by those of others.
+pub(crate) fn a_checkpoint_pays<B: Buf>(core: &Core<B>) -> bool {
+    core.has_shares()
+        && core.all_volumes().iter().filter(|v| v.has_disk()).any(|v| {
+            let dirty_percent = core.dirty_percent_for(v);
+            let segments = core.segments.borrow();
+            let (emptied, taken) = (segments.emptied_segments_of(v.number), segments.of_volume(v.number).dirty);
+            checkpoint_pays(&Emptied { dirty_percent, emptied, taken })
+        })
+}
+
+/// What of all slots a class of segment takes, as a maximum looks at it.
+pub(crate) fn wanted_for(class: Class) -> For {
+    match class {
+        Class::Mirrored => For::Writes,
+        Class::Single => For::Reads,
+    }
+}

@@ -1,0 +1,226 @@
+//! What each volume has of the pool: others leave it what it is sure of, and it stops where it has what it may.
+
+use headpond_engine::policy::shares::Share;
+use headpond_engine::stats::Bypass;
+use headpond_engine::status::VolumeStatus;
+use headpond_engine::{Command, CommandError, Device, DeviceOp, Settings};
+use headpond_sim::scene::{DISKLESS, Scene, Stage};
+
+const MILLISECOND: u64 = 1_000_000;
+/// Requests, of 16 sectors each, to what is asked for again.
+const AGAIN: u64 = 64;
+/// The volume that floods the pool.
+const NEIGHBOUR: u16 = 1;
+
+/// Two volumes on a pool of a little more than 120 slots; destage begins beside clients when half of the space is taken.
+fn scene(story: &str) -> Scene {
+    let stage = Stage::default();
+    let settings = Settings { stream_bytes: 1 << 30, destage_percent: 50, idle_ns: 20 * MILLISECOND, ..stage.settings };
+    Scene::new(story, Stage { segments: 60, volumes: 2, settings, ..stage })
+}
+
+fn share(s: &mut Scene, volume: u16, min: u8, max: u8) {
+    s.obey(Command::Share { volume, share: Share { min, max } });
+}
+
+fn of(s: &Scene, volume: u16) -> VolumeStatus {
+    s.status().volumes.into_iter().find(|v| v.number == volume).expect("the volume is attached")
+}
+
+/// Slots that a volume is sure of, and may have.
+fn least(s: &Scene, volume: u16) -> u64 {
+    of(s, volume).segments_least
+}
+
+fn most(s: &Scene, volume: u16) -> u64 {
+    of(s, volume).segments_most.expect("it has a maximum")
+}
+
+/// Writes that found no room in the cache.
+fn full(s: &Scene, volume: u16) -> u64 {
+    of(s, volume).stats.write_bypass[Bypass::Full as usize].requests
+}
+
+/// Here and there, so that it is no stream; nothing twice in 3,001.
+fn place(n: u64) -> u64 {
+    n * 7919 % 3001 * 64
+}
+
+/// One request of the neighbour's flood, answered: every other one a write.
+fn flood(s: &mut Scene, n: u64) {
+    match n % 2 {
+        0 => s.world.write(NEIGHBOUR, place(n), 16, false),
+        _ => s.world.read(NEIGHBOUR, place(n), 16),
+    };
+    s.answered();
+}
+
+/// A little that is asked for again and again.
+fn read_again(s: &mut Scene) {
+    (0..AGAIN).for_each(|n| s.read(n * 7919 % 900 * 64, 16));
+    s.pass(50 * MILLISECOND);
+}
+
+/// How many of these miss.
+fn missed(s: &mut Scene) -> u64 {
+    let before = of(s, 0).stats.miss.requests;
+    read_again(s);
+    of(s, 0).stats.miss.requests - before
+}
+
+/// A neighbour floods the pool with writes, and with reads of what it has not. It has what it may, and no more: the rest goes to its
+/// disk, and is not admitted. What another one works with stays.
+#[test]
+fn a_flood_stops_at_its_volumes_maximum() {
+    let mut s = scene("a flood stops at its maximum");
+    share(&mut s, NEIGHBOUR, 0, 30);
+    (0..3).for_each(|_| read_again(&mut s));
+    let mut highest = 0;
+    for n in 0..2400 {
+        flood(&mut s, n);
+        highest = highest.max(of(&s, NEIGHBOUR).segments);
+    }
+    assert!(highest > most(&s, NEIGHBOUR) / 2, "{highest} slots: the story tells nothing");
+    // Marks may open a segment where nothing else may.
+    assert!(highest <= most(&s, NEIGHBOUR) + 2, "{highest} slots, and {} it may have", most(&s, NEIGHBOUR));
+    assert_eq!(missed(&mut s), 0);
+    s.end();
+}
+
+/// At its maximum a volume goes on as any cache does: what it reads now comes in, and what it has not read for long is let go.
+#[test]
+fn at_its_maximum_a_volume_makes_room_of_its_own() {
+    let mut s = scene("at its maximum a volume makes room of its own");
+    share(&mut s, 0, 0, 20);
+    for n in 100..1100 {
+        s.read(place(n), 16);
+    }
+    let before = of(&s, 0).stats.admitted.requests;
+    for n in 1100..1600 {
+        s.read(place(n), 16);
+    }
+    let admitted = of(&s, 0).stats.admitted.requests - before;
+    assert!(admitted > 100, "{admitted} of 500 were admitted");
+    assert!(of(&s, 0).segments <= most(&s, 0) + 2);
+    s.end();
+}
+
+/// A volume was read once, and its neighbour floods the pool with what it reads twice, and with writes: by its own right the
+/// volume would keep nothing. What it is sure of is left to it.
+#[test]
+fn a_flood_leaves_others_their_minimum() {
+    let mut s = scene("a flood leaves others their minimum");
+    share(&mut s, 0, 40, 100);
+    for n in 0..600 {
+        s.read(place(n), 16);
+        if n % 32 == 31 {
+            s.pass(50 * MILLISECOND);
+        }
+    }
+    assert!(of(&s, 0).segments > least(&s, 0), "{:?}", of(&s, 0));
+    for n in 0..2400 {
+        flood(&mut s, n);
+        if n % 8 == 7 {
+            flood(&mut s, n - 6);
+        }
+        let (has, sure) = (of(&s, 0).segments, least(&s, 0));
+        assert!(has >= sure, "request {n}: {has} slots are left, and it is sure of {sure}");
+    }
+    s.end();
+}
+
+/// The disk of a neighbour that writes takes nothing, so that all of the space for dirty data is taken that may be. What another
+/// volume is sure of is not among it.
+#[test]
+fn a_writer_leaves_room_for_writes_to_who_is_sure_of_it() {
+    let mut s = scene("a writer leaves room for writes");
+    share(&mut s, 0, 40, 100);
+    s.hold_back(|device, op| device == Device::Backing(NEIGHBOUR) && matches!(op, DeviceOp::Write { .. }));
+    for n in 0.. {
+        assert!(n < 3000, "there is no end to the room for dirty data");
+        let request = s.world.write(NEIGHBOUR, place(n), 8, false);
+        s.pass(5 * MILLISECOND);
+        if s.world.waits(request) {
+            // For its turn, or for its disk: it has found no room.
+            s.pass(1_000 * MILLISECOND);
+            if s.world.waits(request) {
+                break;
+            }
+        }
+    }
+    for n in 0..150 {
+        let request = s.world.write(0, place(n), 8, false);
+        assert!(s.answer_to(request));
+    }
+    assert_eq!(full(&s, 0), 0, "writes found no room: {:?}", of(&s, 0));
+    assert_eq!(of(&s, 0).stats.absorbed.requests, 150);
+    s.end();
+}
+
+/// A neighbour has filled the pool with writes, and goes on. Then a volume is told to be sure of a part: reading, it gets it,
+/// however the neighbour writes.
+#[test]
+fn who_has_less_than_the_minimum_gets_room_while_another_writes_on() {
+    let mut s = scene("who has less than the minimum gets room");
+    (0..700).for_each(|n| flood(&mut s, 2 * n));
+    share(&mut s, 0, 20, 100);
+    assert!(of(&s, 0).segments < least(&s, 0) / 2, "it has enough: the story tells nothing");
+    let mut n = 1400;
+    let mut reads = 0;
+    while of(&s, 0).segments < least(&s, 0) {
+        for _ in 0..6 {
+            s.world.write(NEIGHBOUR, place(n), 16, false);
+            n += 2;
+        }
+        s.world.read(0, place(reads), 16);
+        reads += 1;
+        s.answered();
+        assert!(reads < 1500, "after {reads} reads it has {} slots of {}", of(&s, 0).segments, least(&s, 0));
+    }
+    s.end();
+}
+
+/// A volume holds most of the pool, dirty and clean, when it is told to have less. It lets go of what is clean, and destages: nobody
+/// has to ask. Nothing is lost by it, whenever the power goes.
+#[test]
+fn a_smaller_maximum_is_kept_soon_and_loses_nothing() {
+    let mut s = scene("a smaller maximum is kept soon");
+    for n in 0..900 {
+        if n % 2 == 0 { s.write(place(n), 16) } else { s.read(place(n), 16) }
+    }
+    s.flush();
+    let before = of(&s, 0).segments;
+    share(&mut s, 0, 0, 20);
+    assert!(before > 2 * most(&s, 0), "{before} slots: the story tells nothing");
+    s.pass(200 * MILLISECOND);
+    s.lose_power();
+    s.read_all();
+    // The daemon is told again at each start.
+    share(&mut s, 0, 0, 20);
+    let most = most(&s, 0);
+    s.until("it has what it may", |w| {
+        let status = w.engine.as_ref().map(headpond_engine::Engine::status);
+        status.is_some_and(|status| status.volumes[0].segments <= most)
+    });
+    s.kill();
+    s.read_all();
+    s.end();
+}
+
+/// What cannot be had is not promised.
+#[test]
+fn minimums_that_come_to_too_much_are_refused() {
+    let mut s = scene("minimums that come to too much").with_diskless(128);
+    let ask = |s: &mut Scene, volume, min, max| {
+        let id = s.world.command(Command::Share { volume, share: Share { min, max } });
+        s.end_of(id)
+    };
+    assert_eq!(ask(&mut s, 0, 50, 100), Ok(()));
+    assert_eq!(ask(&mut s, 1, 41, 100), Err(CommandError::ShareTooMuch { left: 40 }));
+    assert_eq!(ask(&mut s, 1, 60, 50), Err(CommandError::ShareOrder));
+    assert_eq!(ask(&mut s, DISKLESS, 10, 50), Err(CommandError::NoDisk));
+    assert_eq!(of(&s, 1).share, Share::default());
+    assert_eq!(ask(&mut s, 0, 45, 45), Ok(()));
+    assert_eq!(ask(&mut s, 1, 45, 100), Ok(()));
+    s.end();
+}

@@ -1,0 +1,80 @@
+//! What each volume has of the pool: mistakes that lose nothing but what the shares are for.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/shares.rs`.
+pub const TOLD: &[Told] = &[
+    ("shares::a_flood_stops_at_its_volumes_maximum", "a maximum that no segment is counted against"),
+    ("shares::at_its_maximum_a_volume_makes_room_of_its_own", "nothing let go within a maximum"),
+    ("shares::a_flood_leaves_others_their_minimum", "evicted whatever its volume is sure of"),
+    ("shares::a_writer_leaves_room_for_writes_to_who_is_sure_of_it", "a minimum that keeps no space for writes"),
+    ("shares::who_has_less_than_the_minimum_gets_room_while_another_writes_on", "who is sure of more behind others' writes"),
+    ("shares::a_smaller_maximum_is_kept_soon_and_loses_nothing", "nothing let go within a maximum"),
+    ("shares::minimums_that_come_to_too_much_are_refused", "minimums beyond what there is"),
+];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a maximum that no segment is counted against",
+        story: "A volume is told to have less, and floods the pool all the same: what others work with is gone.",
+        edits: &[Edit {
+            file: "shares.rs",
+            old: "        if volume.share.get().max >= 100 {",
+            new: "        if volume.share.get().max <= 100 {",
+        }],
+    },
+    Mistake {
+        name: "nothing let go within a maximum",
+        story: "A volume that has what it may keeps what it read first, whatever it reads from then on; and one that is to have less keeps all.",
+        edits: &[Edit {
+            file: "space.rs",
+            old: "        keep_to_maximums(&core).await;\n",
+            new: "        if core.stopping.get() {\n            keep_to_maximums(&core).await;\n        }\n",
+        }],
+    },
+    Mistake {
+        name: "evicted whatever its volume is sure of",
+        story: "What is let go is chosen by age and use alone. One volume that floods the pool takes all of it, also what others are sure of.",
+        edits: &[Edit {
+            file: "evict.rs",
+            old: "*number != s.volume || stands.may_lose(s))",
+            new: "*number != s.volume || stands.may_lose(s) || s.live > 0)",
+        }],
+    },
+    Mistake {
+        name: "a minimum that keeps no space for writes",
+        story: "One volume's writes take all of the space for dirty data, also the part that another is sure of: its writes go to its disk.",
+        edits: &[Edit {
+            file: "policy/shares.rs",
+            old: "    let kept: u64 = others.iter().map(|p| p.least).sum();",
+            new: "    let kept: u64 = others.iter().map(|p| p.least.min(p.taken)).sum();",
+        }],
+    },
+    Mistake {
+        name: "who is sure of more behind others' writes",
+        story: "A volume reads, and another writes all the time: each segment that is free is taken for a write before clean data may have it.",
+        edits: &[
+            Edit {
+                file: "log.rs",
+                old: "Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v)) =>",
+                new: "Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v) && v.share.get().min > 100) =>",
+            },
+            Edit {
+                file: "shares.rs",
+                old: "if !self.has_shares() || !volume.has_disk() || ",
+                new: "if self.has_shares() || !volume.has_disk() || ",
+            },
+        ],
+    },
+    Mistake {
+        name: "minimums beyond what there is",
+        story: "Each of three volumes is sure of half of the pool. What is promised cannot be had, and nothing can be let go.",
+        edits: &[Edit {
+            file: "policy/shares.rs",
+            old: "        if self.min > 0 && u32::from(self.min) > left {",
+            new: "        if self.min > 0 && left > MOST_MINIMUM {",
+        }],
+    },
+];
