@@ -306,7 +306,7 @@ impl<B: Buf> Log<B> {
                 self.seal_band(core, band);
                 // By the time they are appended there may be less space than there was when they were sorted.
                 let draw = match reserve_for(&first) {
-                    Draw::Reserve if matches!(first, Item::Move { .. }) && band + 1 != self.in_use.get() => Draw::Demand,
+                    Draw::Reserve if matches!(first, Item::Move { .. }) && band + 1 != self.in_use.get() => Draw::Move,
                     draw => draw,
                 };
                 match core.open_segment(self.class, volume.number, draw) {
@@ -561,6 +561,8 @@ fn reserve_for<B>(item: &Item<B>) -> Draw {
 pub(crate) enum Draw {
     /// For what frees space in the end: the last segment may go.
     Reserve,
+    /// For what moves to be sorted: no share is in its way, since it wins more than it takes.
+    Move,
     /// For clients' writes.
     Demand,
     /// For clean data: only while there is more free than is kept ahead of demand.
@@ -714,11 +716,11 @@ impl<B: Buf> Core<B> {
             (s.free_sets(copies), s.total_sets(copies))
         };
         let ahead = (total * self.settings.free_percent / 100).max(1);
-        let of = self.volume(volume).filter(|_| draw != Draw::Reserve);
+        let of = self.volume(volume).filter(|_| matches!(draw, Draw::Demand | Draw::Spare));
         let left = of.as_ref().map_or(0, |v| self.left_to_others(v));
         let needed = match draw {
             Draw::Reserve => 0,
-            Draw::Demand => self.settings.reserve_segments + left,
+            Draw::Demand | Draw::Move => self.settings.reserve_segments + left,
             // Who has less than he is sure of does not stand back behind others' writes.
             Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v)) => self.settings.reserve_segments,
             Draw::Spare => self.settings.reserve_segments + ahead + left * self.pool.borrow().copies_now() as u32,

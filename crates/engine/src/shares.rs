@@ -84,12 +84,7 @@ impl<B: Buf> Core<B> {
             return true;
         }
         let stands = self.stands(volume);
-        let allows = stands.most.is_none_or(|most| may_open(stands.held, most, self.copies(), wanted));
-        if !allows {
-            // It may have clean segments to let go, or a checkpoint may free some.
-            self.space.notify();
-        }
-        allows
+        stands.most.is_none_or(|most| may_open(stands.held, most, self.copies(), wanted))
     }
 
     /// Segments, each with its copies, that a volume leaves free for others: one for each that has less than it is sure of. Who
@@ -198,15 +193,21 @@ async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> bool {
     waiting * core.copies() * 8 >= stands.held && checkpoint(core).await && waiting_of(core, volume.number) < waiting
 }
 
-/// Whether a checkpoint is worth it for a volume whose space for dirty data is short by its share, or by those of others.
-pub(crate) fn a_checkpoint_pays<B: Buf>(core: &Core<B>) -> bool {
-    core.has_shares()
-        && core.all_volumes().iter().filter(|v| v.has_disk()).any(|v| {
-            let dirty_percent = core.dirty_percent_for(v);
-            let segments = core.segments.borrow();
-            let (emptied, taken) = (segments.emptied_segments_of(v.number), segments.of_volume(v.number).dirty);
-            checkpoint_pays(&Emptied { dirty_percent, emptied, taken })
-        })
+/// Whether a checkpoint is worth it though the space for dirty data is not short for all: for a volume to which others' minimums
+/// leave little of it, or its own maximum.
+pub(crate) fn a_checkpoint_pays<B: Buf>(core: &Core<B>, emptied: u64, taken: u64) -> bool {
+    if !core.has_shares() {
+        return false;
+    }
+    core.all_volumes().iter().filter(|v| v.has_disk()).any(|v| {
+        let segments = core.segments.borrow();
+        let own = segments.of_volume(v.number).dirty;
+        let by_maximum = core.most_dirty(v).is_some_and(|most| {
+            let dirty_percent = (own * 100 / most.max(1)).min(200) as u32;
+            checkpoint_pays(&Emptied { dirty_percent, emptied: segments.emptied_segments_of(v.number), taken: own })
+        });
+        by_maximum || checkpoint_pays(&Emptied { dirty_percent: core.dirty_percent_for(v), emptied, taken })
+    })
 }
 
 /// What of all slots a class of segment takes, as a maximum looks at it.

@@ -73,6 +73,10 @@ impl<B: Buf> Core<B> {
         let pool = self.pool.borrow();
         let open = !volume.clean_log.positions(self).is_empty();
         let may_open = open || self.share_allows(volume, For::Reads);
+        if !may_open {
+            // It may have something of its own to let go.
+            self.space.notify();
+        }
         may_open && self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
     }
 
@@ -119,7 +123,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             let s = core.segments.borrow();
             (core.dirty_percent_of(&s, &core.pool.borrow()), s.emptied_segments(), s.dirty_segments())
         };
-        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) || a_checkpoint_pays(&core) {
+        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) || a_checkpoint_pays(&core, emptied, taken) {
             checkpoint(&core).await;
         }
         diskless::compact(&core).await;

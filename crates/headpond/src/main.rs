@@ -60,6 +60,8 @@ enum Command {
     Pin(commands::pin::Pin),
     /// Let go of what was pinned when its time comes
     Unpin(commands::pin::Unpin),
+    /// Show or change what of a pool a volume is sure of, and may have at most
+    Share(commands::share::Share),
     /// Read every copy of everything that a pool holds, and mend what is damaged, while it is served
     Scrub(commands::scrub::Scrub),
     /// Read all that a pool has on its devices, and tell what is wrong; writes nothing
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         Command::Preload(preload) => preload.run(),
         Command::Pin(pin) => pin.run(),
         Command::Unpin(unpin) => unpin.run(),
+        Command::Share(share) => share.run(),
         Command::Scrub(scrub) => scrub.run(),
         Command::Check(check) => check.run(),
         Command::Dump(dump) => dump.run(),

@@ -109,6 +109,15 @@ pub enum Call {
     Unpin(Runs),
     /// What is pinned on a volume.
     Pinned { name: String },
+    /// What of the pool's segments a volume is sure of, and may have at most, in percent; what is not named stays.
+    Share {
+        /// The volume.
+        name: String,
+        /// What it is sure of.
+        min: Option<u8>,
+        /// The most that it takes.
+        max: Option<u8>,
+    },
     /// Let a volume have the size that its backing device has come to have; one without a backing device, the size named.
     Grow(Grow),
     /// Make a volume without a backing device.
@@ -177,6 +186,14 @@ pub struct Attach {
 #[serde(deny_unknown_fields)]
 struct Name {
     name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Share {
+    name: String,
+    min: Option<u8>,
+    max: Option<u8>,
 }
 
 #[derive(Deserialize)]
@@ -311,6 +328,7 @@ impl Call {
             Call::Pin(runs) => ("Pin", json!(runs)),
             Call::Unpin(runs) => ("Unpin", json!(runs)),
             Call::Pinned { name } => ("Pinned", json!({ "name": name })),
+            Call::Share { name, min, max } => ("Share", json!({ "name": name, "min": min, "max": max })),
             Call::Grow(grow) => ("Grow", json!(grow)),
             Call::CreateVolume(new) => ("CreateVolume", json!(new)),
             Call::DeleteVolume { name, throw_away } => ("DeleteVolume", json!({ "name": name, "throw_away": throw_away })),
@@ -361,6 +379,10 @@ impl Call {
             "Pin" => Call::Pin(get(parameters)?),
             "Unpin" => Call::Unpin(get(parameters)?),
             "Pinned" => Call::Pinned { name: get::<Name>(parameters)?.name },
+            "Share" => {
+                let Share { name, min, max } = get(parameters)?;
+                Call::Share { name, min, max }
+            }
             "Grow" => Call::Grow(get(parameters)?),
             "CreateVolume" => Call::CreateVolume(get(parameters)?),
             "DeleteVolume" => {

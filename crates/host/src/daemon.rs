@@ -25,7 +25,7 @@ use crate::nbd::session::ExportInfo;
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
-use crate::state::{Pins, Places, Scrubbed, State};
+use crate::state::{Pins, Places, Scrubbed, Shares, State};
 use crate::succession::Estate;
 use crate::{fuse, metrics, names, nbd, ublk};
 
@@ -42,6 +42,7 @@ mod members;
 mod preload;
 mod scrub;
 mod service;
+mod shares;
 mod status;
 mod watch;
 
@@ -179,6 +180,8 @@ struct Shared {
     preloading: Mutex<BTreeMap<u16, CommandId>>,
     /// What is pinned, as it is remembered.
     pins: Mutex<Pins>,
+    /// What of the pool volumes are sure of, and may have, as it is remembered.
+    shares: Mutex<Shares>,
     /// Members that are out of date: kept from everybody else.
     stale: Mutex<Vec<Claim>>,
     /// What is lost of each volume.
@@ -406,6 +409,7 @@ impl Daemon {
         };
         let scrubbed = state.scrubbed(&superblock.pool);
         let pins = state.pins(&superblock.pool);
+        let shares = state.shares(&superblock.pool);
         let shared = Arc::new(Shared {
             handle,
             pool: superblock.pool,
@@ -420,6 +424,7 @@ impl Daemon {
             scrubbed: Mutex::new(scrubbed),
             preloading: Mutex::default(),
             pins: Mutex::new(pins),
+            shares: Mutex::new(shares),
             stale: Mutex::new(open.stale),
             lost: Mutex::default(),
             events: Mutex::new(events),
@@ -431,6 +436,7 @@ impl Daemon {
         shared.offer_all(ready);
         // From here on clients are answered.
         let pause = estate.pause();
+        shared.share_again();
         shared.pin_again();
         {
             let mut events = lock(&shared.events);

@@ -246,6 +246,20 @@ fn of_volume(text: &mut Text, v: &Volume) {
     let help = "Bytes that a volume without a backing device holds, on the cache devices alone";
     text.gauge("volume_kept_bytes", help, &own, v.kept_bytes as f64);
     text.gauge("volume_pinned_bytes", "Bytes that are pinned", &own, v.pinned_bytes as f64);
+    let share = &v.share;
+    text.gauge("volume_held_bytes", "Bytes of the segments that the volume holds, all copies", &own, share.held_bytes as f64);
+    text.gauge(
+        "volume_min_share_ratio",
+        "Part of the pool that others leave to it, 0 to 1",
+        &own,
+        f64::from(share.min_percent) / 100.0,
+    );
+    text.gauge(
+        "volume_max_share_ratio",
+        "Part of the pool that it takes at most, 0 to 1",
+        &own,
+        f64::from(share.max_percent) / 100.0,
+    );
     text.gauge("volume_map_bytes", "Memory of the volume's map", &own, v.map_bytes as f64);
     text.gauge("volume_destaging", "1 while dirty data is written to the disk", &own, flag(v.destaging));
     if !v.without_disk {

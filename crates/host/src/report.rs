@@ -206,6 +206,9 @@ pub struct Volume {
     /// Bytes that are pinned: kept in the cache, or brought back to it while the disk is idle.
     #[serde(default)]
     pub pinned_bytes: u64,
+    /// What it has of the pool, and what it may have.
+    #[serde(default)]
+    pub share: Share,
     /// Memory of its map.
     pub map_bytes: u64,
     /// A sweep is under way.
@@ -216,6 +219,34 @@ pub struct Volume {
     pub times: Times,
     /// What its backing device was asked to do.
     pub disk: Load,
+}
+
+/// What a volume has of the pool. Bytes are those of whole segments, all copies counted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// What it holds, dirty and clean.
+    pub held_bytes: u64,
+    /// Percent of the pool's segments that others leave to it.
+    pub min_percent: u8,
+    /// The same in bytes.
+    pub min_bytes: u64,
+    /// Percent that it takes at most.
+    pub max_percent: u8,
+    /// The same in bytes; none where it may have all.
+    pub max_bytes: Option<u64>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { held_bytes: 0, min_percent: 0, min_bytes: 0, max_percent: 100, max_bytes: None }
+    }
+}
+
+impl Share {
+    /// Whether it was ever said what the volume is to have.
+    pub fn is_set(&self) -> bool {
+        (self.min_percent, self.max_percent) != (0, 100)
+    }
 }
 
 /// How long requests took since the start, by what was asked.

@@ -41,6 +41,9 @@ pub struct Places {
 /// What is pinned, by volume.
 pub type Pins = BTreeMap<String, Vec<[u64; 2]>>;
 
+/// Least and most percent of the pool that a volume has, by volume; none where nothing was said.
+pub type Shares = BTreeMap<String, [u8; 2]>;
+
 /// What is known of a pool's scrubs on this host.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
@@ -170,6 +173,18 @@ impl State {
         replace(&new, &path, &serde_json::to_vec(pins)?)
     }
 
+    /// The shares of volumes.
+    pub fn shares(&self, pool: &[u8; 16]) -> Shares {
+        let text = fs::read_to_string(self.shares_path(pool)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Remembers them.
+    pub fn remember_shares(&self, pool: &[u8; 16], shares: &Shares) -> io::Result<()> {
+        let new = self.0.join(format!(".shares-{}.new", hex(pool)));
+        replace(&new, &self.shares_path(pool), &serde_json::to_vec_pretty(shares)?)
+    }
+
     /// Keeps what is lost, in place of what was lost before.
     pub fn remember_lost(&self, pool: &[u8; 16], lost: &Lost) -> io::Result<()> {
         let new = self.0.join(format!(".lost-{}.new", hex(pool)));
@@ -184,6 +199,10 @@ impl State {
         self.0.join(format!("pins-{}.json", hex(pool)))
     }
 
+    fn shares_path(&self, pool: &[u8; 16]) -> PathBuf {
+        self.0.join(format!("shares-{}.json", hex(pool)))
+    }
+
     fn scrub_path(&self, pool: &[u8; 16]) -> PathBuf {
         self.0.join(format!("scrub-{}.json", hex(pool)))
     }
@@ -191,7 +210,8 @@ impl State {
     /// Forgets a pool: its witness, where its devices are, and what happened to it.
     pub fn forget(&self, pool: &[u8; 16]) -> io::Result<()> {
         let (places, scrub, pins) = (self.places_path(pool), self.scrub_path(pool), self.pins_path(pool));
-        for path in [self.witness(pool), places, self.events(pool), scrub, pins, self.lost_path(pool)] {
+        let shares = self.shares_path(pool);
+        for path in [self.witness(pool), places, self.events(pool), scrub, pins, shares, self.lost_path(pool)] {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -25,6 +25,7 @@ pub mod preload;
 pub mod repair;
 pub mod scrub;
 pub mod serve;
+pub mod share;
 mod shrink;
 pub mod sim;
 pub mod stat;

@@ -7,7 +7,7 @@ use clap::Args;
 use headpond_host::control::Call;
 use headpond_host::report::{Member, Report, Volume};
 
-use super::{Which, print};
+use super::{Which, print, share};
 use crate::size;
 
 #[derive(Args)]
@@ -60,6 +60,9 @@ fn screen(report: &Report) -> String {
     }
     for volume in report.volumes.iter().filter(|volume| volume.pinned_bytes > 0) {
         let _ = writeln!(text, "\npinned: {} of volume {}", size::show(volume.pinned_bytes), volume.name);
+    }
+    for volume in report.volumes.iter().filter(|volume| volume.share.is_set()) {
+        let _ = writeln!(text, "\nshare of volume {}: {}", volume.name, share::told(&volume.share));
     }
     if report.set_aside_bytes > 0 {
         let kept: u64 = report.volumes.iter().map(|volume| volume.kept_bytes).sum();

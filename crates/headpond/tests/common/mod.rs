@@ -40,7 +40,7 @@ impl Yard {
             ["pool", "add" | "remove" | "replace", ..]
             | [
                 "attach" | "detach" | "flush" | "mode" | "scrub" | "status" | "stat" | "histogram" | "events" | "preload" | "pin"
-                | "grow" | "unpin" | "upgrade" | "volume",
+                | "grow" | "share" | "unpin" | "upgrade" | "volume",
                 ..,
             ] => {
                 command.args(["--socket", "control"]);

@@ -63,6 +63,7 @@ impl Service for Shared {
             Call::Pin(runs) => self.pin(&runs, true),
             Call::Unpin(runs) => self.pin(&runs, false),
             Call::Pinned { name } => self.pinned(&name),
+            Call::Share { name, min, max } => self.share(&name, min, max),
             Call::Grow(wish) => self.grow(&wish),
             Call::Stop => self.want_stop(),
             Call::Upgrade { program, cut } => self.upgrade(&program, cut),
@@ -244,6 +245,7 @@ impl Shared {
             places.ublk.remove(name);
         });
         self.remember_pins(|pins| drop(pins.remove(name)));
+        self.forget_share(name);
     }
 
     /// Ends the long command that runs on a volume; that one's own client is told.

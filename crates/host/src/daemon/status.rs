@@ -6,7 +6,7 @@ use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
 use crate::backing::HasDisk;
-use crate::report::{Advice, Endurance, Load, Member, Report, Requests, Times, Volume};
+use crate::report::{Advice, Endurance, Load, Member, Report, Requests, Share, Times, Volume};
 use crate::requests::{Histograms, Row};
 use crate::runtime::Snapshot;
 use crate::state::hex;
@@ -92,6 +92,7 @@ impl Shared {
                     times: Times::of(volume.number, &snapshot.requests),
                     disk: load(Device::Backing(volume.number)),
                     lost_bytes: lost.get(&volume.number).map_or(0, |it| it.bytes),
+                    share: share_report(volume, status.segment_bytes),
                     ..volume_report(volume, slots.get(&volume.number))
                 })
                 .collect(),
@@ -129,11 +130,23 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
         kept_bytes,
         lost_bytes: 0,
         pinned_bytes: volume.pinned_blocks * BLOCK,
+        share: Share::default(),
         map_bytes: volume.map_bytes,
         destaging: volume.destaging,
         requests: Requests::of(volume),
         times: Times::default(),
         disk: Load::default(),
+    }
+}
+
+/// What a volume has of the pool, and what it may have.
+pub(super) fn share_report(volume: &VolumeStatus, segment_bytes: u64) -> Share {
+    Share {
+        held_bytes: volume.segments * segment_bytes,
+        min_percent: volume.share.min,
+        min_bytes: volume.segments_least * segment_bytes,
+        max_percent: volume.share.max,
+        max_bytes: volume.segments_most.map(|most| most * segment_bytes),
     }
 }
 
