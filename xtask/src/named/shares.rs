@@ -9,7 +9,8 @@ pub const TOLD: &[Told] = &[
     ("shares::at_its_maximum_a_volume_makes_room_of_its_own", "nothing let go within a maximum"),
     ("shares::a_flood_leaves_others_their_minimum", "evicted whatever its volume is sure of"),
     ("shares::a_writer_leaves_room_for_writes_to_who_is_sure_of_it", "a minimum that keeps no space for writes"),
-    ("shares::who_has_less_than_the_minimum_gets_room_while_another_writes_on", "who is sure of more behind others' writes"),
+    ("shares::a_segment_is_left_for_who_has_less_than_the_minimum", "who is sure of more behind others' writes"),
+    ("shares::who_has_less_than_the_minimum_gets_room_while_another_writes_on", "a minimum that keeps no space for writes"),
     ("shares::a_smaller_maximum_is_kept_soon_and_loses_nothing", "nothing let go within a maximum"),
     ("shares::minimums_that_come_to_too_much_are_refused", "minimums beyond what there is"),
 ];
@@ -54,7 +55,7 @@ pub const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         name: "who is sure of more behind others' writes",
-        story: "A volume reads, and another writes all the time: each segment that is free is taken for a write before clean data may have it.",
+        story: "A volume that has nothing yet reads, and another has written all there is: what is free is kept for that one's next write.",
         edits: &[
             Edit {
                 file: "log.rs",

@@ -81,8 +81,8 @@ fn a_flood_stops_at_its_volumes_maximum() {
         highest = highest.max(of(&s, NEIGHBOUR).segments);
     }
     assert!(highest > most(&s, NEIGHBOUR) / 2, "{highest} slots: the story tells nothing");
-    // Marks may open a segment where nothing else may.
-    assert!(highest <= most(&s, NEIGHBOUR) + 2, "{highest} slots, and {} it may have", most(&s, NEIGHBOUR));
+    // Marks may open a segment where nothing else may, and what is moved one in each of three bands.
+    assert!(highest <= most(&s, NEIGHBOUR) + 6, "{highest} slots, and {} it may have", most(&s, NEIGHBOUR));
     assert_eq!(missed(&mut s), 0);
     s.end();
 }
@@ -129,12 +129,8 @@ fn a_flood_leaves_others_their_minimum() {
     s.end();
 }
 
-/// The disk of a neighbour that writes takes nothing, so that all of the space for dirty data is taken that may be. What another
-/// volume is sure of is not among it.
-#[test]
-fn a_writer_leaves_room_for_writes_to_who_is_sure_of_it() {
-    let mut s = scene("a writer leaves room for writes");
-    share(&mut s, 0, 40, 100);
+/// The neighbour writes until it finds no room: its disk takes nothing.
+fn neighbour_fills_all(s: &mut Scene) {
     s.hold_back(|device, op| device == Device::Backing(NEIGHBOUR) && matches!(op, DeviceOp::Write { .. }));
     for n in 0.. {
         assert!(n < 3000, "there is no end to the room for dirty data");
@@ -148,6 +144,15 @@ fn a_writer_leaves_room_for_writes_to_who_is_sure_of_it() {
             }
         }
     }
+}
+
+/// The disk of a neighbour that writes takes nothing, so that all of the space for dirty data is taken that may be. What another
+/// volume is sure of is not among it.
+#[test]
+fn a_writer_leaves_room_for_writes_to_who_is_sure_of_it() {
+    let mut s = scene("a writer leaves room for writes");
+    share(&mut s, 0, 40, 100);
+    neighbour_fills_all(&mut s);
     for n in 0..150 {
         let request = s.world.write(0, place(n), 8, false);
         assert!(s.answer_to(request));
@@ -157,13 +162,30 @@ fn a_writer_leaves_room_for_writes_to_who_is_sure_of_it() {
     s.end();
 }
 
+/// All that may be dirty is, and nothing gets clean. One segment is left for a volume that has less than it is sure of: what it
+/// reads comes in, though that is first to go without elsewhere.
+#[test]
+fn a_segment_is_left_for_who_has_less_than_the_minimum() {
+    let stage = Stage::default();
+    let settings = Settings { stream_bytes: 1 << 30, dirty_percent: 100, ..stage.settings };
+    let mut s = Scene::new("a segment is left", Stage { segments: 60, volumes: 2, settings, ..stage });
+    share(&mut s, 0, 2, 100);
+    assert_eq!(least(&s, 0), 2);
+    neighbour_fills_all(&mut s);
+    let request = s.world.read(0, place(1), 8);
+    assert!(s.answer_to(request));
+    s.pass(5 * MILLISECOND);
+    assert_eq!(of(&s, 0).stats.admitted.requests, 1, "what was read is not let in");
+    s.end();
+}
+
 /// A neighbour has filled the pool with writes, and goes on. Then a volume is told to be sure of a part: reading, it gets it,
 /// however the neighbour writes.
 #[test]
 fn who_has_less_than_the_minimum_gets_room_while_another_writes_on() {
     let mut s = scene("who has less than the minimum gets room");
     (0..700).for_each(|n| flood(&mut s, 2 * n));
-    share(&mut s, 0, 20, 100);
+    share(&mut s, 0, 60, 100);
     assert!(of(&s, 0).segments < least(&s, 0) / 2, "it has enough: the story tells nothing");
     let mut n = 1400;
     let mut reads = 0;
