@@ -10,7 +10,7 @@ pub const TOLD: &[Told] = &[
     ("shares::a_flood_leaves_others_their_minimum", "evicted whatever its volume is sure of"),
     ("shares::a_writer_leaves_room_for_writes_to_who_is_sure_of_it", "a minimum that keeps no space for writes"),
     ("shares::a_segment_is_left_for_who_has_less_than_the_minimum", "who is sure of more behind others' writes"),
-    ("shares::who_has_less_than_the_minimum_gets_room_while_another_writes_on", "a minimum that keeps no space for writes"),
+    ("shares::who_has_less_than_the_minimum_gets_room_while_another_writes_on", "evicted whatever its volume is sure of"),
     ("shares::a_smaller_maximum_is_kept_soon_and_loses_nothing", "nothing let go within a maximum"),
     ("shares::minimums_that_come_to_too_much_are_refused", "minimums beyond what there is"),
 ];

@@ -76,7 +76,7 @@ fn a_flood_stops_at_its_volumes_maximum() {
     share(&mut s, NEIGHBOUR, 0, 30);
     (0..3).for_each(|_| read_again(&mut s));
     let mut highest = 0;
-    for n in 0..2400 {
+    for n in 0..1200 {
         flood(&mut s, n);
         highest = highest.max(of(&s, NEIGHBOUR).segments);
     }
@@ -118,7 +118,7 @@ fn a_flood_leaves_others_their_minimum() {
         }
     }
     assert!(of(&s, 0).segments > least(&s, 0), "{:?}", of(&s, 0));
-    for n in 0..2400 {
+    for n in 0..1200 {
         flood(&mut s, n);
         if n % 8 == 7 {
             flood(&mut s, n - 6);
@@ -190,7 +190,7 @@ fn who_has_less_than_the_minimum_gets_room_while_another_writes_on() {
     let mut n = 1400;
     let mut reads = 0;
     while of(&s, 0).segments < least(&s, 0) {
-        for _ in 0..6 {
+        for _ in 0..3 {
             s.world.write(NEIGHBOUR, place(n), 16, false);
             n += 2;
         }
