@@ -155,10 +155,12 @@ async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
     if compact_one(core).await {
         return true;
     }
-    match victim_for_the_map(core).filter(|_| core.map_is_nearly_full()) {
-        Some(victim) => let_go(core, victim).await,
-        None => false,
+    if core.map_is_nearly_full()
+        && let Some(victim) = victim_for_the_map(core)
+    {
+        return let_go(core, victim).await;
     }
+    false
 }
 
 /// Evicts a segment, after what is worth it in it was written again.

@@ -97,13 +97,13 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "space.rs",
-                old: "(free > self.settings.reserve_segments || open && free == self.settings.reserve_segments) && self.map_has_room(volume)",
-                new: "(free > 0 || open) && self.map_has_room(volume)",
+                old: "let is_free = free > reserve + self.left_to_others(volume) || open && free >= reserve;",
+                new: "let is_free = free > reserve.min(0) || open;",
             },
             Edit {
                 file: "log.rs",
-                old: "            Draw::Demand => self.settings.reserve_segments,",
-                new: "            Draw::Demand => 0,",
+                old: "            Draw::Demand | Draw::Move => self.settings.reserve_segments + left,",
+                new: "            Draw::Demand | Draw::Move => 0,",
             },
         ],
     },
