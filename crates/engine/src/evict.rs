@@ -100,6 +100,23 @@ fn another_round<B: Buf>(core: &Core<B>, n: u32, hot: &[u64]) {
     }
 }
 
+/// Pieces that are read and written again at once. Few, so that small simulated segments, too, take several rounds.
+const CARRIED_AT_ONCE: usize = 16;
+
+/// Of these pieces of a segment what the map has there now.
+fn still_there<B: Buf>(volume: &Volume<B>, number: u32, pieces: &[(u64, Piece)]) -> Vec<(u64, Piece)> {
+    let map = volume.map.borrow();
+    let mut now = Vec::with_capacity(pieces.len());
+    for (block, piece) in pieces {
+        map.each(*block, |p| {
+            if p.segment == number && p.offset == piece.offset && !p.dirty() {
+                now.push((*block, *p));
+            }
+        });
+    }
+    now
+}
+
 /// Writes what is worth it in a clean segment to the main queue, before the segment is evicted: what is pinned, and what clients
 /// asked for, as long as there is room without what is kept for demand. What is pinned and cannot be kept so is brought from the
 /// disk again, later.
@@ -116,7 +133,9 @@ pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
         Some((volume, s.queue, pieces))
     });
     let Some((volume, from, pieces)) = found else { return };
-    for some in pieces.chunks(64) {
+    for some in pieces.chunks(CARRIED_AT_ONCE) {
+        // What came before took its time: what was overwritten meanwhile must not come back as the newest there is.
+        let some = &still_there(&volume, number, some);
         let is_pinned = |(block, _): &(u64, Piece)| volume.pins.borrow().contains(&(*block..*block + 1));
         let pinned = some.iter().any(is_pinned);
         if !pinned && !core.has_spare() {
