@@ -7,6 +7,10 @@ use crate::mistakes::{Edit, Mistake};
 pub const TOLD: &[Told] = &[
     ("evict::a_scan_does_not_take_the_place_of_what_is_asked_for_again", "what is asked for again let go with the rest"),
     ("evict::what_comes_back_soon_after_it_was_let_go_stays", "what was let go not remembered"),
+    (
+        "evict::what_is_overwritten_while_its_segment_is_let_go_does_not_come_back",
+        "what was overwritten meanwhile carried over with the rest",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -24,5 +28,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what was let go not remembered",
         story: "What is asked for once in a long while is on probation each time, and let go each time.",
         edits: &[Edit { file: "evict.rs", old: "            ghost.remember(volume.number, b);\n", new: "" }],
+    },
+    Mistake {
+        name: "what was overwritten meanwhile carried over with the rest",
+        story: "Of a segment that is let go the old data of a block is written again as the newest: an acknowledged write is lost.",
+        edits: &[Edit {
+            file: "evict.rs",
+            old: "        let some = &still_there(&volume, number, some);\n",
+            new: "        still_there(&volume, number, some);\n",
+        }],
     },
 ];
