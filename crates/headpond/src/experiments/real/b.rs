@@ -69,7 +69,7 @@ pub fn b1(run: &Run<'_>) -> Result<Outcome> {
     let stream = Samples::take(rounds, &whos, |who| {
         fill(&rig, (who, 0), "random", "random", size, run.filling())?;
         let percent = rig.report()?.dirty_percent;
-        fill(&rig, (who, 0), "streams", "stream", size, seconds / 2)?;
+        fill(&rig, (who, 0), "streams", "stream", size, seconds)?;
         // The log is in KiB.
         let mut values = by_second(rig.path(), "streams_bw.log")?;
         values.iter_mut().for_each(|(_, value)| *value *= 1024.0 / 1e6);
