@@ -135,7 +135,11 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a fill begun beside a write under way",
         story: "A bypass is on its way to the disk when a read misses: the read's data is older, and is admitted.",
-        edits: &[Edit { file: "read.rs", old: "if volume.is_being_written(&blocks) {", new: "if false {" }],
+        edits: &[Edit {
+            file: "read.rs",
+            old: "if volume.is_being_written(&blocks) || volume.is_being_filled(&blocks) {",
+            new: "if volume.is_being_filled(&blocks) {",
+        }],
     },
     Mistake {
         name: "a superseded segment reused too early",

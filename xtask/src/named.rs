@@ -11,6 +11,7 @@ mod format;
 mod hazards;
 mod peers;
 mod reads;
+mod region;
 mod shares;
 mod steps;
 mod sweeps;
@@ -32,6 +33,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
         .chain(reads::MISTAKES)
+        .chain(region::MISTAKES)
         .chain(shares::MISTAKES)
         .chain(sweeps::MISTAKES)
         .chain(format::MISTAKES)
@@ -48,6 +50,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
         .chain(reads::TOLD)
+        .chain(region::TOLD)
         .chain(shares::TOLD)
         .chain(sweeps::TOLD)
         .chain(format::TOLD)
@@ -87,7 +90,20 @@ mod tests {
     #[test]
     fn each_scene_in_the_folder_has_its_mistake() {
         let listed: BTreeSet<&str> = scenes().collect();
-        for module in ["peers", "hazards", "steps", "abandon", "bands", "diskless", "endurance", "reads", "shares", "sweeps"] {
+        for module in [
+            "peers",
+            "hazards",
+            "steps",
+            "abandon",
+            "bands",
+            "diskless",
+            "endurance",
+            "evict",
+            "reads",
+            "region",
+            "shares",
+            "sweeps",
+        ] {
             let text = std::fs::read_to_string(root().join(format!("crates/sim/tests/named/{module}.rs"))).unwrap();
             let written = text.split("#[test]\nfn ").skip(1).map(|t| format!("{module}::{}", t.split('(').next().unwrap()));
             let lacking: Vec<String> = written.filter(|name| !listed.contains(name.as_str())).collect();

@@ -16,6 +16,7 @@ use crate::policy::endurance::{Endurance, Wish};
 use crate::policy::ghost::Ghost;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
+use crate::policy::region::Regions;
 use crate::policy::route::Route;
 use crate::policy::shares::Share;
 use crate::policy::streams::Streams;
@@ -192,6 +193,9 @@ pub(crate) struct Volume<B: Buf> {
     pub pins_changed: Cell<u64>,
     pub pins_at: Cell<u64>,
     pub preload: Cell<Preload>,
+    /// Where reads were missed lately, and how many regions are being brought whole.
+    pub regions: RefCell<Regions>,
+    pub filling: Cell<u32>,
     /// What of the pool it is sure of, and may have at most.
     pub share: Cell<Share>,
     pub stats: RefCell<VolumeStats>,
@@ -220,6 +224,26 @@ impl<B: Buf> Volume<B> {
                 f.spoiled.set(true);
             }
         }
+    }
+    /// Whether all of `blocks` is on its way into the cache, and nothing has spoiled that.
+    pub fn is_being_filled(&self, blocks: &Range<u64>) -> bool {
+        self.fills.borrow().iter().any(|f| f.blocks.start <= blocks.start && blocks.end <= f.blocks.end && !f.spoiled.get())
+    }
+    /// What of `blocks` is not on its way into the cache.
+    pub fn without_fills(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
+        let mut coming: Vec<Range<u64>> = self.fills.borrow().iter().map(|f| f.blocks.clone()).collect();
+        coming.sort_unstable_by_key(|f| f.start);
+        let (mut at, mut rest) = (blocks.start, Vec::new());
+        for f in coming {
+            if at < f.start.min(blocks.end) {
+                rest.push(at..f.start.min(blocks.end));
+            }
+            at = at.max(f.end);
+        }
+        if at < blocks.end {
+            rest.push(at..blocks.end);
+        }
+        rest
     }
     /// Whether a write that overlaps `blocks` is on its way into the log.
     pub fn is_pending(&self, blocks: &Range<u64>) -> bool {

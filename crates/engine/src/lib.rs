@@ -29,6 +29,7 @@ mod preload;
 mod ranges;
 mod read;
 mod recovery;
+mod region;
 mod scrub;
 mod shares;
 mod space;

@@ -393,6 +393,28 @@ impl Map {
         self.leaves_of(blocks).for_each(|(n, leaf)| leaf.ask(window(blocks, n)));
     }
 
+    /// Of 256 blocks from a multiple of 256 on, those that clients have asked for since they came.
+    #[must_use]
+    pub fn asked_for(&self, blocks: &Range<u64>) -> [u64; 4] {
+        self.of_four(blocks, |leaf| leaf.asked.get()[0])
+    }
+
+    /// Of 256 blocks from a multiple of 256 on, those of which anything is cached.
+    #[must_use]
+    pub fn present_in(&self, blocks: &Range<u64>) -> [u64; 4] {
+        self.of_four(blocks, Leaf::present)
+    }
+
+    fn of_four(&self, blocks: &Range<u64>, of: impl Fn(&Leaf) -> u64) -> [u64; 4] {
+        let mut all = [0; 4];
+        for (n, leaf) in self.leaves_of(blocks) {
+            if let Some(it) = all.get_mut((n - blocks.start / LEAF) as usize) {
+                *it = of(leaf);
+            }
+        }
+        all
+    }
+
     /// Whether anything in a range of blocks is dirty.
     #[must_use]
     pub fn any_dirty(&self, blocks: Range<u64>) -> bool {

@@ -153,14 +153,14 @@ async fn bring<B: Buf>(
             core.space_is_short();
             core.exec.sleep(AGAIN_NS).await;
         }
-        fill(core, volume, batch).await?;
+        fill(core, volume, batch, Queue::Main).await?;
         left = blocks(&missing(volume, batch));
     }
     Ok((at_first, left))
 }
 
 /// The runs of grid sectors of some blocks that are not cached, none longer than one read of the disk.
-fn missing<B: Buf>(volume: &Volume<B>, batch: &[Range<u64>]) -> Vec<Range<u64>> {
+pub(crate) fn missing<B: Buf>(volume: &Volume<B>, batch: &[Range<u64>]) -> Vec<Range<u64>> {
     let map = volume.map.borrow();
     let extent = volume.extent();
     let mut missing: Vec<Range<u64>> = Vec::new();
@@ -180,11 +180,16 @@ fn missing<B: Buf>(volume: &Volume<B>, batch: &[Range<u64>]) -> Vec<Range<u64>> 
     missing
 }
 
-/// Reads what is missing of some blocks from the disk, and lets it into the cache as far as no write is there and there is
-/// room.
-async fn fill<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, batch: &[Range<u64>]) -> Result<(), CommandError> {
+/// Reads what is missing of some blocks from the disk, and lets it into the cache, in a queue, as far as no write is there and
+/// there is room: how many bytes that were.
+pub(crate) async fn fill<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    batch: &[Range<u64>],
+    queue: Queue,
+) -> Result<u64, CommandError> {
     if !core.room_for_clean(volume) || core.stopping.get() {
-        return Ok(());
+        return Ok(0);
     }
     // Found and registered in one step: what is written between the two would be hidden by what the disk had before.
     let missing = missing(volume, batch);
@@ -203,7 +208,7 @@ async fn fill<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, batch: &[Range
         let (Some(fill), Some(read)) = (fill, read) else { continue };
         match read.await {
             Ok(Some(data)) if data.len() as u64 == (m.end - m.start) * 512 => {
-                items.push(Item::Fill { start: m.start, data, version, fill: fill.clone(), queue: Queue::Main });
+                items.push(Item::Fill { start: m.start, data, version, fill: fill.clone(), queue });
             }
             _ => failed = true,
         }
@@ -217,7 +222,8 @@ async fn fill<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, batch: &[Range
     match appended {
         _ if failed => Err(CommandError::Disk),
         Err(AppendError::NoMembers) => Err(CommandError::NoMembers),
-        Ok(()) | Err(AppendError::Full) => Ok(()),
+        Ok(()) => Ok(bytes),
+        Err(AppendError::Full) => Ok(0),
     }
 }
 

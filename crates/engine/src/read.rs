@@ -10,6 +10,7 @@ use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
 use crate::policy::route::Side;
+use crate::region;
 use crate::stats::Fate;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -157,7 +158,12 @@ pub(crate) async fn read<B: Buf>(
             _ => {}
         }
         count(volume, &plan, sectors * 512, stream);
+        let stands_alone = fills.iter().any(Option::is_some) && belongs.run_sectors <= sectors;
         admit(core, volume, &plan, &from_disk, fills, version);
+        if stands_alone {
+            let took = (core.now() - since) / (u64::from(disk_line) + 1);
+            region::missed(core, volume, &Volume::<B>::blocks(&range), took);
+        }
         return Ok((assemble(&plan, &cached, &from_disk), fate(&plan, stream)));
     }
     Err(RequestError::Io)
@@ -408,13 +414,13 @@ fn is_borne<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, miss
 }
 
 /// Registers the misses as fills, before the disk is read: a write that begins from now on spoils them, and one that
-/// is under way already keeps them out (R5).
+/// is under way already keeps them out (R5). What another read brings need not be brought twice.
 fn register<B: Buf>(volume: &Volume<B>, missing: &[Range<u64>]) -> Vec<Option<Rc<Fill>>> {
     missing
         .iter()
         .map(|m| {
             let blocks = Volume::<B>::blocks(m);
-            if volume.is_being_written(&blocks) {
+            if volume.is_being_written(&blocks) || volume.is_being_filled(&blocks) {
                 return None;
             }
             let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });

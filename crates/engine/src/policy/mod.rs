@@ -11,6 +11,7 @@ pub mod ghost;
 pub mod pace;
 pub mod pins;
 pub mod reclaim;
+pub mod region;
 pub mod route;
 pub mod shares;
 pub mod streams;

@@ -210,6 +210,6 @@ pub fn a6(options: Options) -> Result<Outcome, Violation> {
         vec![line(Who::Bare, "bare", &again_bare), line(Who::Back, "Headpond", &again)],
     );
     out.aim("a region fill: each place once, reads/s by the published 80,000", back.per_s / 80_000.0, 1.0);
-    out.note("The engine fills what a read asked for and nothing around it, so what is read once is never a hit: the aim of an adaptive region fill is not reached. The model of theirs is cold here, without a fill of its own.");
+    out.note("A region is brought whole when two places in it were missed and such fills have paid before. Of 256 GiB each MiB is asked for once in half a minute here, so that this window ends before any can have paid: the aim is not reached. The model of theirs is cold here, without a fill of its own.");
     Ok(out)
 }

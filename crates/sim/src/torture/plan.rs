@@ -121,6 +121,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("diskless", |p| p.diskless),
     ("shares", |p| p.shares),
     ("routed", |p| p.settings.route),
+    ("regions", |p| p.settings.fill_regions),
     ("reads-on", |p| p.reads_on),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
     ("two-volumes", |p| p.volumes > 1),
@@ -170,6 +171,7 @@ impl Plan {
             record_bytes: *r.pick(&[8 << 10, 16 << 10, 32 << 10]),
             max_fragments: *r.pick(&[64, 4096]),
             route: false,
+            fill_regions: false,
             ahead_bytes: *Rng::new(seed ^ 0x0061_6865_6164).pick(&[0, 16 << 10, 32 << 10, 128 << 10]),
             ..Settings::default()
         };
@@ -225,6 +227,7 @@ impl Plan {
         .with_diskless()
         .with_endurance(&mut Rng::new(seed ^ 0x656e_6475))
         .with_shares(&mut Rng::new(seed ^ 0x7368_6172))
+        .with_regions(&mut Rng::new(seed ^ 0x7265_6769))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -262,6 +265,12 @@ impl Plan {
     fn with_endurance(self, r: &mut Rng) -> Self {
         let drive_writes_milli = if r.one_in(6) { *r.pick(&[1, 20, 200, 2000]) } else { 0 };
         Self { settings: Settings { drive_writes_milli, ..self.settings }, ..self }
+    }
+
+    /// Whether regions are brought whole in which reads are missed here and there. From a chance of its own: a seed stays what it was
+    /// without.
+    fn with_regions(self, r: &mut Rng) -> Self {
+        Self { settings: Settings { fill_regions: r.one_in(2), ..self.settings }, ..self }
     }
 
     /// Cache devices come and go, where nothing else takes a copy or a vote: how many may be lost is then known.
@@ -314,7 +323,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -351,6 +360,7 @@ impl fmt::Display for Plan {
             if self.diskless { ", one more has no disk" } else { "" },
             if self.shares { ", volumes have shares" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
+            if self.settings.fill_regions { ", regions are filled" } else { "" },
             if self.reads_on { ", clients read on" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },

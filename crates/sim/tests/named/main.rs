@@ -11,6 +11,7 @@ mod evict;
 mod hazards;
 mod peers;
 mod reads;
+mod region;
 mod shares;
 mod steps;
 mod sweeps;
