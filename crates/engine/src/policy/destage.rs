@@ -66,81 +66,40 @@ pub fn next_sweep(load: &Load, last: u64, idle_ns: u64) -> u64 {
 mod tests {
     use super::*;
 
+    /// Clients use the disk, and nothing presses.
+    const BUSY: Load = Load {
+        dirty_percent: 1,
+        disk_idle: false,
+        wanted_clean: false,
+        degraded: false,
+        beside_readers: false,
+        begin_percent: 50,
+    };
+    const IDLE: Load = Load { disk_idle: true, ..BUSY };
+
     #[test]
     fn space_that_nobody_wants_is_not_won_at_the_cost_of_clients() {
-        let beside = |dirty_percent, is_wanted| {
-            let begin_percent = begin_percent(50, is_wanted);
-            depth(
-                &Load {
-                    dirty_percent,
-                    disk_idle: false,
-                    wanted_clean: false,
-                    degraded: false,
-                    beside_readers: false,
-                    begin_percent,
-                },
-                32,
-            )
-        };
+        let beside =
+            |dirty_percent, is_wanted| depth(&Load { dirty_percent, begin_percent: begin_percent(50, is_wanted), ..BUSY }, 32);
         assert_eq!([70, 96].map(|percent| beside(percent, false)), [0, 0]);
         assert!(beside(99, false) >= 16 && beside(70, true) >= 16);
     }
 
     #[test]
     fn sweeps_over_an_idle_disk_begin_a_while_apart_unless_somebody_waits_or_space_runs_short() {
-        let idle = Load {
-            dirty_percent: 1,
-            disk_idle: true,
-            wanted_clean: false,
-            degraded: false,
-            beside_readers: false,
-            begin_percent: 50,
-        };
-        assert_eq!(next_sweep(&idle, 1000, 200), 2000);
-        assert_eq!(next_sweep(&Load { dirty_percent: 51, ..idle }, 1000, 200), 0);
-        assert_eq!(next_sweep(&Load { wanted_clean: true, ..idle }, 1000, 200), 0);
-        assert_eq!(next_sweep(&Load { degraded: true, ..idle }, 1000, 200), 0);
+        assert_eq!(next_sweep(&IDLE, 1000, 200), 2000);
+        assert_eq!(next_sweep(&Load { dirty_percent: 51, ..IDLE }, 1000, 200), 0);
+        assert_eq!(next_sweep(&Load { wanted_clean: true, ..IDLE }, 1000, 200), 0);
+        assert_eq!(next_sweep(&Load { degraded: true, ..IDLE }, 1000, 200), 0);
     }
 
     #[test]
     fn destage_stays_away_from_a_busy_disk_until_space_runs_short() {
-        let busy = |dirty_percent| {
-            depth(
-                &Load {
-                    dirty_percent,
-                    disk_idle: false,
-                    wanted_clean: false,
-                    degraded: false,
-                    beside_readers: false,
-                    begin_percent: 50,
-                },
-                32,
-            )
-        };
+        let busy = |dirty_percent| depth(&Load { dirty_percent, ..BUSY }, 32);
         assert_eq!([busy(0), busy(50), busy(76), busy(100)], [0, 0, 32, 32]);
         assert!(busy(51) >= 1 && busy(60) < 32 && busy(60) > busy(52));
-        let read = |dirty_percent| {
-            depth(
-                &Load {
-                    dirty_percent,
-                    disk_idle: false,
-                    wanted_clean: false,
-                    degraded: false,
-                    beside_readers: true,
-                    begin_percent: 50,
-                },
-                32,
-            )
-        };
+        let read = |dirty_percent| depth(&Load { dirty_percent, beside_readers: true, ..BUSY }, 32);
         assert_eq!([read(50), read(53), read(56), read(100)], [0, 16, 32, 32]);
-        let load = Load {
-            dirty_percent: 1,
-            disk_idle: true,
-            wanted_clean: false,
-            degraded: false,
-            beside_readers: false,
-            begin_percent: 50,
-        };
-        assert_eq!(depth(&load, 32), 32);
+        assert_eq!(depth(&IDLE, 32), 32);
     }
 }
