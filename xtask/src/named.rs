@@ -3,6 +3,7 @@
 //! and fails on an engine with that very mistake.
 
 mod abandon;
+mod around;
 mod bands;
 mod diskless;
 mod endurance;
@@ -11,7 +12,6 @@ mod format;
 mod hazards;
 mod peers;
 mod reads;
-mod region;
 mod shares;
 mod steps;
 mod sweeps;
@@ -33,7 +33,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
         .chain(reads::MISTAKES)
-        .chain(region::MISTAKES)
+        .chain(around::MISTAKES)
         .chain(shares::MISTAKES)
         .chain(sweeps::MISTAKES)
         .chain(format::MISTAKES)
@@ -50,7 +50,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
         .chain(reads::TOLD)
-        .chain(region::TOLD)
+        .chain(around::TOLD)
         .chain(shares::TOLD)
         .chain(sweeps::TOLD)
         .chain(format::TOLD)
@@ -100,7 +100,7 @@ mod tests {
             "endurance",
             "evict",
             "reads",
-            "region",
+            "around",
             "shares",
             "sweeps",
         ] {

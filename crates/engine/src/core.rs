@@ -10,13 +10,13 @@ use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
 use crate::policy::ahead::Readers;
+use crate::policy::around::Neighbourhoods;
 use crate::policy::bands;
 use crate::policy::demand::Demand;
 use crate::policy::endurance::{Endurance, Wish};
 use crate::policy::ghost::Ghost;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
-use crate::policy::region::Regions;
 use crate::policy::route::Route;
 use crate::policy::shares::Share;
 use crate::policy::streams::Streams;
@@ -193,8 +193,8 @@ pub(crate) struct Volume<B: Buf> {
     pub pins_changed: Cell<u64>,
     pub pins_at: Cell<u64>,
     pub preload: Cell<Preload>,
-    /// Where reads were missed lately, and how many regions are being brought whole.
-    pub regions: RefCell<Regions>,
+    /// Where reads were missed lately, and how many neighbourhoods are being brought whole.
+    pub neighbourhoods: RefCell<Neighbourhoods>,
     pub filling: Cell<u32>,
     /// What of the pool it is sure of, and may have at most.
     pub share: Cell<Share>,

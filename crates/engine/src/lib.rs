@@ -10,6 +10,7 @@
 extern crate alloc;
 
 mod ahead;
+mod around;
 mod checkpoint;
 mod core;
 mod destage;
@@ -29,7 +30,6 @@ mod preload;
 mod ranges;
 mod read;
 mod recovery;
-mod region;
 mod scrub;
 mod shares;
 mod space;

@@ -1,6 +1,7 @@
 //! The life of a read.
 
 use crate::ahead;
+use crate::around;
 use crate::core::{Core, DiskUse, DiskWants, Fill, Volume};
 use crate::fetch::{fetch, fetch_one};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
@@ -10,7 +11,6 @@ use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
 use crate::policy::route::Side;
-use crate::region;
 use crate::stats::Fate;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -162,7 +162,7 @@ pub(crate) async fn read<B: Buf>(
         admit(core, volume, &plan, &from_disk, fills, version);
         if stands_alone {
             let took = (core.now() - since) / (u64::from(disk_line) + 1);
-            region::missed(core, volume, &Volume::<B>::blocks(&range), took);
+            around::missed(core, volume, &Volume::<B>::blocks(&range), took);
         }
         return Ok((assemble(&plan, &cached, &from_disk), fate(&plan, stream)));
     }

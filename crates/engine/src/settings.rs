@@ -20,8 +20,8 @@ pub struct Settings {
     pub large_bytes: u64,
     /// Longest read, in one request, whose data is admitted.
     pub admit_bytes: u64,
-    /// Whether regions in which places are missed here and there are brought into the cache whole: see [`crate::policy::region`].
-    pub fill_regions: bool,
+    /// Whether neighbourhoods (a MiB) in which places are missed here and there are brought into the cache whole: see [`crate::policy::around`].
+    pub read_around: bool,
     /// Whether hits and small writes go to the disk where it is expected to serve them sooner than the cache devices.
     pub route: bool,
     /// The most that is read from the cache devices ahead of small reads that follow each other, and kept in memory for them;
@@ -76,7 +76,7 @@ impl Default for Settings {
             stream_bytes: 512 << 10,
             large_bytes: 1 << 20,
             admit_bytes: 256 << 10,
-            fill_regions: true,
+            read_around: true,
             route: true,
             ahead_bytes: 128 << 10,
             zeroes_bytes: 1 << 20,

@@ -109,8 +109,8 @@ pub struct VolumeStats {
     pub zeroed: Count,
     /// Data admitted after a miss.
     pub admitted: Count,
-    /// Regions that were brought whole, since places in them were missed. The bytes are in `admitted` as well.
-    pub regions_filled: Count,
+    /// Neighbourhoods (a MiB) that were brought whole, since places in them were missed. The bytes are in `admitted` as well.
+    pub read_around: Count,
     /// Data that reads missed and that was not admitted, since the cache devices' budget of drive writes does not bear it.
     pub held_back: Count,
     /// Fills dropped since a write overlapped.

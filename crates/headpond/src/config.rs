@@ -88,7 +88,7 @@ pub struct Engine {
     free_percent: Option<Percent>,
     degraded: Option<WhenDegraded>,
     route: Option<bool>,
-    fill_regions: Option<bool>,
+    read_around: Option<bool>,
     drive_writes_per_day: Option<DriveWrites>,
 }
 
@@ -207,7 +207,7 @@ impl Engine {
         for (given, setting) in percents {
             *setting = given.map_or(*setting, |Percent(percent)| percent);
         }
-        settings.fill_regions = self.fill_regions.unwrap_or(settings.fill_regions);
+        settings.read_around = self.read_around.unwrap_or(settings.read_around);
         settings.route = self.route.unwrap_or(settings.route);
         settings.drive_writes_milli = self.drive_writes_per_day.map_or(settings.drive_writes_milli, |DriveWrites(milli)| milli);
         settings.degraded = match self.degraded {
@@ -232,12 +232,12 @@ mod tests {
     fn a_whole_file_is_understood() {
         let config = parse(
             "devices = ['/dev/a', '/dev/b']\nfrontend = 'ublk'\nqueues = 2\nlog = 'json'\n[backing]\nv = 'modelled:/d'\n[engine]\nlarge_bytes = '2MiB'\n\
-             stream_bytes = 4096\ndirty_percent = 70\ndegraded = 'read-only'\nroute = false\nfill_regions = false\n",
+             stream_bytes = 4096\ndirty_percent = 70\ndegraded = 'read-only'\nroute = false\nread_around = false\n",
         )
         .unwrap();
         let settings = config.engine.settings();
         assert_eq!((settings.large_bytes, settings.stream_bytes, settings.dirty_percent), (2 << 20, 4096, 70));
-        assert_eq!((settings.degraded, settings.route, settings.fill_regions), (Degraded::ReadOnly, false, false));
+        assert_eq!((settings.degraded, settings.route, settings.read_around), (Degraded::ReadOnly, false, false));
         assert_eq!((config.devices.len(), config.backing["v"].as_str(), config.queues), (2, "modelled:/d", Some(2)));
         assert_eq!(config.log, Some(Log::Json));
     }

@@ -278,7 +278,7 @@ fn of_volume(text: &mut Text, v: &Volume) {
         ("absorbed", r.absorbed),
         ("zeroed", r.zeroed),
         ("admitted", r.admitted),
-        ("regions_filled", r.regions_filled),
+        ("read_around", r.read_around),
         ("held_back", r.held_back),
         ("destaged", r.destaged),
     ];

@@ -290,9 +290,9 @@ pub struct Requests {
     pub zeroed: Pair,
     /// Data admitted after a miss.
     pub admitted: Pair,
-    /// Regions that were brought whole, since places in them were missed; the bytes are in `admitted` too.
+    /// Neighbourhoods (a MiB) that were brought whole, since places in them were missed; the bytes are in `admitted` too.
     #[serde(default)]
-    pub regions_filled: Pair,
+    pub read_around: Pair,
     /// Data that reads missed and that was not admitted, for the cache devices' endurance.
     #[serde(default)]
     pub held_back: Pair,
@@ -380,7 +380,7 @@ impl Requests {
             write_bypass: reasons.map(|((_, name), count)| ((*name).to_owned(), count.into())).collect(),
             zeroed: s.zeroed.into(),
             admitted: s.admitted.into(),
-            regions_filled: s.regions_filled.into(),
+            read_around: s.read_around.into(),
             held_back: s.held_back.into(),
             destaged: s.destaged.into(),
             flushes: s.flushes,

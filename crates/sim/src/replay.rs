@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn absorbing_unaligned_writes_reads_nothing_from_the_disk_and_saves_time() {
         // What is read around what reads miss has nothing to do with writes.
-        let options = || Options { settings: Settings { fill_regions: false, ..Settings::default() }, ..options() };
+        let options = || Options { settings: Settings { read_around: false, ..Settings::default() }, ..options() };
         let r = replay(trace().as_bytes(), &options()).unwrap();
         assert_eq!((r.phase, r.unasked_disk_reads), (7, 0));
         assert!(r.stats.absorbed.requests > 1500 && r.disk_reads > 0 && r.unaligned > 2900, "{r}");

@@ -90,7 +90,7 @@ impl Default for Stage {
                 chunk_blocks: 8,
                 destage_percent: 100,
                 route: false,
-                fill_regions: false,
+                read_around: false,
                 idle_ns: u64::MAX >> 8,
                 ..Settings::default()
             },

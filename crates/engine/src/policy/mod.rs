@@ -1,6 +1,7 @@
 //! Decisions without I/O: each from a table of inputs to a table of outputs.
 
 pub mod ahead;
+pub mod around;
 pub mod bands;
 pub mod compact;
 pub mod demand;
@@ -11,7 +12,6 @@ pub mod ghost;
 pub mod pace;
 pub mod pins;
 pub mod reclaim;
-pub mod region;
 pub mod route;
 pub mod shares;
 pub mod streams;

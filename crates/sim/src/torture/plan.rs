@@ -121,7 +121,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("diskless", |p| p.diskless),
     ("shares", |p| p.shares),
     ("routed", |p| p.settings.route),
-    ("regions", |p| p.settings.fill_regions),
+    ("around", |p| p.settings.read_around),
     ("reads-on", |p| p.reads_on),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
     ("two-volumes", |p| p.volumes > 1),
@@ -171,7 +171,7 @@ impl Plan {
             record_bytes: *r.pick(&[8 << 10, 16 << 10, 32 << 10]),
             max_fragments: *r.pick(&[64, 4096]),
             route: false,
-            fill_regions: false,
+            read_around: false,
             ahead_bytes: *Rng::new(seed ^ 0x0061_6865_6164).pick(&[0, 16 << 10, 32 << 10, 128 << 10]),
             ..Settings::default()
         };
@@ -227,7 +227,7 @@ impl Plan {
         .with_diskless()
         .with_endurance(&mut Rng::new(seed ^ 0x656e_6475))
         .with_shares(&mut Rng::new(seed ^ 0x7368_6172))
-        .with_regions(&mut Rng::new(seed ^ 0x7265_6769))
+        .with_around(&mut Rng::new(seed ^ 0x7265_6769))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -267,10 +267,10 @@ impl Plan {
         Self { settings: Settings { drive_writes_milli, ..self.settings }, ..self }
     }
 
-    /// Whether regions are brought whole in which reads are missed here and there. From a chance of its own: a seed stays what it was
+    /// Whether neighbourhoods are brought whole in which reads are missed here and there. From a chance of its own: a seed stays what it was
     /// without.
-    fn with_regions(self, r: &mut Rng) -> Self {
-        Self { settings: Settings { fill_regions: r.one_in(2), ..self.settings }, ..self }
+    fn with_around(self, r: &mut Rng) -> Self {
+        Self { settings: Settings { read_around: r.one_in(2), ..self.settings }, ..self }
     }
 
     /// Cache devices come and go, where nothing else takes a copy or a vote: how many may be lost is then known.
@@ -360,7 +360,7 @@ impl fmt::Display for Plan {
             if self.diskless { ", one more has no disk" } else { "" },
             if self.shares { ", volumes have shares" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
-            if self.settings.fill_regions { ", regions are filled" } else { "" },
+            if self.settings.read_around { ", reads around misses" } else { "" },
             if self.reads_on { ", clients read on" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },

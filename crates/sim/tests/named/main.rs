@@ -4,6 +4,7 @@
 //! `xtask/src/named` says which mistake belongs to which scene.
 
 mod abandon;
+mod around;
 mod bands;
 mod diskless;
 mod endurance;
@@ -11,7 +12,6 @@ mod evict;
 mod hazards;
 mod peers;
 mod reads;
-mod region;
 mod shares;
 mod steps;
 mod sweeps;

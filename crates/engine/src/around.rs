@@ -1,10 +1,10 @@
-//! Brings the whole of a region into the cache where places in it are missed here and there: see [`crate::policy::region`].
+//! Brings the whole of a neighbourhood into the cache where places in it are missed here and there: see [`crate::policy::around`].
 
 use crate::core::{Core, Volume};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf};
+use crate::policy::around::{BLOCKS, Brought};
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
-use crate::policy::region::{BLOCKS, Brought};
 use crate::preload;
 use alloc::rc::Rc;
 use core::ops::Range;
@@ -12,7 +12,7 @@ use headpond_format::Mode;
 
 /// What lies scattered in more pieces than this is left alone: it would be as many reads of the disk.
 const MOST_PIECES: usize = 16;
-/// Of so many reads that the disk has for clients, one more may be the filling of a region; one may always be.
+/// Of so many reads that the disk has for clients, one more may be the filling of a neighbourhood; one may always be.
 const READS_FOR_ONE: u32 = 4;
 
 /// Of the cache devices' space so much at the most, as a part, holds what was brought and has not been asked for yet.
@@ -27,23 +27,23 @@ fn most_watched<B: Buf>(core: &Core<B>) -> usize {
 /// time, in nanoseconds.
 pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed: &Range<u64>, took: u64) {
     let most = (volume.disk_reads.get() / READS_FOR_ONE).max(1);
-    if !core.settings.fill_regions || volume.filling.get() >= most || !core.has_spare() {
+    if !core.settings.read_around || volume.filling.get() >= most || !core.has_spare() {
         return;
     }
     let (since, evicted) = (core.now(), core.stats.borrow().evicted);
-    let mut regions = volume.regions.borrow_mut();
-    let full = regions.is_full(since, evicted);
-    regions.look(since, |blocks| volume.map.borrow().asked_for(&blocks));
-    let Some(region) = regions.missed(missed, took, full, most_watched(core)) else { return };
-    drop(regions);
-    let blocks = region * BLOCKS..(region + 1) * BLOCKS;
+    let mut neighbourhoods = volume.neighbourhoods.borrow_mut();
+    let full = neighbourhoods.is_full(since, evicted);
+    neighbourhoods.look(since, |blocks| volume.map.borrow().asked_for(&blocks));
+    let Some(neighbourhood) = neighbourhoods.missed(missed, took, full, most_watched(core)) else { return };
+    drop(neighbourhoods);
+    let blocks = neighbourhood * BLOCKS..(neighbourhood + 1) * BLOCKS;
     // What is on its way into the cache already would come twice.
     let batch = volume.without_fills(&blocks);
     let missing = preload::missing(volume, &batch);
     let sectors: u64 = missing.iter().map(|m| m.end - m.start).sum();
     let worth = missing.len() <= MOST_PIECES && sectors * 2 >= BLOCKS * BLOCK_SECTORS;
     if !worth || !core.budget_bears(Wish::Clean, sectors / BLOCK_SECTORS * BLOCK) {
-        volume.regions.borrow_mut().not_brought();
+        volume.neighbourhoods.borrow_mut().not_brought();
         return;
     }
     volume.filling.set(volume.filling.get() + 1);
@@ -56,10 +56,10 @@ pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed:
         let filled = if serves { preload::fill(&core, &volume, &batch, Queue::Probation).await.unwrap_or(0) } else { 0 };
         if filled > 0 {
             let took = (core.now() - since) / line;
-            volume.regions.borrow_mut().brought(Brought { region, blocks: missing, since, took, full });
-            volume.stats.borrow_mut().regions_filled.add(filled);
+            volume.neighbourhoods.borrow_mut().brought(Brought { neighbourhood, blocks: missing, since, took, full });
+            volume.stats.borrow_mut().read_around.add(filled);
         } else {
-            volume.regions.borrow_mut().not_brought();
+            volume.neighbourhoods.borrow_mut().not_brought();
         }
         volume.filling.set(volume.filling.get() - 1);
     });

@@ -1,7 +1,7 @@
-//! Which regions are brought into the cache whole: a long read of a disk takes little more time than a short one.
+//! Which neighbourhoods are brought into the cache whole: a long read of a disk takes little more time than a short one.
 //!
 //! Where one place is missed, and then another near it, all that lies around them is read in one go. On a tree of small files, or
-//! a cold cache, that saves a positioning of the arm for nearly each of a region's blocks; where reads are scattered over
+//! a cold cache, that saves a positioning of the arm for nearly each of a neighbourhood's blocks; where reads are scattered over
 //! a large disk it saves nothing. Which of the two it is shows in what was brought before: each fill is watched until clients
 //! have asked for enough of it, and how many may be watched grows with those that paid, and falls with those that did not.
 
@@ -10,12 +10,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Blocks of a region: a disk passes over so much in about the time that it needs to get to another place.
+/// Blocks of a neighbourhood: a disk passes over so much in about the time that it needs to get to another place.
 pub const BLOCKS: u64 = 256;
-/// A region's blocks, a bit each.
+/// A neighbourhood's blocks, a bit each.
 pub type Blocks = [u64; (BLOCKS / 64) as usize];
 
-/// Regions in which one place was missed, that are remembered at the most. They take four bytes each.
+/// Neighbourhoods in which one place was missed, that are remembered at the most. They take four bytes each.
 const REMEMBERED: usize = 1 << 15;
 /// Fills that are watched at the most, and how many of them a miss looks at.
 const WATCHED: usize = 4096;
@@ -39,8 +39,8 @@ const LESS: usize = 3;
 /// A fill that is watched.
 #[derive(Clone, Debug)]
 pub struct Brought {
-    /// Which region.
-    pub region: u64,
+    /// Which neighbourhood.
+    pub neighbourhood: u64,
     /// What of it had not been there.
     pub blocks: Blocks,
     /// When it began, in nanoseconds.
@@ -51,10 +51,10 @@ pub struct Brought {
     pub full: bool,
 }
 
-/// What is known of the regions of a volume.
+/// What is known of the neighbourhoods of a volume.
 #[derive(Clone, Debug)]
-pub struct Regions {
-    /// By a hash of it, the region missed last, and one added; none is there before the first miss.
+pub struct Neighbourhoods {
+    /// By a hash of it, the neighbourhood missed last, and one added; none is there before the first miss.
     missed: Vec<u32>,
     /// What a missed block takes of the disk's time, in nanoseconds, lately.
     block_ns: u64,
@@ -69,7 +69,7 @@ pub struct Regions {
     evicted_at: Option<u64>,
 }
 
-impl Default for Regions {
+impl Default for Neighbourhoods {
     fn default() -> Self {
         Self {
             missed: Vec::new(),
@@ -83,7 +83,7 @@ impl Default for Regions {
     }
 }
 
-impl Regions {
+impl Neighbourhoods {
     /// Whether the cache is full, where so many segments have been evicted so far.
     pub fn is_full(&mut self, now: u64, evicted: u64) -> bool {
         if evicted != self.evicted {
@@ -92,7 +92,7 @@ impl Regions {
         self.evicted_at.is_some_and(|at| now.saturating_sub(at) < FULL_NS)
     }
 
-    /// A read that stands by itself missed these blocks, and took so much of the disk's time, in nanoseconds: the region where it
+    /// A read that stands by itself missed these blocks, and took so much of the disk's time, in nanoseconds: the neighbourhood where it
     /// begins, if another one in it missed not long ago and it may be brought, in a full cache or not. Then [`Self::brought`] is called,
     /// or [`Self::not_brought`]. No more than `most` are ever watched.
     pub fn missed(&mut self, blocks: &Range<u64>, took: u64, full: bool, most: usize) -> Option<u64> {
@@ -101,10 +101,10 @@ impl Regions {
         }
         let block_ns = took / (blocks.end - blocks.start).max(1);
         self.block_ns = if self.block_ns == 0 { block_ns } else { (self.block_ns * 15 + block_ns) / 16 };
-        let region = blocks.start / BLOCKS;
-        // Multiplicative hashing (Knuth, The Art of Computer Programming, 6.4): regions side by side do not meet.
-        let slot = (region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize;
-        let tag = (region as u32).wrapping_add(1);
+        let neighbourhood = blocks.start / BLOCKS;
+        // Multiplicative hashing (Knuth, The Art of Computer Programming, 6.4): neighbourhoods side by side do not meet.
+        let slot = (neighbourhood.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize;
+        let tag = (neighbourhood as u32).wrapping_add(1);
         if self.missed[slot] != tag {
             self.missed[slot] = tag;
             return None;
@@ -116,16 +116,16 @@ impl Regions {
         }
         self.coming += 1;
         self.missed[slot] = 0;
-        Some(region)
+        Some(neighbourhood)
     }
 
-    /// A region was brought.
+    /// A neighbourhood was brought.
     pub fn brought(&mut self, brought: Brought) {
         self.coming -= 1;
         self.watched.push_back(brought);
     }
 
-    /// A region was not brought after all.
+    /// A neighbourhood was not brought after all.
     pub fn not_brought(&mut self) {
         self.coming -= 1;
     }
@@ -134,7 +134,7 @@ impl Regions {
     pub fn look(&mut self, now: u64, asked: impl Fn(Range<u64>) -> Blocks) {
         for _ in 0..LOOKS_AT.min(self.watched.len()) {
             let Some(it) = self.watched.pop_front() else { return };
-            let asked = asked(it.region * BLOCKS..(it.region + 1) * BLOCKS);
+            let asked = asked(it.neighbourhood * BLOCKS..(it.neighbourhood + 1) * BLOCKS);
             let brought: u32 = it.blocks.iter().map(|bits| bits.count_ones()).sum();
             let used: u32 = it.blocks.iter().zip(asked).map(|(brought, asked)| (brought & asked).count_ones()).sum();
             let least = if it.full { (brought / PAYS_PART).max(PAYS) } else { PAYS };
@@ -158,7 +158,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What is asked for of each region, at once, what a miss takes, and whether the cache is full.
+    /// What is asked for of each neighbourhood, at once, what a miss takes, and whether the cache is full.
     struct Asked {
         blocks: Blocks,
         miss: u64,
@@ -167,34 +167,34 @@ mod tests {
 
     const SOME: Asked = Asked { blocks: [3, 0, 0, 0], miss: 4 * MS, full: false };
 
-    /// Misses two places of each of so many regions, and tells how many are brought; that takes 6 ms each.
-    fn fills(regions: &mut Regions, of: Range<u64>, since: u64, asked: &Asked) -> usize {
+    /// Misses two places of each of so many neighbourhoods, and tells how many are brought; that takes 6 ms each.
+    fn fills(neighbourhoods: &mut Neighbourhoods, of: Range<u64>, since: u64, asked: &Asked) -> usize {
         let (mut fills, full) = (0, asked.full);
-        for region in of {
-            let at = |n: u64| region * BLOCKS + n..region * BLOCKS + n + 1;
-            assert_eq!(regions.missed(&at(0), asked.miss, full, 1000), None, "of one place nothing follows");
-            if regions.missed(&at(7), asked.miss, full, 1000) == Some(region) {
+        for neighbourhood in of {
+            let at = |n: u64| neighbourhood * BLOCKS + n..neighbourhood * BLOCKS + n + 1;
+            assert_eq!(neighbourhoods.missed(&at(0), asked.miss, full, 1000), None, "of one place nothing follows");
+            if neighbourhoods.missed(&at(7), asked.miss, full, 1000) == Some(neighbourhood) {
                 fills += 1;
-                regions.brought(Brought { region, blocks: [u64::MAX; 4], since, took: 6 * MS, full });
+                neighbourhoods.brought(Brought { neighbourhood, blocks: [u64::MAX; 4], since, took: 6 * MS, full });
             }
-            regions.look(since, |_| asked.blocks);
+            neighbourhoods.look(since, |_| asked.blocks);
         }
         fills
     }
 
     #[test]
-    fn where_fills_pay_every_region_is_brought() {
-        let mut regions = Regions::default();
-        assert_eq!(fills(&mut regions, 0..400, 0, &SOME), 400);
-        assert!(regions.may_watch[0] > 100, "{:?}", regions.may_watch);
+    fn where_fills_pay_every_neighbourhood_is_brought() {
+        let mut neighbourhoods = Neighbourhoods::default();
+        assert_eq!(fills(&mut neighbourhoods, 0..400, 0, &SOME), 400);
+        assert!(neighbourhoods.may_watch[0] > 100, "{:?}", neighbourhoods.may_watch);
     }
 
     /// One block is asked for; or many, but the disk, whose head is there anyway, needs next to no time for each.
     #[test]
     fn where_they_do_not_pay_one_is_made_in_a_minute() {
         for asked in [Asked { blocks: [1, 0, 0, 0], ..SOME }, Asked { blocks: [0x7fff, 0, 0, 0], miss: MS / 3, full: false }] {
-            let mut regions = Regions::default();
-            let mut round = |n: u64| fills(&mut regions, n * 1000..(n + 1) * 1000, n * SECOND, &asked);
+            let mut neighbourhoods = Neighbourhoods::default();
+            let mut round = |n: u64| fills(&mut neighbourhoods, n * 1000..(n + 1) * 1000, n * SECOND, &asked);
             assert_eq!(round(0), 4);
             let later = (1..=600).map(&mut round).sum::<usize>();
             assert_eq!(later, 10);
@@ -203,43 +203,47 @@ mod tests {
 
     #[test]
     fn what_paid_for_long_and_does_so_no_more_is_soon_given_up() {
-        let mut regions = Regions::default();
-        fills(&mut regions, 0..10_000, 0, &SOME);
+        let mut neighbourhoods = Neighbourhoods::default();
+        fills(&mut neighbourhoods, 0..10_000, 0, &SOME);
         assert_eq!(
-            fills(&mut regions, 20_000..30_000, SECOND, &Asked { blocks: [0; 4], ..SOME }),
+            fills(&mut neighbourhoods, 20_000..30_000, SECOND, &Asked { blocks: [0; 4], ..SOME }),
             1000,
             "no more than may be watched"
         );
-        let few = fills(&mut regions, 30_000..40_000, 100 * SECOND, &Asked { blocks: [0; 4], ..SOME });
+        let few = fills(&mut neighbourhoods, 30_000..40_000, 100 * SECOND, &Asked { blocks: [0; 4], ..SOME });
         assert!(few < 10, "{few}");
     }
 
     #[test]
     fn in_a_full_cache_what_is_brought_has_to_be_used_more() {
-        let mut regions = Regions::default();
+        let mut neighbourhoods = Neighbourhoods::default();
         let full = Asked { full: true, ..SOME };
-        assert_eq!(fills(&mut regions, 0..1000, 0, &SOME), 1000);
-        let few = (1..10).map(|n| fills(&mut regions, n * 1000..(n + 1) * 1000, n * 60 * SECOND, &full)).sum::<usize>();
+        assert_eq!(fills(&mut neighbourhoods, 0..1000, 0, &SOME), 1000);
+        let few = (1..10).map(|n| fills(&mut neighbourhoods, n * 1000..(n + 1) * 1000, n * 60 * SECOND, &full)).sum::<usize>();
         assert!(few <= 10, "{few}");
         let used = Asked { blocks: [u64::MAX, 0, 0, 0], ..full };
-        assert!(fills(&mut regions, 30_000..32_000, 660 * SECOND, &used) > 1990);
+        assert!(fills(&mut neighbourhoods, 30_000..32_000, 660 * SECOND, &used) > 1990);
     }
 
     #[test]
     fn the_cache_is_full_for_a_while_after_something_was_evicted() {
-        let mut regions = Regions::default();
-        assert!(!regions.is_full(0, 0));
-        assert!(regions.is_full(SECOND, 1) && regions.is_full(60 * SECOND, 1) && !regions.is_full(61 * SECOND, 1));
-        assert!(regions.is_full(62 * SECOND, 2));
+        let mut neighbourhoods = Neighbourhoods::default();
+        assert!(!neighbourhoods.is_full(0, 0));
+        assert!(
+            neighbourhoods.is_full(SECOND, 1)
+                && neighbourhoods.is_full(60 * SECOND, 1)
+                && !neighbourhoods.is_full(61 * SECOND, 1)
+        );
+        assert!(neighbourhoods.is_full(62 * SECOND, 2));
     }
 
     #[test]
-    fn regions_that_are_missed_once_are_forgotten_for_others_and_not_mistaken_for_them() {
-        let mut regions = Regions::default();
+    fn neighbourhoods_that_are_missed_once_are_forgotten_for_others_and_not_mistaken_for_them() {
+        let mut neighbourhoods = Neighbourhoods::default();
         for round in 0..3 {
             for n in 0..200_000 {
                 let at = (n * 3 + round) * BLOCKS;
-                assert_eq!(regions.missed(&(at..at + 1), 5 * MS, false, 1000), None);
+                assert_eq!(neighbourhoods.missed(&(at..at + 1), 5 * MS, false, 1000), None);
             }
         }
     }
