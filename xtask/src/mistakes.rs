@@ -64,7 +64,11 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a forced-unit-access write acknowledged when it is written",
         story: "A write that was to be durable is acknowledged as any other: it is gone after a power cut.",
-        edits: &[Edit { file: "write.rs", old: "    if fua {\n        durable_for(core, volume).await?;\n    }\n", new: "" }],
+        edits: &[Edit {
+            file: "write.rs",
+            old: "    if fua {\n        volume.asked_to_flush();\n        durable_for(core, volume).await?;\n    }\n",
+            new: "",
+        }],
     },
     Mistake {
         name: "the disk left out of the forced-unit-access write",

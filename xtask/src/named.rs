@@ -15,6 +15,7 @@ mod reads;
 mod shares;
 mod steps;
 mod sweeps;
+mod synchronous;
 
 use crate::mistakes::Mistake;
 
@@ -34,6 +35,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(bands::MISTAKES)
         .chain(reads::MISTAKES)
         .chain(around::MISTAKES)
+        .chain(synchronous::MISTAKES)
         .chain(shares::MISTAKES)
         .chain(sweeps::MISTAKES)
         .chain(format::MISTAKES)
@@ -51,6 +53,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(bands::TOLD)
         .chain(reads::TOLD)
         .chain(around::TOLD)
+        .chain(synchronous::TOLD)
         .chain(shares::TOLD)
         .chain(sweeps::TOLD)
         .chain(format::TOLD)
@@ -101,6 +104,7 @@ mod tests {
             "evict",
             "reads",
             "around",
+            "synchronous",
             "shares",
             "sweeps",
         ] {

@@ -7,7 +7,7 @@
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
 use crate::intent::write_pages;
-use crate::io::{Buf, Device, DeviceOp};
+use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::marks::Mark;
 use crate::segments::SegmentState;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -90,7 +90,7 @@ impl<B: Buf> Pages<B> {
                 return;
             }
             let offset = layout.checkpoint(self.area) + u64::from(at) * PAGE_BYTES as u64;
-            let op = DeviceOp::Write { offset, bufs: vec![bytes.clone()], through: false };
+            let op = DeviceOp::Write { offset, bufs: vec![bytes.clone()], reach: Reach::Cache };
             self.in_flight.push_back((member, core.exec.io(Device::Member(member), op)));
             let mut stats = core.stats.borrow_mut();
             stats.member_bytes += bytes.len() as u64;

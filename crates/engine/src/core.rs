@@ -20,6 +20,7 @@ use crate::policy::pins::Pins;
 use crate::policy::route::Route;
 use crate::policy::shares::Share;
 use crate::policy::streams::Streams;
+use crate::policy::synchronous::Synchronous;
 use crate::policy::window::Window;
 use crate::preload::Preload;
 use crate::ranges::RangeLocks;
@@ -193,6 +194,8 @@ pub(crate) struct Volume<B: Buf> {
     pub pins_changed: Cell<u64>,
     pub pins_at: Cell<u64>,
     pub preload: Cell<Preload>,
+    /// Whether a client flushes after each of its writes.
+    pub synchronous: Cell<Synchronous>,
     /// Where reads were missed lately, and how many neighbourhoods are being brought whole.
     pub neighbourhoods: RefCell<Neighbourhoods>,
     pub filling: Cell<u32>,
@@ -258,6 +261,13 @@ impl<B: Buf> Volume<B> {
         let pins = self.pins.borrow();
         !pins.is_empty() && pins.contains(&Self::blocks(range))
     }
+    /// A client wants what it has written to be durable.
+    pub fn asked_to_flush(&self) {
+        let mut synchronous = self.synchronous.get();
+        synchronous.flush();
+        self.synchronous.set(synchronous);
+    }
+
     /// Clients have left the disk alone for `idle` nanoseconds.
     pub fn disk_idle(&self, now: u64, idle: u64) -> bool {
         self.disk_in_use.get() == 0 && now.saturating_sub(self.disk_last_used.get()) >= idle

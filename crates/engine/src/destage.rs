@@ -6,7 +6,7 @@
 use crate::core::{Core, Volume};
 use crate::exec::{Signal, Slot};
 use crate::fetch::fetch;
-use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
+use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, Reach};
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
@@ -454,7 +454,8 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
     parts.sort_unstable_by_key(|p| p.0.start);
     // What lies in the disk's own cache when a chunk's flush comes is written before readers have their turn: hundreds of places, and
     // half a second. Beside them it goes past that cache, and has its turn among them.
-    let through = volume.has_lone_readers(core.now(), core.settings.idle_ns);
+    let beside_readers = volume.has_lone_readers(core.now(), core.settings.idle_ns);
+    let reach = if beside_readers { Reach::PastCache } else { Reach::Cache };
     let mut writes = Vec::new();
     let mut at = 0;
     while at < parts.len() {
@@ -465,7 +466,7 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
         let range = parts[at].0.start..parts[end - 1].0.end;
         let offset = volume.disk_offset(range.start);
         let op = if parts[at].1.is_some() {
-            DeviceOp::Write { offset, bufs: parts[at..end].iter().filter_map(|p| p.1.clone()).collect(), through }
+            DeviceOp::Write { offset, bufs: parts[at..end].iter().filter_map(|p| p.1.clone()).collect(), reach }
         } else {
             DeviceOp::WriteZeroes { offset, len: (range.end - range.start) * 512 }
         };

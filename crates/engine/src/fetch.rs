@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
-use crate::io::{Buf, Device, DeviceOp};
+use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::map::Piece;
 use crate::marks::Mark;
 use alloc::rc::Rc;
@@ -226,8 +226,11 @@ pub(crate) async fn from_twin<B: Buf>(
         // One writer per range (R13): two reads may find the same damage.
         let key = |p: Place| (p.member, p.slot, at);
         if let Some(bad) = repair.filter(|p| core.repairing.borrow_mut().insert(key(*p))) {
-            let op =
-                DeviceOp::Write { offset: core.slot_offset(bad) + u64::from(at) * 512, bufs: vec![data.clone()], through: false };
+            let op = DeviceOp::Write {
+                offset: core.slot_offset(bad) + u64::from(at) * 512,
+                bufs: vec![data.clone()],
+                reach: Reach::Cache,
+            };
             match core.exec.io(Device::Member(bad.member), op).await {
                 Ok(_) => {
                     core.member_flusher(bad.member).wrote();

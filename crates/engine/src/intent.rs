@@ -5,7 +5,7 @@
 
 use crate::core::{Core, Volume};
 use crate::exec::Signal;
-use crate::io::{Buf, Device, DeviceOp};
+use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -411,7 +411,7 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
                 let offset = layout.intent(page, (snapshot.sequence % 2) as u8);
                 writes.push((
                     *m,
-                    core.exec.io(Device::Member(*m), DeviceOp::Write { offset, bufs: vec![bytes.clone()], through: false }),
+                    core.exec.io(Device::Member(*m), DeviceOp::Write { offset, bufs: vec![bytes.clone()], reach: Reach::Cache }),
                 ));
             }
         }

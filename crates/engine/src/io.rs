@@ -83,9 +83,8 @@ pub enum DeviceOp<B> {
         offset: u64,
         /// What, gathered in order.
         bufs: Vec<B>,
-        /// A wish: past the device's own volatile cache, where it can do that for a write by itself. Nothing is taken for durable
-        /// because of it.
-        through: bool,
+        /// How far it is when it completes.
+        reach: Reach,
     },
     /// Make all completed writes durable.
     Flush,
@@ -103,6 +102,18 @@ pub enum DeviceOp<B> {
         /// How much, in bytes.
         len: u64,
     },
+}
+
+/// How far a write is when it completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// In the device's own volatile cache, if it has one.
+    Cache,
+    /// The same, and a wish: past that cache, where the device can do that for a write by itself. Nothing is taken for durable
+    /// because of it.
+    PastCache,
+    /// It is durable, as after a flush. Of other writes this says nothing.
+    Durable,
 }
 
 /// Why a device operation failed.

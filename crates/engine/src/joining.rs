@@ -4,7 +4,7 @@
 use crate::core::{Core, Member};
 use crate::engine::{Cancel, checkpoint_now};
 use crate::flush::Flusher;
-use crate::io::{Buf, CommandError, Device, DeviceOp};
+use crate::io::{Buf, CommandError, Device, DeviceOp, Reach};
 use crate::marks::Mark;
 use crate::membership::{join, retire};
 use crate::segments::SegmentState;
@@ -104,7 +104,7 @@ async fn prepare<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: &Member) -> Resu
     let mut in_flight = VecDeque::new();
     let mut good = true;
     for (offset, len) in superblocks.chain(pages).chain(headers) {
-        let op = DeviceOp::Write { offset, bufs: vec![B::zeroes(len)], through: false };
+        let op = DeviceOp::Write { offset, bufs: vec![B::zeroes(len)], reach: Reach::Cache };
         in_flight.push_back(core.exec.io(Device::Member(member), op));
         if in_flight.len() >= DEPTH
             && let Some(wait) = in_flight.pop_front()
@@ -192,8 +192,11 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
     core.mark(Mark::MemberRemoved);
     // It is nobody's now. That it could not be told so does not matter: it is known to have left.
     for n in 0..4 {
-        let op =
-            DeviceOp::Write { offset: layout.superblock(n), bufs: vec![B::zeroes(SUPERBLOCK_BYTES as usize)], through: false };
+        let op = DeviceOp::Write {
+            offset: layout.superblock(n),
+            bufs: vec![B::zeroes(SUPERBLOCK_BYTES as usize)],
+            reach: Reach::Cache,
+        };
         let _ = core.exec.io(Device::Member(member), op).await;
     }
     let _ = core.exec.io(Device::Member(member), DeviceOp::Flush).await;

@@ -8,7 +8,7 @@
 
 use crate::core::{Core, Fill, MarksGuard, Volume};
 use crate::exec::Slot;
-use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
+use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
 use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
 use crate::policy::bands::{self, Bands};
@@ -397,6 +397,7 @@ impl<B: Buf> Log<B> {
         // Beyond the segment lies another one.
         assert!(offset + sectors <= capacity, "a record goes beyond its segment");
         let place = RecordPlace { segment, generation, offset };
+        let reach = self.reach(volume, &taken);
         let (record, placed, mut bufs) = build(core, volume, place, sectors, header_sectors, taken);
         let key = core.pool.borrow().key;
         let mut start = offset;
@@ -427,7 +428,7 @@ impl<B: Buf> Log<B> {
             .filter(|p| core.pool.borrow().is_in_sync(p.member))
             .map(|p| {
                 let at = core.slot_offset(*p) + u64::from(start) * 512;
-                (*p, core.exec.io(Device::Member(p.member), DeviceOp::Write { offset: at, bufs: bufs.clone(), through: false }))
+                (*p, core.exec.io(Device::Member(p.member), DeviceOp::Write { offset: at, bufs: bufs.clone(), reach }))
             })
             .collect();
         {
@@ -448,7 +449,9 @@ impl<B: Buf> Log<B> {
             for (place, write) in writes {
                 match write.await {
                     Ok(_) => {
-                        core2.member_flusher(place.member).wrote();
+                        if reach != Reach::Durable {
+                            core2.member_flusher(place.member).wrote();
+                        }
                         on_copies += 1;
                     }
                     Err(_) => {
@@ -468,6 +471,18 @@ impl<B: Buf> Log<B> {
             this.end(core2.clone(), volume2, band, place, placed, header_ok).await;
             drop(flight);
         });
+    }
+
+    /// Whether a record with these items, which is about to be written, should be durable by itself.
+    fn reach(&self, volume: &Volume<B>, taken: &[Queued<B>]) -> Reach {
+        let of_clients = taken.iter().any(|(item, _)| matches!(item, Item::Write { .. } | Item::Zeroes { .. }));
+        if self.class != Class::Mirrored || !of_clients {
+            return Reach::Cache;
+        }
+        let mut synchronous = volume.synchronous.get();
+        let durable = synchronous.record(taken.len() == 1 && self.in_flight.get() == 0);
+        volume.synchronous.set(synchronous);
+        if durable { Reach::Durable } else { Reach::Cache }
     }
 
     /// A record's writes have ended: names what is on enough copies, appends again what is not.

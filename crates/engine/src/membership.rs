@@ -3,7 +3,7 @@
 
 use crate::core::{Core, Member, Volume};
 use crate::intent::write_pages;
-use crate::io::{Buf, Device, DeviceOp};
+use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::marks::Mark;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -139,7 +139,7 @@ impl<B: Buf> Core<B> {
             let slot = (superblock.sequence % 2) as u8;
             self.stats.borrow_mut().member_bytes += 2 * bytes.len() as u64;
             for n in [slot, slot + 2] {
-                let op = DeviceOp::Write { offset: layout.superblock(n), bufs: vec![bytes.clone()], through: false };
+                let op = DeviceOp::Write { offset: layout.superblock(n), bufs: vec![bytes.clone()], reach: Reach::Cache };
                 writes.push((m, self.exec.io(Device::Member(m), op)));
             }
         }
@@ -172,7 +172,7 @@ impl<B: Buf> Core<B> {
             (WitnessRecord { pool: pool.id, epoch: pool.epoch, in_sync }, pool.epoch)
         };
         let offset = epoch % WITNESS_SLOTS * WITNESS_BYTES;
-        let op = DeviceOp::Write { offset, bufs: vec![B::from_bytes(&record.encode())], through: false };
+        let op = DeviceOp::Write { offset, bufs: vec![B::from_bytes(&record.encode())], reach: Reach::Cache };
         self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok()
     }
 

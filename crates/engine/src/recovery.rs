@@ -6,7 +6,7 @@ use crate::checkpoint::places;
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
 use crate::intent::Bit;
-use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp};
+use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
 use crate::policy::evict::Queue;
@@ -444,7 +444,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
     core.stats.borrow_mut().completed_at_start += repairs.len() as u64;
     let mut writes = Vec::new();
     for (place, at, bufs) in repairs {
-        let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs, through: false };
+        let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs, reach: Reach::Cache };
         writes.push((place.member, core.exec.io(Device::Member(place.member), op)));
     }
     for (m, write) in writes {

@@ -91,6 +91,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         pins_changed: Cell::new(0),
         pins_at: Cell::new(0),
         preload: Cell::default(),
+        synchronous: Cell::default(),
         neighbourhoods: RefCell::default(),
         filling: Cell::default(),
         share: Cell::default(),

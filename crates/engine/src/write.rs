@@ -4,7 +4,7 @@ use crate::core::{Core, DiskWants, Fill, Volume};
 use crate::destage::withdraw;
 use crate::diskless;
 use crate::intent::{Bit, Intent, ensure};
-use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, RequestError};
+use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, Reach, RequestError};
 use crate::log::{AppendError, Appended, Item};
 use crate::map::mask;
 use crate::marks::Mark;
@@ -141,6 +141,7 @@ pub(crate) async fn absorbed<B: Buf>(
 ) -> Result<stats::Fate, RequestError> {
     volume.stats.borrow_mut().absorbed.add(bytes);
     if fua {
+        volume.asked_to_flush();
         durable_for(core, volume).await?;
     }
     Ok(stats::Fate::Absorbed)
@@ -156,6 +157,7 @@ async fn durable_for<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> Result<(
 /// All that was acknowledged before is durable after it.
 pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
+    volume.asked_to_flush();
     volume.stats.borrow_mut().flushes += 1;
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
@@ -634,7 +636,7 @@ fn disk_op<B: Buf>(volume: &Volume<B>, whole: &Range<u64>, content: &Content<B>,
     match content {
         Content::Data(data) => {
             let from = ((part.start - whole.start) * 512) as usize;
-            DeviceOp::Write { offset, bufs: vec![data.slice(from..from + len as usize)], through: false }
+            DeviceOp::Write { offset, bufs: vec![data.slice(from..from + len as usize)], reach: Reach::Cache }
         }
         Content::Zeroes => DeviceOp::WriteZeroes { offset, len },
         Content::Discarded => DeviceOp::Discard { offset, len },

@@ -193,6 +193,7 @@ impl<M: TimingModel> Pace for RealTime<M> {
             PaceKind::Read => Kind::Read,
             PaceKind::Write => Kind::Write,
             PaceKind::WriteThrough => Kind::WriteThrough,
+            PaceKind::WriteDurable => Kind::WriteDurable,
             PaceKind::Flush => Kind::Flush,
             PaceKind::Discard => Kind::Discard,
             PaceKind::WriteZeroes => Kind::WriteZeroes,

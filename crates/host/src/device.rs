@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId};
+use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId, Reach};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 
@@ -106,7 +106,8 @@ impl Open {
     }
 
     /// Whether it has a volatile cache, and can write past it by itself. The kernel would flush the whole cache after each write of
-    /// a device that cannot, and a file system's file would have its metadata written.
+    /// a device that cannot, and a file system's file would have its metadata written: as it should be for a write that is to be
+    /// durable, and not for one that only has no business in that cache.
     fn writes_through(&self) -> bool {
         let facts = self.claim.facts();
         facts.volatile_cache && facts.forced_unit_access
@@ -193,7 +194,7 @@ impl Op {
         let at = self.offset + self.done;
         let left = self.len - self.done;
         let write = |pieces: &Pieces, through: bool| {
-            // The kernel makes one request of both, with forced unit access: `Open::writes_through` says where.
+            // The kernel makes one request of both, with forced unit access, or flushes after it where the device knows no such.
             let flags = if through { libc::RWF_DSYNC } else { 0 };
             let rest = &pieces.list[pieces.first..];
             match rest {
@@ -425,8 +426,12 @@ impl Devices {
         };
         let (kind, offset, len) = match &op {
             DeviceOp::Read { offset, len } => (PaceKind::Read, *offset, u64::from(*len)),
-            DeviceOp::Write { offset, bufs, through } => {
-                let kind = if *through { PaceKind::WriteThrough } else { PaceKind::Write };
+            DeviceOp::Write { offset, bufs, reach } => {
+                let kind = match reach {
+                    Reach::Cache => PaceKind::Write,
+                    Reach::PastCache => PaceKind::WriteThrough,
+                    Reach::Durable => PaceKind::WriteDurable,
+                };
                 (kind, *offset, bufs.iter().map(|buf| buf.len() as u64).sum())
             }
             DeviceOp::Flush => (PaceKind::Flush, 0, 0),
@@ -448,7 +453,10 @@ impl Devices {
         }
         let work = match op {
             DeviceOp::Read { len, .. } => Work::Read(HostBuf::to_be_filled(len as usize)),
-            DeviceOp::Write { bufs, through, .. } => gathered(&open, bufs, len as usize, through && open.writes_through()),
+            DeviceOp::Write { bufs, reach, .. } => {
+                let through = reach == Reach::Durable || reach == Reach::PastCache && open.writes_through();
+                gathered(&open, bufs, len as usize, through)
+            }
             DeviceOp::Flush => Work::Flush,
             DeviceOp::Discard { .. } => Work::Zero { discard: true, way: None, pieces: Pieces::default() },
             DeviceOp::WriteZeroes { .. } => Work::Zero { discard: false, way: None, pieces: Pieces::default() },

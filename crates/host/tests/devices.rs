@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, process, thread};
 
-use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId};
+use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId, Reach};
 use headpond_host::buf::{ALIGN, HostBuf};
 use headpond_host::claim::{Claim, ClaimError};
 use headpond_host::device::facts::Kind;
@@ -176,7 +176,7 @@ fn the_child_of_other_tests() {
         "write by a plain file" => {
             devices.add(DISK, claim);
             for (n, buf) in (0..).zip(&bufs) {
-                let op = DeviceOp::Write { offset: n * LAST_WRITE, bufs: vec![buf.clone()], through: false };
+                let op = DeviceOp::Write { offset: n * LAST_WRITE, bufs: vec![buf.clone()], reach: Reach::Cache };
                 devices.submit(IoId(n), DISK, op);
             }
             devices.wait(Some(NOW), &mut Vec::new()).unwrap();
@@ -325,7 +325,7 @@ fn dropping_devices_waits_for_writes_in_flight_and_then_ends_the_claim() {
     for round in 0..20 {
         let mut devices = devices(&path);
         for n in 0..8 {
-            let op = DeviceOp::Write { offset: n * 4 * MIB, bufs: vec![filled(4 * MIB, round)], through: false };
+            let op = DeviceOp::Write { offset: n * 4 * MIB, bufs: vec![filled(4 * MIB, round)], reach: Reach::Cache };
             devices.submit(IoId(n), DISK, op);
         }
         devices.wait(Some(NOW), &mut Vec::new()).unwrap();
@@ -347,7 +347,10 @@ fn a_write_of_many_buffers_lands_in_order_whatever_their_number_and_alignment() 
         let piece = |n: u64| memory.slice((n * 2 * block) as usize..((n * 2 + 1) * block) as usize);
         let bufs: Vec<HostBuf> = (0..pieces).map(piece).collect();
         let expected = bufs.iter().flat_map(|buf| buf.as_slice().to_vec()).collect::<Vec<u8>>();
-        assert_eq!(run(&mut devices, DeviceOp::Write { offset: 3 * block, bufs, through: false }).unwrap().map(|_| ()), None);
+        assert_eq!(
+            run(&mut devices, DeviceOp::Write { offset: 3 * block, bufs, reach: Reach::Cache }).unwrap().map(|_| ()),
+            None
+        );
         assert!(read(&mut devices, 3 * block, pieces * block) == expected, "{pieces} pieces");
     }
 }
@@ -356,7 +359,7 @@ fn a_write_of_many_buffers_lands_in_order_whatever_their_number_and_alignment() 
 fn operations_that_are_unaligned_empty_or_outside_fail_and_a_missing_device_is_gone() {
     let (_dir, path) = file(MIB);
     let mut devices = devices(&path);
-    let write = |offset, len| DeviceOp::Write { offset, bufs: vec![filled(len, 1)], through: false };
+    let write = |offset, len| DeviceOp::Write { offset, bufs: vec![filled(len, 1)], reach: Reach::Cache };
     for op in [
         DeviceOp::Read { offset: 1, len: 4096 },
         DeviceOp::Read { offset: 0, len: 100 },
@@ -366,7 +369,7 @@ fn operations_that_are_unaligned_empty_or_outside_fail_and_a_missing_device_is_g
         DeviceOp::WriteZeroes { offset: MIB, len: 4096 },
         write(MIB, 4096),
         write(0, 4095),
-        DeviceOp::Write { offset: 0, bufs: vec![], through: false },
+        DeviceOp::Write { offset: 0, bufs: vec![], reach: Reach::Cache },
     ] {
         assert!(matches!(run(&mut devices, op.clone()), Err(DeviceError::Failed)), "{op:?}");
     }
@@ -470,7 +473,11 @@ fn thousands_of_random_operations_leave_what_a_model_in_memory_has() {
                     let buf = HostBuf::from_bytes(&data);
                     let cut = (dice.below(len / block) * block) as usize;
                     let bufs = vec![buf.slice(0..cut), buf.slice(cut..len as usize)];
-                    DeviceOp::Write { offset, bufs, through: dice.below(2) == 0 }
+                    DeviceOp::Write {
+                        offset,
+                        bufs,
+                        reach: [Reach::Cache, Reach::PastCache, Reach::Durable][dice.below(3) as usize],
+                    }
                 }
                 8 => {
                     model[place].fill(0);

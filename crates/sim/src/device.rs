@@ -263,6 +263,22 @@ impl SimDevice {
         }
     }
 
+    /// A write completes that is durable then. What is in the cache of the same sectors is older, and goes before it.
+    pub fn write_durable(&mut self, sector: u64, buf: SimBuf) {
+        let sectors = sector..sector + buf.sectors() as u64;
+        let (before, rest) = std::mem::take(&mut self.cache)
+            .into_iter()
+            .partition(|c: &Cached| c.sector < sectors.end && sectors.start < c.sector + c.buf.sectors() as u64);
+        self.cache = rest;
+        for c in Vec::from_iter(before) {
+            self.durable.write(c.sector, &c.buf);
+        }
+        self.write(sector, buf);
+        if let Some(c) = self.cache.pop() {
+            self.durable.write(c.sector, &c.buf);
+        }
+    }
+
     /// Sectors of a write in flight get onto the media, each by chance.
     pub fn tear(&mut self, sector: u64, buf: &SimBuf, cut: Cut, rng: &mut Rng) {
         let whole = rng.one_in(2);

@@ -27,6 +27,9 @@ use std::ops::Range;
 /// The stamp that sector 0 of a disk has at first.
 const BASE: u64 = 1 << 50;
 
+/// Requests in a row that are as the clients' habits say, and then as many that are writes and flushes in turn.
+const FLUSHING: u64 = 16;
+
 /// Longest that a request may wait where a cache device hangs, whose time limit is half a second, in nanoseconds.
 const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
 
@@ -566,13 +569,13 @@ impl Run {
         *drawn = n + 1;
         let own = Rng::new(self.plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ life << 40 ^ n);
         let of_run = std::mem::replace(&mut self.rng, own);
-        let id = self.request(client);
+        let id = self.request(client, n);
         self.rng = of_run;
         Some(id)
     }
 
-    /// One client's next request.
-    fn request(&mut self, client: usize) -> u64 {
+    /// One client's next request, the `n`th of this life.
+    fn request(&mut self, client: usize, n: u64) -> u64 {
         if self.diskless && self.rng.one_in(3) {
             return self.request_to_diskless();
         }
@@ -606,6 +609,10 @@ impl Run {
         let volume = known.unwrap_or_else(|| *self.rng.pick(&self.attached));
         if self.plan.reads_on && self.rng.one_in(2) {
             return self.read_on(client, volume, sector);
+        }
+        if self.plan.flushes_each && n / FLUSHING % 2 == 1 {
+            let writes = n.is_multiple_of(2);
+            return if writes { self.world.write(volume, sector, sectors, fua) } else { self.world.flush(volume) };
         }
         match self.rng.below(20) {
             0..=7 => self.world.write(volume, sector, sectors, fua),

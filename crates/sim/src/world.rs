@@ -14,7 +14,7 @@ use headpond_engine::create::{InitialWrite, newest_superblock, newest_witness};
 use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
 use headpond_engine::format::{Layout, SUPERBLOCK_BYTES, WITNESS_BYTES};
 use headpond_engine::{
-    Buf, Command, CommandError, CommandId, Device, DeviceError, DeviceOp, DeviceResult, Effect, Engine, IoId, Request,
+    Buf, Command, CommandError, CommandId, Device, DeviceError, DeviceOp, DeviceResult, Effect, Engine, IoId, Reach, Request,
     RequestError, RequestId, Settings, Status,
 };
 use std::collections::BTreeMap;
@@ -456,8 +456,12 @@ impl World {
         self.operations += 1;
         let (kind, offset, len) = match &op {
             DeviceOp::Read { offset, len } => (Kind::Read, *offset, u64::from(*len)),
-            DeviceOp::Write { offset, bufs, through } => {
-                let kind = if *through { Kind::WriteThrough } else { Kind::Write };
+            DeviceOp::Write { offset, bufs, reach } => {
+                let kind = match reach {
+                    Reach::Cache => Kind::Write,
+                    Reach::PastCache => Kind::WriteThrough,
+                    Reach::Durable => Kind::WriteDurable,
+                };
                 (kind, *offset, bufs.iter().map(|b| b.len() as u64).sum())
             }
             DeviceOp::Flush => (Kind::Flush, 0, 0),
@@ -612,7 +616,7 @@ impl World {
         for (sector, buf) in written(&f.op) {
             d.land(sector, &buf, Cut::BySector, &mut self.rng);
         }
-        if let DeviceOp::Flush = f.op {
+        if let DeviceOp::Flush | DeviceOp::Write { reach: Reach::Durable, .. } = f.op {
             d.flush_failed(&mut self.rng);
         }
         let (device, io) = (f.device, f.io.0);
@@ -639,22 +643,29 @@ impl World {
                 };
                 Ok(Some(d.visible.read(from, sectors as usize)))
             }
-            DeviceOp::Write { offset, bufs, .. } => {
+            DeviceOp::Write { offset, bufs, reach } => {
                 let sectors = bufs.iter().map(|b| b.sectors() as u64).sum();
                 let fails = d.fail_writes > 0 && self.rng.one_in(d.fail_writes) || d.touches_dead(offset / 512, sectors);
                 let Some(mut at) = sickness::write_lands(d, offset / 512, sectors, &mut self.rng) else {
                     bufs.iter().for_each(|b| sickness::lose(d, b));
                     return Ok(None);
                 };
+                // What makes it durable may be a flush of all, which may fail.
+                let flush_fails = *reach == Reach::Durable && d.fail_flushes > 0 && self.rng.one_in(d.fail_flushes);
                 for b in bufs {
                     if fails {
                         d.land(at, b, Cut::BySector, &mut self.rng);
+                    } else if *reach == Reach::Durable && !flush_fails && !d.sickness.lies {
+                        d.write_durable(at, b.clone());
                     } else {
                         d.write(at, b.clone());
                     }
                     at += b.sectors() as u64;
                 }
-                if fails { Err(DeviceError::Failed) } else { Ok(None) }
+                if flush_fails {
+                    d.flush_failed(&mut self.rng);
+                }
+                if fails || flush_fails { Err(DeviceError::Failed) } else { Ok(None) }
             }
             DeviceOp::Flush if d.fail_flushes > 0 && self.rng.one_in(d.fail_flushes) => {
                 d.flush_failed(&mut self.rng);

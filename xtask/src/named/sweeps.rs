@@ -38,8 +38,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The flush at a chunk's end finds hundreds of writes there, and readers wait for all of them.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "    let through = volume.has_lone_readers(core.now(), core.settings.idle_ns);\n",
-            new: "    let through = false;\n",
+            old: "    let beside_readers = volume.has_lone_readers(core.now(), core.settings.idle_ns);\n",
+            new: "    let beside_readers = false;\n",
         }],
     },
 ];

@@ -15,4 +15,5 @@ pub mod reclaim;
 pub mod route;
 pub mod shares;
 pub mod streams;
+pub mod synchronous;
 pub mod window;

@@ -43,7 +43,7 @@ impl Load {
         self.in_flight += 1;
         match kind {
             PaceKind::Read => (self.reads, self.read_bytes) = (self.reads + 1, self.read_bytes + bytes),
-            PaceKind::Write | PaceKind::WriteThrough => {
+            PaceKind::Write | PaceKind::WriteThrough | PaceKind::WriteDurable => {
                 (self.writes, self.written_bytes) = (self.writes + 1, self.written_bytes + bytes)
             }
             PaceKind::Flush => self.flushes += 1,

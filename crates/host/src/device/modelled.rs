@@ -13,6 +13,8 @@ pub enum PaceKind {
     Write,
     /// A write past the device's volatile cache.
     WriteThrough,
+    /// A write that is durable when it completes.
+    WriteDurable,
     /// A cache flush; offset and length are zero.
     Flush,
     /// A discard.

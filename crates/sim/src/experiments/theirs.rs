@@ -98,7 +98,7 @@ impl TimingModel for Theirs {
                 self.pair.submit(now, id, op);
                 2
             }
-            (Published::Nxd { commit_ns, .. }, Kind::Write | Kind::WriteThrough) => {
+            (Published::Nxd { commit_ns, .. }, Kind::Write | Kind::WriteThrough | Kind::WriteDurable) => {
                 self.in_turn(now, id, commit_ns);
                 self.pair.submit(now, id, op);
                 2
@@ -111,12 +111,12 @@ impl TimingModel for Theirs {
                 self.array.submit(now, id, op);
                 1
             }
-            (Published::FluidWriteThrough, Kind::Write | Kind::WriteThrough) => {
+            (Published::FluidWriteThrough, Kind::Write | Kind::WriteThrough | Kind::WriteDurable) => {
                 self.in_turn(now, id, copy);
                 self.array.submit(now, id, op);
                 2
             }
-            (_, Kind::Write | Kind::WriteThrough) => {
+            (_, Kind::Write | Kind::WriteThrough | Kind::WriteDurable) => {
                 self.in_turn(now, id, op.len.div_ceil(PAGE) * FLUID_COMMIT_NS + copy);
                 1
             }

@@ -38,6 +38,8 @@ pub enum Kind {
     WriteZeroes,
     /// Write a range, past a volatile cache: forced unit access.
     WriteThrough,
+    /// Write a range, and have it durable before the answer, whatever the device has to do for that.
+    WriteDurable,
 }
 
 /// What a model needs to know of a request.

@@ -279,7 +279,7 @@ impl RotatingDisk {
                     self.enqueue(id, arrived, false, offset, end);
                 }
             }
-            Kind::Write | Kind::WriteZeroes | Kind::WriteThrough => {
+            Kind::Write | Kind::WriteZeroes | Kind::WriteThrough | Kind::WriteDurable => {
                 self.buffer.invalidate(now, &self.geometry, offset, end);
                 // Zeroes are laid down as such: they are like a write of which nothing crosses the interface.
                 if op.kind == Kind::Write && self.cache.takes(op.len) {

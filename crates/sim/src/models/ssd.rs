@@ -184,11 +184,12 @@ impl TimingModel for Ssd {
                 let end = self.read.serve(now, op.len);
                 self.within_totals(now, op.len, end)
             }
-            Kind::Write | Kind::WriteThrough => {
+            Kind::Write | Kind::WriteThrough | Kind::WriteDurable => {
                 let end = self.write.serve(now, op.len);
                 let end = self.within_totals(now, op.len, end);
                 self.last_write_end = self.last_write_end.max(end);
-                end
+                // What drives without capacitors do for forced unit access is what they do for a flush.
+                if op.kind == Kind::WriteDurable { self.flush(now) } else { end }
             }
             // Zeroes are a note in the device's map: nothing crosses the bus.
             Kind::WriteZeroes => {

@@ -89,6 +89,8 @@ pub struct Plan {
     pub shares: bool,
     /// Clients read on in small pieces for a while, now and then.
     pub reads_on: bool,
+    /// Clients write and flush in turn for a while, now and then.
+    pub flushes_each: bool,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -123,6 +125,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("routed", |p| p.settings.route),
     ("around", |p| p.settings.read_around),
     ("reads-on", |p| p.reads_on),
+    ("flushes-each", |p| p.flushes_each),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
@@ -210,6 +213,7 @@ impl Plan {
             diskless_sectors: 0,
             shares: false,
             reads_on: Rng::new(seed ^ 0x7265_6164).one_in(2),
+            flushes_each: Rng::new(seed ^ 0x7379_6e63).one_in(3),
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -323,7 +327,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -362,6 +366,7 @@ impl fmt::Display for Plan {
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.settings.read_around { ", reads around misses" } else { "" },
             if self.reads_on { ", clients read on" } else { "" },
+            if self.flushes_each { ", clients flush after each write" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )

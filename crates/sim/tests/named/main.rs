@@ -15,3 +15,4 @@ mod reads;
 mod shares;
 mod steps;
 mod sweeps;
+mod synchronous;

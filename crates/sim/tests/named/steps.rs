@@ -4,7 +4,7 @@
 //! write of 512 KiB goes past the cache here, and one of a block is absorbed.
 
 use headpond_engine::format::{INTENT_PAGE_BYTES, Mode, REGION_SECTORS, REGIONS_PER_PAGE, SUPERBLOCK_BYTES, Superblock};
-use headpond_engine::{Buf, Command, Device, DeviceOp};
+use headpond_engine::{Buf, Command, Device, DeviceOp, Reach};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::oracle::Oracle;
@@ -866,7 +866,7 @@ fn a_checkpoint_knows_a_volume_that_came_while_it_waited() {
     s.world.command(Command::Destage { volume: 0 });
     s.until("a mark is being appended", |w| {
         w.in_flight().into_iter().any(|(device, sector, data)| {
-            mark(device, &DeviceOp::Write { offset: sector * 512, bufs: vec![data], through: false })
+            mark(device, &DeviceOp::Write { offset: sector * 512, bufs: vec![data], reach: Reach::Cache })
         })
     });
     s.world.hold(200 * MOMENT);

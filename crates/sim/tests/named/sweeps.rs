@@ -1,6 +1,6 @@
 //! When sweeps begin and end.
 
-use headpond_engine::{Device, DeviceOp, Settings};
+use headpond_engine::{Device, DeviceOp, Reach, Settings};
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -68,8 +68,8 @@ fn a_sweep_goes_past_the_disks_cache_while_there_are_random_readers_and_only_the
     let (past, into) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let counts = (past.clone(), into.clone());
     s.hold_back(move |device, op| {
-        if let (Device::Backing(_), DeviceOp::Write { through, .. }) = (device, op) {
-            let count = if *through { &counts.0 } else { &counts.1 };
+        if let (Device::Backing(_), DeviceOp::Write { reach, .. }) = (device, op) {
+            let count = if *reach == Reach::PastCache { &counts.0 } else { &counts.1 };
             count.set(count.get() + 1);
         }
         false

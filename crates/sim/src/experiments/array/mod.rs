@@ -268,11 +268,11 @@ impl TimingModel for Array {
         self.pending += 1;
         match op.kind {
             Kind::Read => self.read(now, id, op.offset, op.offset + op.len),
-            Kind::Write | Kind::WriteThrough if self.cache.is_some() => {
+            Kind::Write | Kind::WriteThrough | Kind::WriteDurable if self.cache.is_some() => {
                 self.queue.push_back((id, op.offset, op.offset + op.len));
                 self.admit(now);
             }
-            Kind::Write | Kind::WriteThrough => self.write(now, id, op.offset, op.offset + op.len),
+            Kind::Write | Kind::WriteThrough | Kind::WriteDurable => self.write(now, id, op.offset, op.offset + op.len),
             // What is acknowledged is safe: it is on disks without caches, or in a cache that outlives a power cut.
             Kind::Flush | Kind::Discard | Kind::WriteZeroes => self.complete(now + self.params.request_ns, id),
         }

@@ -1,0 +1,35 @@
+//! Writes of clients who flush after each of them: mistakes that only a scene tells.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/synchronous.rs`.
+pub const TOLD: &[Told] = &[
+    (
+        "synchronous::who_flushes_after_each_write_waits_for_the_cache_devices_once",
+        "a record taken for durable that is in the devices' caches",
+    ),
+    ("synchronous::where_several_writes_share_a_flush_none_is_durable_by_itself", "each write past the devices' caches"),
+];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a record taken for durable that is in the devices' caches",
+        story: "The flush after it finds nothing to do, and the power goes.",
+        edits: &[Edit {
+            file: "log.rs",
+            old: "DeviceOp::Write { offset: at, bufs: bufs.clone(), reach }",
+            new: "DeviceOp::Write { offset: at, bufs: bufs.clone(), reach: Reach::Cache }",
+        }],
+    },
+    Mistake {
+        name: "each write past the devices' caches",
+        story: "Four writes and a flush are four forced accesses on each device instead of one flush.",
+        edits: &[Edit {
+            file: "policy/synchronous.rs",
+            old: "        alone && first && self.lone >= SURE\n",
+            new: "        let _ = (alone, first, SURE);\n        true\n",
+        }],
+    },
+];
