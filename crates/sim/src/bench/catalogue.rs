@@ -22,7 +22,17 @@ const BESIDE: Range<u64> = 64 * GIB..128 * GIB;
 const NEVER_SLOWER: Mark = Mark { alone: false, at_least: 0.97 };
 
 fn clients(name: &'static str, reads: u64, pattern: Pattern, bytes: u64, depth: u32, region: Range<u64>) -> Clients {
-    Clients { name, pattern, sizes: vec![bytes], skew: 0, reads, region, pace: Pace::Closed(depth), flushed: false }
+    Clients {
+        name,
+        pattern,
+        sizes: vec![bytes],
+        skew: 0,
+        reads,
+        region,
+        pace: Pace::Closed(depth),
+        flushed: false,
+        commits: false,
+    }
 }
 
 fn reads(pattern: Pattern, bytes: u64, depth: u32, region: Range<u64>) -> Clients {
@@ -48,6 +58,10 @@ impl Clients {
     }
     fn bursts(mut self, requests: u32, every_ns: u64) -> Self {
         self.pace = Pace::Bursts { requests, every_ns };
+        self
+    }
+    fn commits(mut self) -> Self {
+        (self.flushed, self.commits) = (true, true);
         self
     }
     fn sized(mut self, sizes: &[u64]) -> Self {
@@ -314,6 +328,17 @@ pub fn catalogue() -> Vec<Load> {
         )
         .and(writes(Random, 4 * KIB, 16, 0..2 * GIB))
         .marked(false, 5.0)
+        .ssd(Cloud)
+        .dirty(256 * MIB, 120, 120)
+        .sata_disk(),
+        load(
+            "SATA disk: past the cache: four stream writes beside random writes and commits",
+            writes(Stream(4), 512 * KIB, 32, 2 * GIB..2 * GIB + 512 * MIB),
+        )
+        .and(writes(Random, 4 * KIB, 16, 0..2 * GIB))
+        .marked(false, 5.0)
+        // Every five seconds a file system's journal writes its blocks, flushes, and writes and flushes what ends them.
+        .and(writes(one, 16 * KIB, 1, 3 * GIB..3 * GIB + 64 * MIB).bursts(1, 5 * SECOND / 2).commits())
         .ssd(Cloud)
         .dirty(256 * MIB, 120, 120)
         .sata_disk(),

@@ -54,6 +54,8 @@ pub struct Clients {
     pub pace: Pace,
     /// Each write is followed by a flush, and is not done before that.
     pub flushed: bool,
+    /// While one of their requests is under way nobody else asks anew: as writers to a file system wait for its journal's commit.
+    pub commits: bool,
 }
 
 /// The requests of some clients, one after the other.
@@ -150,6 +152,7 @@ mod tests {
             region: 1 << 20..(1 << 20) + (16 << 20),
             pace: Pace::Closed(1),
             flushed: false,
+            commits: false,
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Driver {
     generators: Vec<Generator>,
     next_burst: Vec<u64>,
     under: BTreeMap<u64, Under>,
+    /// Who asks again when nothing is committed any more, by group.
+    held: Vec<usize>,
 }
 
 impl Driver {
@@ -37,7 +39,8 @@ impl Driver {
     pub fn begin(clients: &[Clients], seed: u64, target: &mut impl Target) -> Self {
         let seed = |n: usize| seed.wrapping_add(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let generators: Vec<_> = clients.iter().enumerate().map(|(n, c)| Generator::new(c.clone(), seed(n))).collect();
-        let mut driver = Self { next_burst: vec![target.now(); generators.len()], generators, under: BTreeMap::new() };
+        let mut driver =
+            Self { next_burst: vec![target.now(); generators.len()], generators, under: BTreeMap::new(), held: Vec::new() };
         for (group, asking) in clients.iter().enumerate() {
             if let Pace::Closed(depth) = asking.pace {
                 (0..depth).for_each(|_| driver.ask(group, target));
@@ -68,7 +71,10 @@ impl Driver {
             return None;
         }
         if asks && matches!(self.generators[under.group].clients().pace, Pace::Closed(_)) {
-            self.ask(under.group, target);
+            self.held.push(under.group);
+        }
+        if asks && !self.under.values().any(|u| self.generators[u.group].clients().commits) {
+            std::mem::take(&mut self.held).into_iter().for_each(|group| self.ask(group, target));
         }
         Some((under, answer.failed))
     }

@@ -281,6 +281,7 @@ fn fill(world: &mut World, beyond: u64, seed: u64) -> Result<(), Violation> {
         region: beyond..beyond + RUNS as u64 * FORGETTING,
         pace: Pace::Closed(32),
         flushed: false,
+        commits: false,
     };
     let mut driver = Driver::begin(&[others], seed, world);
     let begun = world.now;
