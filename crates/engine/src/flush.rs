@@ -44,7 +44,8 @@ impl<B: Buf> Flusher<B> {
         })
     }
 
-    /// A write to the device has completed. To be said before the write is acknowledged to anybody.
+    /// A write to the device has completed, and is not durable by itself ([`Reach::Durable`](crate::io::Reach)). To be said before the
+    /// write is acknowledged to anybody.
     pub fn wrote(&self) {
         self.unflushed.set(true);
     }

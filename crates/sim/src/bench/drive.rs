@@ -132,3 +132,75 @@ impl Driver {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::clients::Pattern;
+    use super::*;
+    use crate::models::MILLISECOND;
+
+    /// Answers after a millisecond, a flush after fifty; and keeps when what was sent.
+    #[derive(Default)]
+    struct Fixed {
+        now: u64,
+        sent: Vec<(u64, Ask)>,
+        due: BTreeMap<(u64, u64), u64>,
+        ended: Vec<Answer>,
+    }
+
+    impl Target for Fixed {
+        fn now(&self) -> u64 {
+            self.now
+        }
+
+        fn send(&mut self, _: u16, ask: Ask) -> u64 {
+            let id = self.sent.len() as u64;
+            let took = if matches!(ask, Ask::Flush) { 50 * MILLISECOND } else { MILLISECOND };
+            self.sent.push((self.now, ask));
+            self.due.insert((self.now + took, id), took);
+            id
+        }
+
+        fn step(&mut self, limit: u64) -> Result<bool, Violation> {
+            let next = self.due.first_key_value().map_or(u64::MAX, |(k, _)| k.0);
+            self.now = next.min(limit);
+            while let Some(e) = self.due.first_entry().filter(|e| e.key().0 <= self.now) {
+                let ((_, id), took_ns) = e.remove_entry();
+                self.ended.push(Answer { id, took_ns, failed: false });
+            }
+            Ok(next <= limit)
+        }
+
+        fn answers(&mut self) -> Vec<Answer> {
+            std::mem::take(&mut self.ended)
+        }
+    }
+
+    #[test]
+    fn nobody_asks_anew_while_something_is_committed() {
+        let readers = Clients {
+            name: "readers",
+            pattern: Pattern::Random,
+            sizes: vec![4096],
+            skew: 0,
+            reads: 100,
+            region: 0..1 << 30,
+            pace: Pace::Closed(4),
+            flushed: false,
+            commits: false,
+        };
+        let pace = Pace::Bursts { requests: 1, every_ns: 200 * MILLISECOND };
+        let journal = Clients { name: "journal", reads: 0, pace, flushed: true, commits: true, ..readers.clone() };
+        let mut target = Fixed::default();
+        let mut driver = Driver::begin(&[readers, journal], 1, &mut target);
+        driver.run(&mut target, Span { ns: 1000 * MILLISECOND, answers: usize::MAX }).unwrap();
+        let begun: Vec<u64> = target.sent.iter().filter(|(_, a)| matches!(a, Ask::Write { .. })).map(|s| s.0).collect();
+        assert_eq!(begun.len(), 5);
+        let reads: Vec<u64> = target.sent.iter().filter(|(_, a)| matches!(a, Ask::Read { .. })).map(|s| s.0).collect();
+        for at in begun {
+            let held = at + MILLISECOND..at + 51 * MILLISECOND;
+            assert!(!reads.iter().any(|t| *t > at && held.contains(t)), "reads while something is committed at {at}");
+            assert_eq!(reads.iter().filter(|t| **t == held.end).count(), 4, "all four go on after it");
+        }
+    }
+}
