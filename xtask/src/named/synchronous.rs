@@ -9,6 +9,7 @@ pub const TOLD: &[Told] = &[
         "synchronous::who_flushes_after_each_write_waits_for_the_cache_devices_once",
         "a record taken for durable that is in the devices' caches",
     ),
+    ("synchronous::a_durable_write_that_fails_on_one_device_is_on_the_other", "a failed append of a cache device overlooked"),
     ("synchronous::where_several_writes_share_a_flush_none_is_durable_by_itself", "each write past the devices' caches"),
 ];
 

@@ -70,3 +70,26 @@ fn where_several_writes_share_a_flush_none_is_durable_by_itself() {
     assert!(counts[0].get() >= 60, "{} flushes", counts[0].get());
     s.end();
 }
+
+/// The forced access fails on one of the devices, as a flush would: the write is in its cache or not, and nobody may rely on it. It
+/// is acknowledged when that device is out of the pool, and what it has is not asked for again.
+#[test]
+fn a_durable_write_that_fails_on_one_device_is_on_the_other() {
+    let mut s = Scene::new("a forced access that fails", stage());
+    for n in 0..4 {
+        s.write(n * 1000, 8);
+        s.flush();
+    }
+    let forced = |op: &DeviceOp<_>| matches!(op, DeviceOp::Write { reach: Reach::Durable, .. });
+    s.hold_back(move |device, op| device == Device::Member(1) && forced(op));
+    s.world.write(0, 9000, 8, false);
+    s.until_held();
+    s.let_go_failing(Device::Member(1));
+    s.answered();
+    s.flush();
+    s.lose_power();
+    s.set_dead(Device::Member(1), true);
+    s.start();
+    s.read(9000, 8);
+    s.end();
+}
