@@ -36,17 +36,17 @@ const CREDIT_NS: u64 = 20_000_000;
 const UNMEASURED: u64 = 4 << 20;
 /// Slowest pace, in bytes per second, so that no wait is for ever.
 const SLOWEST: u64 = 64 << 10;
-/// The pace is what destage reaches where what dirty data will take is three fifths of the way from the beginning to the
+/// The pace is what destage reaches where what dirty data will take is two thirds of the way from the beginning to the
 /// end: then what is gone of the way is to what is left as this.
-const GONE_BY_LEFT: (u64, u64) = (3, 2);
+const GONE_BY_LEFT: (u64, u64) = (2, 1);
 /// And where this many percent of the space are taken.
-const SETTLED: u64 = 88;
+const SETTLED: u64 = 91;
 /// How much the pace changes with a percent more or less of it taken, in percent. Space that is written comes back a sweep
 /// later, so that a change of the pace has an echo; the steeper this is the longer waves go on.
 const SLOPE: u64 = 4;
 /// And at the very end, for each percent that is left, so that the end is not reached: who finds no place at all goes to the disk,
 /// and has to put it in order with what is dirty there.
-const BRAKE: u64 = 13;
+const BRAKE: u64 = 14;
 
 /// Bytes per second that may be absorbed while destage reaches `destage`; `None`: as many as come.
 ///
@@ -175,10 +175,10 @@ mod tests {
             let room = Room { taken_percent, soon_percent: dirty_percent * 2, begin_percent: 50 };
             rate(&room, 8_000_000).unwrap_or(u64::MAX)
         };
-        assert_eq!([rate(0, 0), rate(25, 50), rate(30, 88), rate(0, 120)], [u64::MAX, u64::MAX, 8_000_000, SLOWEST]);
+        assert_eq!([rate(0, 0), rate(25, 50), rate(30, 91), rate(0, 120)], [u64::MAX, u64::MAX, 8_000_000, SLOWEST]);
         assert!((25..60).all(|live| rate(live, live) >= rate(live + 1, live + 1)), "a burst");
         assert!((51..110).all(|taken| rate(40, taken) >= rate(40, taken + 1)));
-        assert!(rate(39, 40) > 8_000_000 && rate(41, 42) < 8_000_000, "half of the space is left for the first sweep");
+        assert!(rate(41, 42) > 8_000_000 && rate(42, 43) < 8_000_000, "half of the space is left for the first sweep");
         assert!(rate(26, 26) > 100_000_000);
         let late = super::rate(&Room { taken_percent: 47, soon_percent: 92, begin_percent: 90 }, 8_000_000);
         assert!(late.is_some_and(|rate| rate > 8_000_000), "wherever the beginning is set: {late:?}");
