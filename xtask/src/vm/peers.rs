@@ -1,5 +1,6 @@
 //! `cargo xtask peers`: the kernel's own caches and Headpond on the same modelled drives, in the same virtual machine, by turns.
 
+mod plots;
 mod rows;
 mod table;
 
@@ -13,7 +14,7 @@ use crate::steps::{in_words, output};
 use crate::tools;
 use anyhow::{Context, Result, bail};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ cargo xtask peers [--list] [--only ROW,..] [--contenders NAME,..] [--rounds N] [
   --contenders NAME,..   these contenders alone
   --rounds N             rounds, each contender once in each, in the opposite order in every second (4)
   --short                half the sizes, a third of the time; one round, unless --rounds says otherwise
-  --markdown FILE        write the table and all that belongs to it there
+  --markdown FILE        write the table and all that belongs to it there, and the plots beside it, as .svg
   --json                 the same as JSON, at the end
   --config FILE          serve Headpond with this configuration instead of its defaults, to see what a setting does
   --verbose              show all that the guest says
@@ -228,8 +229,13 @@ pub fn run(args: &[String]) -> Result<()> {
         }
         // After each round, as the next one may be one too many for whoever waits.
         if let Some(file) = &options.markdown {
-            let document = table.document(&plan.about(round))?;
-            fs::write(file, document).with_context(|| format!("{} cannot be written", file.display()))?;
+            let drawn = file.with_extension("svg");
+            let name = drawn.file_name().unwrap_or_default().to_string_lossy();
+            let written = |path: &Path, text: String| {
+                fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+            };
+            written(&drawn, table.plots())?;
+            written(file, table.document(&plan.about(round), &name)?)?;
         }
     }
     println!("{}", table.figures());

@@ -1,5 +1,6 @@
 //! What was measured, as medians with their spread, and who is first.
 
+use super::plots::{self, Panel};
 use super::rows::{METRICS, Metric, Run, Sample};
 use super::{About, Contender};
 use crate::steps::in_words;
@@ -28,10 +29,13 @@ pub struct Table<'a> {
 
 /// The middle of some samples, and their ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Spread {
-    median: Sample,
-    least: Sample,
-    most: Sample,
+pub struct Spread {
+    /// Between two, where their number is even.
+    pub median: Sample,
+    /// The least of all.
+    pub least: Sample,
+    /// And the most.
+    pub most: Sample,
 }
 
 impl Spread {
@@ -140,8 +144,19 @@ impl<'a> Table<'a> {
         text
     }
 
-    /// The page: the table, and all that one must know to read it, or to make it again.
-    pub fn document(&self, about: &About) -> Result<String> {
+    /// The same as the table, drawn: an SVG file's content.
+    pub fn plots(&self) -> String {
+        let panels = self.metrics.iter().map(|metric| Panel {
+            title: metric.label,
+            unit: metric.unit,
+            less: metric.less,
+            bars: self.contenders.iter().map(|it| (it.label, it.name == OURS, self.spread(metric, it.name))).collect(),
+        });
+        plots::draw(&panels.collect::<Vec<_>>())
+    }
+
+    /// The page: the table, the file with the plots beside it, and all that one must know to read it, or to make it again.
+    pub fn document(&self, about: &About, plots: &str) -> Result<String> {
         let scale = &about.scale;
         let mut text = format!(
             "# Beside the kernel's own caches\n\n\
@@ -156,6 +171,7 @@ impl<'a> Table<'a> {
         );
         text += "A row is lost where the last column says no; \"first\" says who wins it, and by how much. For a time less is better, and \
                  the ratio is turned so that more than 1 is Headpond's.\n\n";
+        let _ = writeln!(text, "![The same, drawn: bars are medians, lines on them go from the least to the most]({plots})\n");
         for (contender, dirty) in &self.dirty {
             let samples: Vec<Sample> = dirty.iter().map(|&value| Sample { value, beyond: false }).collect();
             if let Some(spread) = Spread::of(&samples)
