@@ -574,7 +574,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         segments: segments.total(),
         segments_free: segments.free_total(),
         dirty_percent: core.dirty_percent_of(&segments, &pool),
-        lacking_copies: segments.lacking(pool.copies_now()),
+        lacking_copies: segments.lacking(pool.copies_now(), |m| pool.is_in_sync(m)),
         set_aside: core.set_aside(&pool),
         set_aside_taken: segments.taken_set_aside(),
         scrub: core.scrub.borrow().clone(),

@@ -129,7 +129,10 @@ async fn prepare<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: &Member) -> Resu
 async fn wait_for_copies<B: Buf>(core: &Rc<Core<B>>, cancel: &Cancel) -> Result<(), CommandError> {
     let (mut least, mut since) = (u64::MAX, core.now());
     loop {
-        let lacking = core.segments.borrow().lacking(core.pool.borrow().copies_now());
+        let lacking = {
+            let pool = core.pool.borrow();
+            core.segments.borrow().lacking(pool.copies_now(), |m| pool.is_in_sync(m))
+        };
         if lacking == 0 || core.pool.borrow().stalled {
             return Ok(());
         }

@@ -504,10 +504,11 @@ impl Segments {
         self.taken_set_aside
     }
 
-    /// Dirty pieces that have a copy, and fewer than `copies`.
-    pub fn lacking(&self, copies: usize) -> u64 {
-        let lacks = |s: &Segment| (1..copies).contains(&s.places().count());
-        self.iter().filter(|(_, s)| lacks(s)).map(|(_, s)| u64::from(s.dirty)).sum()
+    /// Dirty pieces that have a copy, and fewer than `copies` on members that are `in_sync`: one that has just left still has
+    /// its places here, until its leaving is on the other members.
+    pub fn lacking(&self, copies: usize, in_sync: impl Fn(u8) -> bool) -> u64 {
+        let lacks = |s: &Segment| s.places().next().is_some() && s.places().filter(|p| in_sync(p.member)).count() < copies;
+        self.iter().filter(|(_, s)| s.dirty > 0 && lacks(s)).map(|(_, s)| u64::from(s.dirty)).sum()
     }
 
     /// Dirty pieces of which a copy is on a member.
@@ -575,6 +576,21 @@ fn members_modulus(n: usize) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An operator pulled a second SSD as soon as the pool said that one had left and nothing lacked a copy. It said so between
+    /// the decision that the first was out and the moment when its places were let go of: no copy had been made yet, and what
+    /// the two had held was lost.
+    #[test]
+    fn what_a_member_that_has_just_left_held_lacks_a_copy_at_once() {
+        let mut s = Segments::default();
+        (0..2).for_each(|m| s.add_member(m, 10));
+        assert!(s.open(0, Class::Mirrored, 0, false, 2).is_some());
+        s.gain(0, Some(8));
+        assert_eq!(s.lacking(2, |_| true), 0);
+        assert_eq!(s.lacking(2, |m| m != 1), 1);
+        s.drop_member(1);
+        assert_eq!(s.lacking(2, |m| m != 1), 1);
+    }
 
     #[test]
     fn a_full_member_does_not_keep_the_others_from_making_pairs() {
