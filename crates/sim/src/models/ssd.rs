@@ -167,12 +167,12 @@ impl Ssd {
         end.max(counted).max(moved)
     }
 
-    /// A flush waits for the one before it, and is nearly free if nothing was written since.
-    fn flush(&mut self, now: u64) -> u64 {
+    /// A flush from `at` on waits for the one before it, and is nearly free if nothing was written since.
+    fn flush(&mut self, at: u64) -> u64 {
         let covered = self.last_flush.is_some_and(|last| self.last_write_end <= last);
         let time = if covered { self.flush_ns.min(self.write.latency_ns) } else { self.flush_ns };
-        self.last_flush = Some(now);
-        self.flush_free_at = self.flush_free_at.max(now) + time;
+        self.last_flush = Some(at);
+        self.flush_free_at = self.flush_free_at.max(at) + time;
         self.flush_free_at
     }
 }
@@ -188,8 +188,8 @@ impl TimingModel for Ssd {
                 let end = self.write.serve(now, op.len);
                 let end = self.within_totals(now, op.len, end);
                 self.last_write_end = self.last_write_end.max(end);
-                // What drives without capacitors do for forced unit access is what they do for a flush.
-                if op.kind == Kind::WriteDurable { self.flush(now) } else { end }
+                // What drives without capacitors do for forced unit access is what they do for a flush, once they have the data.
+                if op.kind == Kind::WriteDurable { self.flush(end) } else { end }
             }
             // Zeroes are a note in the device's map: nothing crosses the bus.
             Kind::WriteZeroes => {
@@ -263,6 +263,17 @@ mod tests {
         let params = SsdParams::throttled(12_000, 500_000_000);
         assert!((11_990..=12_001).contains(&rate(&params, 32, Access::read(0, 4096))));
         assert!((474..=477).contains(&rate(&params, 32, Access::write(0, 1 << 20))));
+    }
+
+    /// A write of this kind was done when its flush was, whatever the limits said: a device of 200 requests a second took 50,000 of them,
+    /// and then answered nothing for minutes.
+    #[test]
+    fn a_durable_write_keeps_the_limits_and_is_flushed_after_them() {
+        let params = SsdParams::throttled(200, 20_000_000);
+        assert!((199..=201).contains(&rate(&params, 1, Access { kind: Kind::WriteDurable, ..Access::write(0, 4096) })));
+        let mut ssd = Ssd::new(&SsdParams::sata_consumer());
+        ssd.submit(0, 0, Access { kind: Kind::WriteDurable, ..Access::write(0, 4096) });
+        assert_eq!(ssd.next_completion(), Some(MILLISECOND + 40 * MICROSECOND));
     }
 
     #[test]
