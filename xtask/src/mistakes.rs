@@ -434,7 +434,7 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a member that hangs is waited for",
         story: "A cache device answers nothing more, and everything waits for it for ever.",
-        edits: &[Edit { file: "engine.rs", old: "        core.exec.give_up(since, None);\n", new: "        let _ = since;\n" }],
+        edits: &[Edit { file: "engine.rs", old: "        core.exec.give_up(core.settings.member_timeout_ns);\n", new: "" }],
     },
     Mistake {
         name: "marks short of space that wake each other",

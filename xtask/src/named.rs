@@ -13,6 +13,7 @@ mod hazards;
 mod peers;
 mod reads;
 mod shares;
+mod slow;
 mod steps;
 mod sweeps;
 mod synchronous;
@@ -35,6 +36,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(bands::MISTAKES)
         .chain(reads::MISTAKES)
         .chain(around::MISTAKES)
+        .chain(slow::MISTAKES)
         .chain(synchronous::MISTAKES)
         .chain(shares::MISTAKES)
         .chain(sweeps::MISTAKES)
@@ -53,6 +55,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(bands::TOLD)
         .chain(reads::TOLD)
         .chain(around::TOLD)
+        .chain(slow::TOLD)
         .chain(synchronous::TOLD)
         .chain(shares::TOLD)
         .chain(sweeps::TOLD)
@@ -104,6 +107,7 @@ mod tests {
             "evict",
             "reads",
             "around",
+            "slow",
             "synchronous",
             "shares",
             "sweeps",

@@ -12,6 +12,7 @@ use crate::marks::Mark;
 use crate::policy::ahead::Readers;
 use crate::policy::around::Neighbourhoods;
 use crate::policy::bands;
+use crate::policy::credit::Credit;
 use crate::policy::demand::Demand;
 use crate::policy::endurance::{Endurance, Wish};
 use crate::policy::ghost::Ghost;
@@ -42,6 +43,17 @@ pub(crate) struct Member {
     pub id: [u8; 16],
     pub layout: Layout,
     pub state: MemberState,
+}
+
+/// Reads of a member's segments.
+#[derive(Clone, Default)]
+pub(crate) struct MemberReads {
+    /// Under way now.
+    pub in_flight: u32,
+    /// Of these, housekeeping's.
+    pub aside: u32,
+    /// How many of these there may be.
+    pub credit: Credit,
 }
 
 /// What the superblock says, in memory, and how membership stands.
@@ -322,8 +334,9 @@ pub(crate) struct Core<B: Buf> {
     /// What was evicted lately.
     pub ghost: RefCell<Ghost>,
     pub ahead_landed: Signal<B>,
-    /// Reads in flight on each member.
-    pub reading: RefCell<Vec<u32>>,
+    /// Reads in flight on each member; and that one of housekeeping has ended.
+    pub reading: RefCell<Vec<MemberReads>>,
+    pub reads_ended: Signal<B>,
     /// Places on members that are being repaired: member, slot, first sector.
     pub repairing: RefCell<BTreeSet<(u8, u32, u32)>>,
     pub scrub: RefCell<Scrub>,

@@ -5,7 +5,7 @@
 
 use crate::core::{Core, Volume};
 use crate::exec::{Signal, Slot};
-use crate::fetch::fetch;
+use crate::fetch::fetch_aside;
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, Reach};
 use crate::log::Item;
 use crate::map::Piece;
@@ -427,7 +427,7 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
         }
     });
     let (zeroes, data): (Vec<_>, Vec<_>) = pieces.iter().copied().partition(|(_, p)| p.zeroes());
-    let read = fetch(core, volume, &data).await;
+    let read = fetch_aside(core, volume, &data).await;
     let mut damaged: Vec<u64> = Vec::new();
     // Sector runs with their data, in order of address, joined where they touch.
     let mut parts: Vec<(Range<u64>, Option<B>)> = Vec::new();

@@ -1,6 +1,6 @@
 //! The engine as its host sees it: requests, completions and time go in, effects come out.
 
-use crate::core::{Core, Member, Pool, Volume};
+use crate::core::{Core, Member, MemberReads, Pool, Volume};
 use crate::election::Election;
 use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
@@ -56,7 +56,7 @@ impl<B: Buf> Engine<B> {
             members.push(Member { id: m.id, layout: m.layout, state });
         }
         let member_flushers = (0..members.len()).map(|n| Flusher::new(&exec, Device::Member(n as u8))).collect();
-        let reading = vec![0; members.len()];
+        let reading = vec![MemberReads::default(); members.len()];
         let segment_bytes = members.first().map_or(0, |m| m.layout.segment_bytes);
         let pool = Pool {
             id: s.pool,
@@ -113,6 +113,7 @@ impl<B: Buf> Engine<B> {
             ghost: RefCell::default(),
             ahead_landed: Signal::new(&exec),
             reading: RefCell::new(reading),
+            reads_ended: Signal::new(&exec),
             repairing: RefCell::default(),
             stats: RefCell::new(PoolStats::default()),
             exec,
@@ -442,8 +443,7 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(Intent
 async fn watch<B: Buf>(core: Rc<Core<B>>) {
     loop {
         core.exec.sleep(core.settings.member_timeout_ns / 8 + 1).await;
-        let since = core.now().saturating_sub(core.settings.member_timeout_ns);
-        core.exec.give_up(since, None);
+        core.exec.give_up(core.settings.member_timeout_ns);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Eviction: which clean segment is let go, what of it is written again first, and what is remembered of the rest.
 
 use crate::core::{Core, Volume};
-use crate::fetch::fetch;
+use crate::fetch::fetch_aside;
 use crate::io::{BLOCK_SECTORS, Buf};
 use crate::log::Item;
 use crate::map::Piece;
@@ -148,7 +148,7 @@ pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
         core.mark(if pinned { Mark::PinnedCarriedOver } else { Mark::HotCarriedOver });
         let fills: Vec<_> = some.iter().map(|(block, _)| begin_fill(&volume, *block..*block + 1)).collect();
         let version = core.next_version();
-        let read = fetch(core, &volume, some).await;
+        let read = fetch_aside(core, &volume, some).await;
         let mut items = Vec::new();
         for (((block, piece), fill), data) in some.iter().zip(&fills).zip(read) {
             let (Some(fill), Ok(data)) = (fill, data) else { continue };

@@ -25,6 +25,9 @@ enum IoState<B> {
 /// Low bits of an operation's number that say its place in the table: more than these allow are never in flight.
 const PLACE_BITS: u32 = 20;
 
+/// How many time limits an operation waits at most on a cache device that answers others.
+const SLOW: u64 = 3;
+
 /// Device operations in flight. The number of one is how many came before it, and its place: found without a search,
 /// and not given again in half a year of a million a second.
 struct Ios<B> {
@@ -68,6 +71,8 @@ pub(crate) struct Exec<B> {
     current: Cell<usize>,
     ios: RefCell<Ios<B>>,
     effects: RefCell<VecDeque<Effect<B>>>,
+    /// When each cache device last answered.
+    heard: RefCell<Vec<u64>>,
     now: Cell<u64>,
     timers: RefCell<BTreeMap<(u64, u64), usize>>,
     next_timer: Cell<u64>,
@@ -85,6 +90,7 @@ impl<B: Buf> Exec<B> {
             current: Cell::new(usize::MAX),
             ios: RefCell::new(Ios { places: Vec::new(), free: Vec::new(), next: 0 }),
             effects: RefCell::new(VecDeque::new()),
+            heard: RefCell::default(),
             now: Cell::new(now),
             timers: RefCell::default(),
             next_timer: Cell::new(0),
@@ -177,24 +183,43 @@ impl<B: Buf> Exec<B> {
     pub fn complete(&self, io: IoId, result: DeviceResult<B>) {
         let mut ios = self.ios.borrow_mut();
         let Some(state) = ios.get_mut(io.0).filter(|s| matches!(s, IoState::Waiting { .. })) else { return };
-        if let IoState::Waiting { task: Some(task), .. } = core::mem::replace(state, IoState::Done(result)) {
-            self.wake(task);
+        if let IoState::Waiting { task, device, .. } = core::mem::replace(state, IoState::Done(result)) {
+            if let Device::Member(member) = device {
+                self.heard_from(member);
+            }
+            if let Some(task) = task {
+                self.wake(task);
+            }
         }
     }
 
-    /// Gives up on what has been in flight on cache devices and the witness since before `since`.
-    /// Returns the devices concerned. What is given up may still take effect.
-    pub fn give_up(&self, since: u64, only: Option<Device>) -> Vec<Device> {
-        let mut devices = Vec::new();
+    fn heard_from(&self, member: u8) {
+        let mut heard = self.heard.borrow_mut();
+        let member = usize::from(member);
+        if heard.len() <= member {
+            heard.resize(member + 1, 0);
+        }
+        heard[member] = self.now();
+    }
+
+    /// Gives up on what cache devices and the witness owe an answer for, where a device has been silent for `limit` nanoseconds. One
+    /// that answers others is not silent, it is slow: what is in a long line there is waited for [`SLOW`] times as long, since it may
+    /// be the only device that has what is asked for. What is given up may still take effect.
+    pub fn give_up(&self, limit: u64) {
         let mut ios = self.ios.borrow_mut();
+        let heard = self.heard.borrow();
         // In the order in which they began.
         let mut all: Vec<&mut (u64, IoState<B>)> = ios.places.iter_mut().flatten().collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         for (_, state) in all {
-            let IoState::Waiting { task, device, since: begun } = state else { continue };
-            let wanted = only.map_or(!matches!(device, Device::Backing(_)), |d| d == *device);
-            if wanted && *begun < since {
-                devices.push(*device);
+            let IoState::Waiting { task, device, since } = state else { continue };
+            let heard = match device {
+                Device::Backing(_) => continue,
+                Device::Witness => 0,
+                Device::Member(member) => heard.get(usize::from(*member)).copied().unwrap_or(0),
+            };
+            let (waited, silent) = (self.now() - *since, self.now() - heard.max(*since));
+            if silent > limit || waited > limit.saturating_mul(SLOW) {
                 self.marks.set(Mark::DeviceGivenUp);
                 let task = *task;
                 *state = IoState::Done(Err(DeviceError::TimedOut));
@@ -203,8 +228,6 @@ impl<B: Buf> Exec<B> {
                 }
             }
         }
-        devices.dedup();
-        devices
     }
 
     pub fn sleep_until(self: &Rc<Self>, at: u64) -> Sleep<B> {

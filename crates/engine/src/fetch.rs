@@ -5,6 +5,7 @@ use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::map::Piece;
 use crate::marks::Mark;
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -22,6 +23,23 @@ struct Run {
     members: Vec<usize>,
 }
 
+/// Longest stretch between two pieces that is read with them: the header of the record that the second is in. One request that is a
+/// little longer costs a device less than two.
+const GAP: u32 = 8;
+/// Most sectors of one read.
+const LONGEST: u32 = 2048;
+
+/// Who wants what is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// A client, who waits for it.
+    Client,
+    /// Nobody yet: what fails is left to those who will want it, who also find and repair what is damaged.
+    Ahead,
+    /// What goes on beside clients' requests, and leaves the members to them.
+    Housekeeping,
+}
+
 /// Reads the whole span of each piece, verified. The pieces' segments are pinned from the call on, before anything else
 /// can run: what was planned is what is read, whatever is cleaned or evicted meanwhile.
 pub(crate) async fn fetch<B: Buf>(
@@ -29,38 +47,60 @@ pub(crate) async fn fetch<B: Buf>(
     volume: &Rc<Volume<B>>,
     pieces: &[(u64, Piece)],
 ) -> Vec<Result<B, Unreadable>> {
-    fetch_for(core, volume, pieces, true).await
+    fetch_for(core, volume, pieces, For::Client).await
 }
 
-/// The same for nobody yet: what fails is left to those who will want it, who also find and repair what is damaged.
+/// The same for nobody yet.
 pub(crate) async fn fetch_ahead<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
     pieces: &[(u64, Piece)],
 ) -> Vec<Result<B, Unreadable>> {
-    fetch_for(core, volume, pieces, false).await
+    fetch_for(core, volume, pieces, For::Ahead).await
+}
+
+/// The same for destage, for what moves and for what is carried over: no more at once than a member serves in a moment
+/// ([`crate::policy::credit`]).
+pub(crate) async fn fetch_aside<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    pieces: &[(u64, Piece)],
+) -> Vec<Result<B, Unreadable>> {
+    fetch_for(core, volume, pieces, For::Housekeeping).await
 }
 
 async fn fetch_for<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
     pieces: &[(u64, Piece)],
-    wanted: bool,
+    whom: For,
 ) -> Vec<Result<B, Unreadable>> {
-    let runs = merged(pieces);
-    let mut reads = Vec::with_capacity(runs.len());
-    for run in &runs {
-        let mut segments = core.segments.borrow_mut();
-        segments.pin(run.segment);
-        let place = segments.get(run.segment).and_then(|s| pick(core, s.places()));
-        drop(segments);
-        reads.push(place.map(|p| (p, start_read(core, p, run.start, run.sectors))));
-    }
+    let runs = merged(pieces, GAP);
+    runs.iter().for_each(|run| core.segments.borrow_mut().pin(run.segment));
     let mut out: Vec<Result<B, Unreadable>> = vec![Err(Unreadable); pieces.len()];
-    for (run, read) in runs.iter().zip(reads) {
-        let tried = read.as_ref().map(|(p, _)| *p);
+    let mut reads: VecDeque<Option<Reading<B>>> = VecDeque::with_capacity(runs.len());
+    let mut begun = 0;
+    for run in &runs {
+        while begun < runs.len() {
+            let next = &runs[begun];
+            let ended = core.reads_ended.wait();
+            let place = core.segments.borrow().get(next.segment).and_then(|s| pick(core, s.places()));
+            if whom == For::Housekeeping && place.is_some_and(|p| !has_credit(core, p.member)) {
+                // Who has something under way waits for that, and gives back what it had: nobody waits for another's end while he
+                // keeps others waiting.
+                if !reads.is_empty() {
+                    break;
+                }
+                ended.await;
+                continue;
+            }
+            reads.push_back(place.map(|p| start_read(core, p, next.start, next.sectors, whom)));
+            begun += 1;
+        }
+        let Some(read) = reads.pop_front() else { break };
+        let tried = read.as_ref().map(|r| r.place);
         let data = match read {
-            Some((place, wait)) => finish_read(core, place, run.start, run.sectors, wait).await,
+            Some(read) => finish_read(core, read).await,
             None => None,
         };
         for i in &run.members {
@@ -69,7 +109,7 @@ async fn fetch_for<B: Buf>(
             let part = data.as_ref().map(|d| d.slice(from..from + usize::from(piece.sectors()) * 512));
             out[*i] = match part {
                 Some(part) if verify(core, volume, *block, piece, &part) => Ok(part),
-                _ if wanted => from_twin(core, volume, *block, piece, tried).await,
+                _ if whom != For::Ahead => from_twin(core, volume, *block, piece, tried).await,
                 _ => Err(Unreadable),
             };
         }
@@ -80,20 +120,20 @@ async fn fetch_for<B: Buf>(
     out
 }
 
-/// Pieces as runs of those that lie one after the other.
-fn merged(pieces: &[(u64, Piece)]) -> Vec<Run> {
+/// Pieces as runs of those that lie one after the other, with no more than `gap` sectors between.
+fn merged(pieces: &[(u64, Piece)], gap: u32) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.sort_unstable_by_key(|i| (pieces[*i].1.segment, pieces[*i].1.offset));
     for i in order {
         let p = pieces[i].1;
-        let (at, n) = (u32::from(p.offset), u32::from(p.sectors()));
+        let (at, end) = (u32::from(p.offset), u32::from(p.offset) + u32::from(p.sectors()));
         match runs.last_mut() {
-            Some(r) if r.segment == p.segment && r.start + r.sectors == at && r.sectors + n <= 2048 => {
-                r.sectors += n;
+            Some(r) if r.segment == p.segment && at <= r.start + r.sectors + gap && end <= r.start + LONGEST => {
+                r.sectors = r.sectors.max(end - r.start);
                 r.members.push(i);
             }
-            _ => runs.push(Run { segment: p.segment, start: at, sectors: n, members: vec![i] }),
+            _ => runs.push(Run { segment: p.segment, start: at, sectors: end - at, members: vec![i] }),
         }
     }
     runs
@@ -107,11 +147,12 @@ pub(crate) async fn damaged_on<B: Buf>(
     pieces: &[(u64, Piece)],
 ) -> Vec<usize> {
     let mut damaged = Vec::new();
-    for run in merged(pieces) {
+    // Nothing but the pieces: what lies between may be damaged, and concerns nobody.
+    for run in merged(pieces, 0) {
         let place = core.segments.borrow().get(run.segment).and_then(|s| s.places().find(|p| p.member == member));
         let Some(place) = place else { continue };
-        let wait = start_read(core, place, run.start, run.sectors);
-        let data = finish_read(core, place, run.start, run.sectors, wait).await;
+        let read = start_read(core, place, run.start, run.sectors, For::Housekeeping);
+        let data = finish_read(core, read).await;
         for i in run.members {
             let (block, piece) = &pieces[i];
             let from = (u32::from(piece.offset) - run.start) as usize * 512;
@@ -138,10 +179,7 @@ pub(crate) async fn fetch_one<B: Buf>(
         segments.get(piece.segment).and_then(|s| pick(core, s.places()))
     };
     let data = match place {
-        Some(place) => {
-            let wait = start_read(core, place, at, n);
-            finish_read(core, place, at, n, wait).await
-        }
+        Some(place) => finish_read(core, start_read(core, place, at, n, For::Client)).await,
         None => None,
     };
     let result = match data {
@@ -163,17 +201,38 @@ pub(crate) fn verify<B: Buf>(core: &Core<B>, volume: &Volume<B>, block: u64, pie
 fn pick<B: Buf>(core: &Core<B>, places: impl Iterator<Item = Place>) -> Option<Place> {
     let reading = core.reading.borrow();
     let pool = core.pool.borrow();
-    places.filter(|p| pool.is_in_sync(p.member)).min_by_key(|p| reading.get(usize::from(p.member)).copied().unwrap_or(0))
+    places.filter(|p| pool.is_in_sync(p.member)).min_by_key(|p| reading.get(usize::from(p.member)).map_or(0, |r| r.in_flight))
+}
+
+/// Whether housekeeping may have one more read under way on a member.
+fn has_credit<B: Buf>(core: &Core<B>, member: u8) -> bool {
+    core.reading.borrow().get(usize::from(member)).is_none_or(|r| r.aside < r.credit.most())
+}
+
+/// A read that is under way.
+struct Reading<B: Buf> {
+    wait: IoWait<B>,
+    place: Place,
+    start: u32,
+    sectors: u32,
+    whom: For,
+    /// Reads that it found there, and when.
+    line: u32,
+    since: u64,
 }
 
 /// Begins to read sectors of a segment's copy, widened to the device's unit.
-fn start_read<B: Buf>(core: &Rc<Core<B>>, place: Place, start: u32, sectors: u32) -> IoWait<B> {
+fn start_read<B: Buf>(core: &Rc<Core<B>>, place: Place, start: u32, sectors: u32, whom: For) -> Reading<B> {
     let (from, to) = widened(core, start, sectors);
-    if let Some(n) = core.reading.borrow_mut().get_mut(usize::from(place.member)) {
-        *n += 1;
+    let mut line = 0;
+    if let Some(reads) = core.reading.borrow_mut().get_mut(usize::from(place.member)) {
+        line = reads.in_flight;
+        reads.in_flight += 1;
+        reads.aside += u32::from(whom == For::Housekeeping);
     }
     let op = DeviceOp::Read { offset: core.slot_offset(place) + u64::from(from) * 512, len: (to - from) * 512 };
-    core.exec.io(Device::Member(place.member), op)
+    let wait = core.exec.io(Device::Member(place.member), op);
+    Reading { wait, place, start, sectors, whom, line, since: core.now() }
 }
 
 fn widened<B: Buf>(core: &Core<B>, start: u32, sectors: u32) -> (u32, u32) {
@@ -181,10 +240,18 @@ fn widened<B: Buf>(core: &Core<B>, start: u32, sectors: u32) -> (u32, u32) {
     (start / unit * unit, (start + sectors).next_multiple_of(unit))
 }
 
-async fn finish_read<B: Buf>(core: &Rc<Core<B>>, place: Place, start: u32, sectors: u32, wait: IoWait<B>) -> Option<B> {
+async fn finish_read<B: Buf>(core: &Rc<Core<B>>, read: Reading<B>) -> Option<B> {
+    let Reading { wait, place, start, sectors, whom, line, since } = read;
     let result = wait.await;
-    if let Some(n) = core.reading.borrow_mut().get_mut(usize::from(place.member)) {
-        *n -= 1;
+    if let Some(reads) = core.reading.borrow_mut().get_mut(usize::from(place.member)) {
+        reads.in_flight -= 1;
+        if whom == For::Housekeeping {
+            reads.aside -= 1;
+            reads.credit.note(core.now() - since, line);
+        }
+    }
+    if whom == For::Housekeeping {
+        core.reads_ended.notify();
     }
     let (from, to) = widened(core, start, sectors);
     match result {
@@ -214,8 +281,7 @@ pub(crate) async fn from_twin<B: Buf>(
     let mut candidates: Vec<Place> = places.iter().copied().filter(|p| Some(*p) != tried).collect();
     candidates.extend(tried.filter(|p| places.contains(p)));
     for place in candidates {
-        let wait = start_read(core, place, at, n);
-        let Some(data) = finish_read(core, place, at, n, wait).await else { continue };
+        let Some(data) = finish_read(core, start_read(core, place, at, n, For::Client)).await else { continue };
         if !verify(core, volume, block, piece, &data) {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Cache devices come and go by choice, while everything goes on: a new one is prepared, joins in an epoch of its own and
 //! gets its share; one that is to go is emptied of what is dirty, and leaves in an epoch of its own.
 
-use crate::core::{Core, Member};
+use crate::core::{Core, Member, MemberReads};
 use crate::engine::{Cancel, checkpoint_now};
 use crate::flush::Flusher;
 use crate::io::{Buf, CommandError, Device, DeviceOp, Reach};
@@ -93,7 +93,7 @@ async fn prepare<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: &Member) -> Resu
         while flushers.len() <= usize::from(member) {
             let number = flushers.len() as u8;
             flushers.push(Flusher::new(&core.exec, Device::Member(number)));
-            reading.push(0);
+            reading.push(MemberReads::default());
         }
     }
     let unit = core.pool.borrow().unit as usize;

@@ -54,7 +54,8 @@ pub struct Settings {
     pub appends: usize,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
-    /// A cache device that does not answer for this long has left.
+    /// A cache device that answers nothing for this long has left; so has one that answers others and leaves one request without an
+    /// answer for three times as long.
     pub member_timeout_ns: u64,
     /// How many times its size each cache device may be written in a day, in thousandths; zero: there is no such budget. Where it is
     /// spent, what reads miss is not cached, and new writes go to the disk: see [`crate::policy::endurance`].

@@ -3,7 +3,7 @@
 use crate::core::{Core, Pool, Volume};
 use crate::diskless;
 use crate::evict::{Victim, carry_over, evict, victim, victim_for_the_map};
-use crate::fetch::fetch;
+use crate::fetch::fetch_aside;
 use crate::io::Buf;
 use crate::log::Item;
 use crate::map::Piece;
@@ -329,7 +329,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
         }
         // What is being appended counts as existing (R4): writes past the log to these blocks wait for the move.
         let _pending: Vec<_> = pieces.iter().map(|(b, _)| core.begin_pending(&volume, *b..b + 1)).collect();
-        let read = fetch(core, &volume, &pieces.iter().copied().filter(|(_, p)| !p.zeroes()).collect::<Vec<_>>()).await;
+        let read = fetch_aside(core, &volume, &pieces.iter().copied().filter(|(_, p)| !p.zeroes()).collect::<Vec<_>>()).await;
         let mut read = read.into_iter();
         let mut items = Vec::new();
         for (block, p) in &pieces {

@@ -4,6 +4,7 @@ pub mod ahead;
 pub mod around;
 pub mod bands;
 pub mod compact;
+pub mod credit;
 pub mod demand;
 pub mod destage;
 pub mod endurance;

@@ -13,6 +13,7 @@ mod hazards;
 mod peers;
 mod reads;
 mod shares;
+mod slow;
 mod steps;
 mod sweeps;
 mod synchronous;

@@ -1,0 +1,72 @@
+//! Cache devices that are slow, and answer: worn out, or held to a few requests a second.
+
+use headpond_engine::{Device, DeviceOp};
+use headpond_sim::models::SECOND;
+use headpond_sim::scene::{Scene, Stage};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// A sweep read each small record that it took with a request of its own, all of a chunk's at once: thousands. To a device of two
+/// hundred requests a second that was half a minute, in which the clients' writes waited, the last of the reads were taken for unanswered, the
+/// superblock behind them too, and both cache devices left a pool in which none had failed. Now no more are in flight than a device
+/// serves in a moment, and records that lie side by side are one read.
+#[test]
+fn a_sweep_leaves_cache_devices_to_clients() {
+    let mut stage = Stage { segments: 300, ..Stage::default() };
+    (stage.settings.record_bytes, stage.settings.chunk_blocks, stage.settings.stream_bytes) = (4096, 2048, u64::MAX);
+    let mut s = Scene::new("a sweep over small records", stage);
+    // Neighbours on the disk are apart in the log.
+    for n in 0..2000 {
+        s.world.write(0, n * 7 % 2000 * 8, 8, false);
+        if n % 100 == 99 {
+            s.answered();
+        }
+    }
+    s.flush();
+    s.rest();
+    let held: Rc<Cell<u32>> = Rc::default();
+    let count = held.clone();
+    s.hold_back(move |device, op| {
+        let read = matches!((device, op), (Device::Member(_), DeviceOp::Read { .. }));
+        count.set(count.get() + u32::from(read));
+        read
+    });
+    let command = s.world.command(headpond_engine::Command::Destage { volume: 0 });
+    s.pass(SECOND);
+    assert!((1..=128).contains(&held.get()), "{} reads at once", held.get());
+    s.let_go();
+    s.ends_well(command);
+    s.end();
+}
+
+/// A device that has a long line does not answer the last in it for longer than the limit, and is at work all the while. To leave with
+/// all that it has would be the failure that was feared. One request that it never answers is not waited for for ever: it leaves then.
+#[test]
+fn a_cache_device_that_answers_others_is_slow_and_not_gone() {
+    let mut stage = Stage { segments: 100, ..Stage::default() };
+    stage.settings.member_timeout_ns = SECOND;
+    let mut s = Scene::new("a long line", stage);
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    let first = Cell::new(true);
+    s.hold_back(move |device, op| matches!((device, op), (Device::Member(1), DeviceOp::Write { .. })) && first.replace(false));
+    s.world.write(0, 8000, 8, false);
+    s.until_held();
+    for n in 0..20 {
+        s.pass(SECOND / 10);
+        s.world.write(0, 16_000 + n * 8, 8, false);
+        s.world.flush(0);
+    }
+    assert_eq!(s.status().stats.members_left, 0, "after two seconds, with answers all the while");
+    for n in 20..60 {
+        s.pass(SECOND / 10);
+        s.world.write(0, 16_000 + n * 8, 8, false);
+    }
+    assert_eq!(s.status().stats.members_left, 1, "after six");
+    s.answered();
+    s.let_go();
+    s.lose_power();
+    s.read_all();
+    s.end();
+}

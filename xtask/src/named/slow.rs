@@ -1,0 +1,28 @@
+//! Cache devices that are slow, and answer: mistakes that only a scene tells.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/slow.rs`.
+pub const TOLD: &[Told] = &[
+    ("slow::a_sweep_leaves_cache_devices_to_clients", "a sweep that reads all of a chunk at once"),
+    ("slow::a_cache_device_that_answers_others_is_slow_and_not_gone", "a slow cache device taken for a silent one"),
+];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a sweep that reads all of a chunk at once",
+        story: "Thousands of small reads keep a slow cache device from clients for half a minute.",
+        edits: &[Edit { file: "fetch.rs", old: "is_none_or(|r| r.aside < r.credit.most())", new: "is_none_or(|_| true)" }],
+    },
+    Mistake {
+        name: "a slow cache device taken for a silent one",
+        story: "What waits longest in a long line is given up, and the device leaves, though it is at work.",
+        edits: &[Edit {
+            file: "exec.rs",
+            old: "self.now() - heard.max(*since));",
+            new: "self.now() - (*since).max(heard & 0));",
+        }],
+    },
+];
