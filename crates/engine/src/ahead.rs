@@ -42,7 +42,7 @@ fn most_bytes<B: Buf>(core: &Core<B>) -> u64 {
 }
 
 /// Large reads are as fast without.
-fn is_small<B: Buf>(core: &Core<B>, range: &Range<u64>) -> bool {
+pub(crate) fn is_small<B: Buf>(core: &Core<B>, range: &Range<u64>) -> bool {
     (range.end - range.start) * 512 <= most_bytes(core) / 4
 }
 

@@ -405,6 +405,35 @@ impl Map {
         self.of_four(blocks, Leaf::present)
     }
 
+    /// How many blocks in a row from `from` on have anything cached, up to `most`.
+    #[must_use]
+    pub fn cached_from(&self, from: u64, most: u64) -> u64 {
+        let (mut at, end) = (from, from.saturating_add(most));
+        while at < end {
+            let present = self.leaf(at / LEAF).map_or(0, Leaf::present) >> (at % LEAF);
+            at += u64::from(present.trailing_ones());
+            if present.trailing_ones() == 0 || at % LEAF != 0 {
+                break;
+            }
+        }
+        at.min(end) - from
+    }
+
+    /// How many blocks in a row before `to` have anything cached, up to `most`.
+    #[must_use]
+    pub fn cached_before(&self, to: u64, most: u64) -> u64 {
+        let (mut at, end) = (to, to.saturating_sub(most));
+        while at > end {
+            let last = at - 1;
+            let present = self.leaf(last / LEAF).map_or(0, Leaf::present) << (LEAF - 1 - last % LEAF);
+            at -= u64::from(present.leading_ones());
+            if present.leading_ones() == 0 || at % LEAF != 0 {
+                break;
+            }
+        }
+        to - at.max(end)
+    }
+
     fn of_four(&self, blocks: &Range<u64>, of: impl Fn(&Leaf) -> u64) -> [u64; 4] {
         let mut all = [0; 4];
         for (n, leaf) in self.leaves_of(blocks) {
@@ -667,6 +696,22 @@ mod tests {
         assert_eq!(seen, [(4, 0b1110_0011), (9, 0b0001_1100)]);
         assert!(!map.insert(&mut segments, 5, piece(3, n, 2, 3, true)));
         assert_eq!((segments.live, segments.dirty, map.extra_pieces()), (2, 2, 1));
+    }
+
+    #[test]
+    fn what_is_cached_in_a_row_is_counted_from_either_end() {
+        let (mut map, mut segments, n) = world();
+        let there = |block: u64| block != 60 && block != 200 && (10..333).contains(&block);
+        for block in (0..400).filter(|b| there(*b)) {
+            map.insert(&mut segments, block, piece(block + 1, n, 0, 8, block % 3 == 0));
+        }
+        for from in 0..400 {
+            for most in [0, 1, 5, 64, 130, 1000] {
+                let behind = (from..from + most).take_while(|b| there(*b)).count() as u64;
+                let before = (from.saturating_sub(most)..from).rev().take_while(|b| there(*b)).count() as u64;
+                assert_eq!((map.cached_from(from, most), map.cached_before(from, most)), (behind, before), "{from} {most}");
+            }
+        }
     }
 
     #[test]

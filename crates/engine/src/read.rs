@@ -11,6 +11,7 @@ use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
 use crate::policy::route::Side;
+use crate::policy::through::{BESIDE, Joins, disk_reads};
 use crate::stats::Fate;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -44,11 +45,20 @@ struct Plan {
     /// The disk reads all of it, and what is dirty is laid over: all that is cached of it is clean, and the disk is expected to be
     /// sooner; or some was damaged.
     by_disk: bool,
+    /// The disk reads something that is cached.
+    reads_more: bool,
 }
 
-/// Misses this close together (in sectors) are one read of the disk: what lies between passes under the heads in less
-/// time than a second request would take to come round again.
-const NEAR: u64 = 1024;
+/// How a read is taken apart.
+#[derive(Clone, Copy)]
+struct Ways {
+    /// The disk is expected to serve all of it sooner.
+    sooner: bool,
+    /// Some of what is clean was damaged.
+    damaged: bool,
+    /// What the disk reads more than what is missing.
+    joins: Joins,
+}
 
 /// Reads a range of grid sectors.
 pub(crate) async fn read<B: Buf>(
@@ -64,10 +74,16 @@ pub(crate) async fn read<B: Buf>(
     for _ in 0..4 {
         ahead::wait(core, volume, &range).await;
         let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
+        let joins = match disk_failed {
+            true => Joins::Nothing,
+            false if stream && belongs.run_sectors > sectors => beside(core, volume, &range),
+            false => Joins::Between,
+        };
         let sooner = core.settings.route
             && volume.has_disk()
             && !disk_failed
-            && volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line);
+            && (joins.passes(sectors) && !ahead::is_small(core, &range)
+                || volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line));
         let note = |side, line| volume.read_route.borrow_mut().note(side, core.now(), sectors * 512, line, core.now() - since);
         if let Some((block, piece)) = sole(core, volume, &range, stream).filter(|(_, p)| p.dirty() || !sooner) {
             ahead::follow(core, volume, &range, belongs);
@@ -91,7 +107,7 @@ pub(crate) async fn read<B: Buf>(
                 }
             }
         }
-        let plan = plan(core, volume, &range, sooner, damaged);
+        let plan = plan(core, volume, &range, Ways { sooner, damaged, joins });
         if !stream {
             volume.map.borrow().ask(&Volume::<B>::blocks(&range));
         }
@@ -133,7 +149,7 @@ pub(crate) async fn read<B: Buf>(
             }
         }
         drop(using);
-        if failed && plan.by_disk {
+        if failed && plan.reads_more {
             // What is cached need not have been asked of it.
             unregister(volume, &fills);
             volume.read_route.borrow_mut().disk_failed(core.now(), sectors * 512);
@@ -226,10 +242,33 @@ pub(crate) fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Pi
     Ok(())
 }
 
+/// What is cached right beside a request of a stream, where the disk serves no others: those who read here and there want its heads for
+/// something else than what passes under them.
+fn beside<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Joins {
+    if volume.disk_lone_reads.get() > 0 || volume.disk_idle(core.now(), core.settings.idle_ns) {
+        return Joins::Between;
+    }
+    let (map, extent, blocks) = (volume.map.borrow(), volume.extent(), Volume::<B>::blocks(range));
+    let before = map.cached_before(blocks.start, BESIDE / BLOCK_SECTORS) * BLOCK_SECTORS;
+    let behind = map.cached_from(blocks.end, BESIDE / BLOCK_SECTORS) * BLOCK_SECTORS;
+    // Beyond the volume's ends nothing is missing.
+    Joins::Stream {
+        before: if range.start.saturating_sub(before) > extent.start { before } else { u64::MAX },
+        behind: if range.end + behind < extent.end { behind } else { u64::MAX },
+    }
+}
+
 /// Takes the range apart by what is cached now. Dirty pieces are laid over whatever the disk returns.
-fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: bool, damaged: bool) -> Plan {
-    let mut plan =
-        Plan { pieces: Vec::new(), disk: Vec::new(), missing: Vec::new(), parts: Vec::new(), lost: false, by_disk: false };
+fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, ways: Ways) -> Plan {
+    let mut plan = Plan {
+        pieces: Vec::new(),
+        disk: Vec::new(),
+        missing: Vec::new(),
+        parts: Vec::new(),
+        lost: false,
+        by_disk: false,
+        reads_more: false,
+    };
     let mut cached: Vec<(Range<u64>, u64, Piece)> = Vec::new();
     let segments = core.segments.borrow();
     volume.map.borrow().each_in(Volume::<B>::blocks(range), |block, p| {
@@ -262,16 +301,10 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, sooner: 
     }
     // What is clean is the same on the disk, and what it was when the read began it may have been read as.
     let all_clean = cached.iter().all(|(_, _, p)| !p.dirty());
-    plan.by_disk = !plan.lost && (sooner && all_clean || damaged && volume.has_disk());
-    if plan.by_disk {
-        plan.disk.push(range.clone());
-    }
-    for m in plan.missing.iter().filter(|_| !plan.by_disk) {
-        match plan.disk.last_mut() {
-            Some(last) if m.start - last.end <= NEAR => last.end = m.end,
-            _ => plan.disk.push(m.clone()),
-        }
-    }
+    plan.by_disk = !plan.lost && (ways.sooner && all_clean || ways.damaged && volume.has_disk());
+    plan.disk = if plan.by_disk { vec![range.clone()] } else { disk_reads(range, &plan.missing, ways.joins) };
+    let sectors = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.end - r.start).sum::<u64>();
+    plan.reads_more = sectors(&plan.disk) > sectors(&plan.missing);
     for (n, d) in plan.disk.iter().enumerate() {
         plan.parts.push(Part { range: d.clone(), source: Source::Disk(n) });
     }

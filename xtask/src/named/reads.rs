@@ -16,6 +16,16 @@ pub const TOLD: &[Told] = &[
         "reads::a_large_read_does_not_fail_for_what_the_disk_has",
         "dirty data not laid over what the disk has in the place of something damaged",
     ),
+    ("reads::a_stream_over_what_is_cached_in_part_is_read_without_holes", "a stream cut into pieces by what is cached of it"),
+    (
+        "reads::a_stream_over_what_is_cached_in_part_is_read_without_holes",
+        "dirty data not laid over what the disk reads of a stream",
+    ),
+    (
+        "reads::what_is_cached_between_a_streams_misses_comes_from_the_disk_while_that_is_well",
+        "what is cached of a stream picked out of what passes under the heads",
+    ),
+    ("reads::what_the_disk_need_not_have_been_asked_for_fails_no_read", "a read that fails for what the cache has"),
 ];
 
 /// Mistakes that only they need.
@@ -62,7 +72,35 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit {
             file: "read.rs",
             old: "        if !p.dirty() && from_disk(&r) {",
-            new: "        if (!p.dirty() || damaged) && from_disk(&r) {",
+            new: "        if (!p.dirty() || ways.damaged) && from_disk(&r) {",
         }],
+    },
+    Mistake {
+        name: "a stream cut into pieces by what is cached of it",
+        story: "A stream's requests are read from the disk as far as they miss: behind each hole it finds another request sooner, and goes back for the one it left behind.",
+        edits: &[Edit {
+            file: "read.rs",
+            old: "false if stream && belongs.run_sectors > sectors => beside(core, volume, &range),",
+            new: "false if stream && belongs.run_sectors > sectors => Joins::Between,",
+        }],
+    },
+    Mistake {
+        name: "dirty data not laid over what the disk reads of a stream",
+        story: "Of a stream the disk reads more than what is missing, and what it has of a dirty block there is old.",
+        edits: &[Edit {
+            file: "read.rs",
+            old: "        if !p.dirty() && from_disk(&r) {",
+            new: "        if (!p.dirty() || matches!(ways.joins, Joins::Stream { .. })) && from_disk(&r) {",
+        }],
+    },
+    Mistake {
+        name: "what is cached of a stream picked out of what passes under the heads",
+        story: "Requests that the cache could serve are holes in the stream that the disk sees: behind a long one it serves others first.",
+        edits: &[Edit { file: "read.rs", old: "joins.passes(sectors) && !ahead", new: "false && !ahead" }],
+    },
+    Mistake {
+        name: "a read that fails for what the cache has",
+        story: "The disk is asked for more than what is missing, and cannot read that: the client is told so, though the cache has it.",
+        edits: &[Edit { file: "read.rs", old: "if failed && plan.reads_more {", new: "if failed && plan.by_disk {" }],
     },
 ];

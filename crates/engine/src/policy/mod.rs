@@ -17,4 +17,5 @@ pub mod route;
 pub mod shares;
 pub mod streams;
 pub mod synchronous;
+pub mod through;
 pub mod window;

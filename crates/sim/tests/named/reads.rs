@@ -2,7 +2,9 @@
 
 use headpond_engine::{Device, DeviceOp};
 use headpond_sim::scene::{Scene, Stage};
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Sectors of a write that goes past the cache.
 const PAST: u64 = 1024;
@@ -101,5 +103,71 @@ fn a_large_read_does_not_fail_for_what_the_disk_has() {
         s.let_go();
     }
     assert!(s.answer_to(request), "{}", s.story());
+    s.end();
+}
+
+/// A stream goes over places of which some are cached: at the beginning of one request, at the end of the next, clean and dirty. The
+/// disk reads each whole, as the heads pass over all of it; what is dirty is laid over, and what is cached whole is not asked of it.
+#[test]
+fn a_stream_over_what_is_cached_in_part_is_read_without_holes() {
+    let mut s = Scene::new("a stream over what is cached in part is read without holes", Stage::default());
+    let clean = [8, 14, 20, 21, 22, 23];
+    clean.iter().for_each(|n| s.write(n * 8, 8));
+    s.destage();
+    // The disk has something else there.
+    [8, 15, 16].iter().for_each(|n| s.write(n * 8 + 2, 5));
+    s.rest();
+    let asked: Rc<RefCell<Vec<(u64, u32)>>> = Rc::default();
+    let note = asked.clone();
+    s.hold_back(move |device, op| {
+        if let (Device::Backing(0), DeviceOp::Read { offset, len }) = (device, op) {
+            note.borrow_mut().push((*offset / 4096, *len / 4096));
+        }
+        false
+    });
+    (0..7).for_each(|n| s.read(n * 32, 32));
+    assert_eq!(*asked.borrow(), [(0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (24, 4)], "{}", s.story());
+    s.end();
+}
+
+/// The same where reads may go to the disk that the cache could serve: of a stream what is cached between misses passes under the heads.
+/// The disk then fails what it has there, and the cache serves it after all.
+#[test]
+fn what_is_cached_between_a_streams_misses_comes_from_the_disk_while_that_is_well() {
+    let mut stage = Stage::default();
+    // No read is small.
+    (stage.settings.route, stage.settings.ahead_bytes) = (true, 0);
+    let mut s = Scene::new("what is cached between a stream's misses comes from the disk while that is well", stage);
+    (8..12).chain(16..20).chain(24..28).for_each(|n| s.write(n * 8, 8));
+    s.destage();
+    s.write(25 * 8 + 2, 5);
+    s.rest();
+    s.device(Device::Backing(0)).bad.insert(17 * 8, ());
+    let by_disk = |s: &Scene| s.status().volumes[0].stats.read_bypass.requests;
+    (0..3).for_each(|n| s.read(n * 32, 32));
+    assert_eq!(by_disk(&s), 2, "{}", s.story());
+    for n in 3..8 {
+        let request = s.world.read(0, n * 32, 32);
+        assert!(s.answer_to(request), "{}", s.story());
+    }
+    // The third and the fifth it missed; the fourth the disk could not read, and of the sixth a part is dirty.
+    assert_eq!(by_disk(&s), 5, "{}", s.story());
+    s.end();
+}
+
+/// What is cached between misses is read from the disk with them. There it cannot be read: the cache has it.
+#[test]
+fn what_the_disk_need_not_have_been_asked_for_fails_no_read() {
+    let mut s = Scene::new("what the disk need not have been asked for fails no read", Stage::default());
+    [2, 9, 10].iter().for_each(|n| s.write(n * 8, 8));
+    s.destage();
+    [2, 9].iter().for_each(|n| {
+        s.device(Device::Backing(0)).bad.insert(n * 8 + 3, ());
+    });
+    // Alone, and as a part of a stream.
+    (0..3).for_each(|n| {
+        let request = s.world.read(0, n * 32, 32);
+        assert!(s.answer_to(request), "{}", s.story());
+    });
     s.end();
 }
