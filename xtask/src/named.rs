@@ -9,6 +9,7 @@ mod diskless;
 mod endurance;
 mod evict;
 mod format;
+mod gain;
 mod hazards;
 mod peers;
 mod reads;
@@ -30,6 +31,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(diskless::MISTAKES)
         .chain(endurance::MISTAKES)
         .chain(evict::MISTAKES)
+        .chain(gain::MISTAKES)
         .chain(hazards::MISTAKES)
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
@@ -49,6 +51,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(diskless::TOLD)
         .chain(endurance::TOLD)
         .chain(evict::TOLD)
+        .chain(gain::TOLD)
         .chain(hazards::TOLD)
         .chain(steps::TOLD)
         .chain(abandon::TOLD)

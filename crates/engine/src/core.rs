@@ -15,6 +15,7 @@ use crate::policy::bands;
 use crate::policy::credit::Credit;
 use crate::policy::demand::Demand;
 use crate::policy::endurance::{Endurance, Wish};
+use crate::policy::gain::Gain;
 use crate::policy::ghost::Ghost;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
@@ -188,6 +189,12 @@ pub(crate) struct Volume<B: Buf> {
     pub waiting: Cell<u32>,
     pub direct: Cell<Direct>,
     pub direct_writes: Cell<u32>,
+    /// Writes of bursts that the disk has under way as its share, and when the last of those was answered.
+    pub sharing: Cell<u32>,
+    pub disk_last_shared: Cell<u64>,
+    /// Whether writes gain anything from the cache while space is short, and what sweeps have written, in bytes.
+    pub gain: Cell<Gain>,
+    pub swept: Cell<u64>,
     /// Runs of a sweep that are being written.
     pub sweeping: Cell<u32>,
     /// Chunks of a sweep that are not clean yet.
@@ -283,6 +290,13 @@ impl<B: Buf> Volume<B> {
     /// Clients have left the disk alone for `idle` nanoseconds.
     pub fn disk_idle(&self, now: u64, idle: u64) -> bool {
         self.disk_in_use.get() == 0 && now.saturating_sub(self.disk_last_used.get()) >= idle
+    }
+
+    /// The same, but for the shares of bursts that it has.
+    pub fn disk_idle_but_for_shares(&self, now: u64, idle: u64) -> bool {
+        let last = self.disk_last_used.get();
+        let is_left = now.saturating_sub(last) >= idle || last == self.disk_last_shared.get();
+        self.disk_in_use.get() == self.sharing.get() && is_left
     }
 
     /// Whether clients read from the disk here and there just now, or will soon again. A stream, whose reads go on where the heads
@@ -473,6 +487,11 @@ impl<B: Buf> Core<B> {
     /// Open segments that what is written is sorted into while space is short.
     pub fn bands(&self) -> usize {
         bands::number(self.sets_for_dirty(&self.segments.borrow(), &self.pool.borrow()))
+    }
+    /// Whether writes to a volume may not come as fast as they like any more.
+    pub fn space_presses(&self, volume: &Volume<B>) -> bool {
+        let room = self.room_of(volume);
+        room.pressure() > room.begin_percent
     }
     /// How near the space for dirty data is to its end.
     pub fn room(&self) -> Room {

@@ -479,10 +479,11 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
         volume.disk_flusher.wrote();
     }
     if ok {
-        let bytes = pieces.iter().map(|(_, p)| u64::from(p.live.count_ones()) * 512).sum();
+        let bytes: u64 = pieces.iter().map(|(_, p)| u64::from(p.live.count_ones()) * 512).sum();
         let mut reached = volume.reached.get();
         reached.note(core.now(), bytes);
         volume.reached.set(reached);
+        volume.swept.set(volume.swept.get() + bytes);
         let mut written = chunk.written.borrow_mut();
         let mut seen = vec![];
         for (b, _) in pieces {

@@ -19,11 +19,13 @@ pub enum Bypass {
     Sooner,
     /// The cache devices' budget of drive writes does not bear it.
     Endurance,
+    /// Space is short, and a sweep would get it down at no better rate than the disk takes it at.
+    NoGain,
 }
 
 impl Bypass {
     /// All reasons, with the names they are shown under.
-    pub const ALL: [(Bypass, &'static str); 8] = [
+    pub const ALL: [(Bypass, &'static str); 9] = [
         (Bypass::Stream, "stream"),
         (Bypass::Large, "large"),
         (Bypass::Mode, "mode"),
@@ -32,6 +34,7 @@ impl Bypass {
         (Bypass::Zeroes, "zeroes"),
         (Bypass::Sooner, "sooner"),
         (Bypass::Endurance, "endurance"),
+        (Bypass::NoGain, "no_gain"),
     ];
 }
 
@@ -100,7 +103,7 @@ pub struct VolumeStats {
     /// Writes taken into the log.
     pub absorbed: Count,
     /// Writes that went to the disk, by reason, in the order of [`Bypass::ALL`].
-    pub write_bypass: [Count; 8],
+    pub write_bypass: [Count; 9],
     /// Of these, the ones that had to overwrite dirty data in order.
     pub ordered_overwrites: u64,
     /// Flushes.

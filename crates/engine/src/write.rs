@@ -11,7 +11,7 @@ use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
-use crate::policy::{bands, pace};
+use crate::policy::{bands, gain, pace};
 use crate::read::{insert_clean, unregister};
 use crate::settings::Degraded;
 use crate::stats::{self, Bypass};
@@ -42,6 +42,8 @@ enum Fate {
 
 /// How often a write that waits for room looks again, in nanoseconds.
 const AGAIN_NS: u64 = 5_000_000;
+/// Writes on their way into the log that may be a burst.
+const LEAST_BURST: u32 = 16;
 /// Regions ahead of a stream whose intent bits are set with its own.
 const AHEAD: u64 = 8;
 
@@ -64,6 +66,9 @@ pub(crate) async fn write<B: Buf>(
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && spares_members(core, volume, &range, &content) {
         fate = Fate::Bypass(Bypass::Endurance);
     }
+    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && gains_nothing(core, volume, &range, &content) {
+        fate = Fate::Bypass(Bypass::NoGain);
+    }
     let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes)).flatten();
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && !turn(core, volume, bytes).await {
         core.mark(Mark::NoTurnInTime);
@@ -73,9 +78,14 @@ pub(crate) async fn write<B: Buf>(
         fate = decide(core, volume, &range, &content, belongs);
         core.mark_if(!matches!(fate, Fate::Absorb), Mark::FateChangedInTheWait);
     }
+    let mut is_share = false;
     let reason = match fate {
         Fate::Refuse => return Err(RequestError::Io),
         Fate::Absorb if sooner_on_disk(core, volume, bytes, &content) => Bypass::Sooner,
+        Fate::Absorb if !fua && is_disks_share(core, volume, bytes, &content) => {
+            is_share = true;
+            Bypass::Sooner
+        }
         Fate::Absorb => match absorb(core, volume, &range, &content).await {
             Ok(()) => return absorbed(core, volume, bytes, fua).await,
             Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
@@ -83,12 +93,20 @@ pub(crate) async fn write<B: Buf>(
         },
         Fate::Bypass(reason) => reason,
     };
-    let failures = volume.disk_flusher.failures();
+    let (failures, came) = (volume.disk_flusher.failures(), core.now());
     let direct = u32::from(reason == Bypass::Full);
     volume.direct_writes.set(volume.direct_writes.get() + direct);
-    let written = to_disk(core, volume, &range, &content, reason).await;
+    volume.sharing.set(volume.sharing.get() + u32::from(is_share));
+    let written = to_disk(core, volume, &range, &content, reason, is_share).await;
     volume.direct_writes.set(volume.direct_writes.get() - direct);
-    if reason == Bypass::Sooner && written.is_err() {
+    volume.sharing.set(volume.sharing.get() - u32::from(is_share));
+    if is_share {
+        volume.disk_last_shared.set(core.now());
+    }
+    if reason == Bypass::NoGain {
+        note_gain(core, volume, came, bytes, written.is_ok());
+    }
+    if matches!(reason, Bypass::Sooner | Bypass::NoGain) && written.is_err() {
         // The disk need not have been asked: the log can take it.
         core.mark(Mark::SoonerFails);
         if absorb(core, volume, &range, &content).await.is_ok() {
@@ -291,12 +309,66 @@ fn spares_members<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>
         && !core.budget_bears(Wish::Write, bytes)
 }
 
+/// Whether a write goes to the disk because space is short and a sweep would get it down no sooner.
+fn gains_nothing<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, range: &Range<u64>, content: &Content<B>) -> bool {
+    let Content::Data(data) = content else { return false };
+    if !core.settings.route || volume.is_pinned(range) {
+        return false;
+    }
+    let now = core.now();
+    let stand = || {
+        let room = core.room_of(volume);
+        gain::Stand {
+            is_short: room.pressure() > room.begin_percent,
+            presses: room.pressure() > room.begin_percent.midpoint(100),
+            is_full: room.taken_percent >= gain::full_percent(room.begin_percent),
+            beside_readers: volume.has_lone_readers(now, core.settings.idle_ns),
+        }
+    };
+    let levels = || {
+        let stats = volume.stats.borrow();
+        gain::Levels {
+            absorbed: stats.absorbed.bytes,
+            writes: stats.absorbed.requests,
+            destaged: stats.destaged.bytes,
+            dirty: volume.map.borrow().dirty_blocks() * BLOCK,
+            swept: volume.swept.get(),
+        }
+    };
+    let mut gain = volume.gain.get();
+    let goes_past = gain.goes_past(now, data.len() as u64, stand, levels);
+    volume.gain.set(gain);
+    goes_past
+}
+
+/// Notes what became of a write that went past the cache because of that.
+fn note_gain<B: Buf>(core: &Core<B>, volume: &Volume<B>, came: u64, bytes: u64, is_written: bool) {
+    let mut gain = volume.gain.get();
+    match is_written {
+        true => gain.note(core.now(), came, bytes, !volume.destaging.get()),
+        false => gain.failed(core.now()),
+    }
+    volume.gain.set(gain);
+}
+
 /// Whether the disk is expected to take a write sooner than the log.
 fn sooner_on_disk<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, content: &Content<B>) -> bool {
     let (here, there) = (volume.absorbing.get(), volume.disk_in_use.get());
     core.settings.route
         && matches!(content, Content::Data(_))
         && volume.write_route.borrow().prefers_disk(core.now(), bytes, here, there)
+}
+
+/// Whether a write is what a disk that has nothing else to do takes of a burst.
+fn is_disks_share<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, content: &Content<B>) -> bool {
+    let (now, here, there) = (core.now(), volume.absorbing.get(), volume.disk_in_use.get());
+    core.settings.route
+        && here >= LEAST_BURST
+        && matches!(content, Content::Data(_))
+        && volume.disk_idle_but_for_shares(now, core.settings.idle_ns)
+        // Where space is short the sweep needs all of the disk, though clients leave it alone.
+        && !core.space_presses(volume)
+        && volume.write_route.borrow_mut().shares(now, bytes, here, there, volume.destaging.get())
 }
 
 /// Notes what a write took on one side.
@@ -388,7 +460,9 @@ async fn to_disk<B: Buf>(
     range: &Range<u64>,
     content: &Content<B>,
     reason: Bypass,
+    is_share: bool,
 ) -> Result<(), RequestError> {
+    let beside_sweep = volume.destaging.get();
     let blocks = Volume::<B>::blocks(range);
     let regions = Intent::<B>::regions(range);
     volume.intent.disk_write_begins(&regions);
@@ -425,7 +499,10 @@ async fn to_disk<B: Buf>(
         let result = overwrite(core, volume, range, content, core::slice::from_ref(range), version).await;
         match &result {
             Ok(()) => {
-                note_route(core, volume, Side::Disk, (range.end - range.start) * 512, line, since);
+                match is_share {
+                    true => volume.write_route.borrow_mut().note_share(core.now(), line, core.now() - since, beside_sweep),
+                    false => note_route(core, volume, Side::Disk, (range.end - range.start) * 512, line, since),
+                }
                 if reason == Bypass::Full {
                     let mut direct = volume.direct.get();
                     direct.note(core.now() - since, all);

@@ -9,6 +9,7 @@ pub mod demand;
 pub mod destage;
 pub mod endurance;
 pub mod evict;
+pub mod gain;
 pub mod ghost;
 pub mod pace;
 pub mod pins;

@@ -20,6 +20,17 @@ const LEAST_NS: u64 = 1_000_000;
 /// for what only it can do, though its own cache would take a write sooner still.
 const SOON_NS: u64 = 2_000_000;
 
+/// Of a burst, what would wait longer than this for its turn at the SSDs may be the disk's, in nanoseconds, if that has nothing to do.
+const BURST_NS: u64 = 1_200_000;
+/// Largest write that is shared so, in bytes.
+const BURST_BYTES: u64 = 16 << 10;
+/// So often the disk takes one, in nanoseconds, and so many at once: it puts them down one by one, where a sweep would have them in
+/// order. They are to be some tenths of its time at most.
+const SHARE_NS: u64 = 25_000_000;
+const SHARE_MOST: u64 = 32;
+/// Who has flushed within this time may do so again, in nanoseconds, and had better find nothing on the disk.
+const FLUSHES_NS: u64 = 60_000_000_000;
+
 /// What a disk that failed a request is taken to need, in nanoseconds: it is left alone for about half a minute.
 const FAILED_NS: u64 = 2_000_000_000;
 
@@ -58,6 +69,8 @@ pub enum Side {
 #[derive(Clone, Default, Debug)]
 pub struct Route {
     ssd: [Cost; 3],
+    /// What one takes that finds nobody before it there: no other takes less, though several share a record.
+    ssd_alone: [Cost; 3],
     disk: [Cost; 3],
     /// Of flushes that clients ask for.
     ssd_flush: Cost,
@@ -67,6 +80,11 @@ pub struct Route {
     /// Writes between two of them on an average, and when the last one was.
     between: u32,
     flushed_at: u64,
+    /// What the disk needs for its share of a burst, which it takes into its own cache: it says nothing of what it would need for all.
+    /// And the same while a sweep is under way, with a flush at its end that one disk takes writes beside, and another does not.
+    share: [Cost; 2],
+    /// When it may take another one, if it has taken all that it may at once.
+    shares_at: u64,
 }
 
 fn class(bytes: u64) -> usize {
@@ -82,8 +100,17 @@ impl Route {
     pub fn note(&mut self, side: Side, now: u64, bytes: u64, line: u32, took: u64) {
         let costs = if side == Side::Ssd { &mut self.ssd } else { &mut self.disk };
         costs[class(bytes)].note(now, took / (u64::from(line) + 1));
+        if side == Side::Ssd && line == 0 {
+            self.ssd_alone[class(bytes)].note(now, took);
+        }
         let unflushed = &mut self.unflushed[side as usize];
         *unflushed = unflushed.saturating_add(1);
+    }
+
+    /// The disk's share of a burst, which found `line` others before it, took `took`.
+    pub fn note_share(&mut self, now: u64, line: u32, took: u64, beside_sweep: bool) {
+        self.share[usize::from(beside_sweep)].note(now, took / (u64::from(line) + 1));
+        self.unflushed[Side::Disk as usize] = self.unflushed[Side::Disk as usize].saturating_add(1);
     }
 
     /// A client's flush took so long on each side.
@@ -119,6 +146,7 @@ impl Route {
     /// The disk failed a request of `bytes`.
     pub fn disk_failed(&mut self, now: u64, bytes: u64) {
         self.disk[class(bytes)] = Cost { ns: FAILED_NS, at: now };
+        self.share = [self.disk[class(bytes)]; 2];
     }
 
     /// Whether the disk is expected to serve a request sooner, with so many in line at each side.
@@ -128,14 +156,34 @@ impl Route {
         let disk = if disk.ns == 0 { DISK_UNMEASURED_NS } else { disk.aged(now) };
         let expected = |cost: u64, line: u32| cost.saturating_mul(u64::from(line) + 1);
         let (ssd_flush, disk_flush) = self.of_flushes(now, ssd_line.saturating_add(disk_line));
-        let soonest = expected(ssd.aged(now), ssd_line).saturating_add(ssd_flush);
+        let soonest = expected(ssd.aged(now), ssd_line).max(self.ssd_alone[class(bytes)].aged(now)).saturating_add(ssd_flush);
         soonest > SOON_NS && expected(disk, disk_line).saturating_add(disk_flush) < soonest
+    }
+
+    /// Whether a write is the disk's share of a burst: the line at the SSDs is long, the disk has nothing else to do, and is known to
+    /// take it sooner, or was never asked. Not where clients flush: they would wait for the disk, too.
+    pub fn shares(&mut self, now: u64, bytes: u64, ssd_line: u32, disk_line: u32, beside_sweep: bool) -> bool {
+        let share = &self.share[usize::from(beside_sweep)];
+        let disk = if share.ns == 0 { LEAST_NS } else { share.aged(now) };
+        let expected = |cost: u64, line: u32| cost.saturating_mul(u64::from(line) + 1);
+        let soonest = expected(self.ssd[class(bytes)].aged(now), ssd_line);
+        let flushes = self.between > 0 && now.saturating_sub(self.flushed_at) <= FLUSHES_NS;
+        if bytes > BURST_BYTES || flushes || soonest <= BURST_NS || expected(disk, disk_line) >= soonest {
+            return false;
+        }
+        let next = self.shares_at.max(now.saturating_sub((SHARE_MOST - 1) * SHARE_NS));
+        if next > now {
+            return false;
+        }
+        self.shares_at = next + SHARE_NS;
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     const MS: u64 = 1_000_000;
 
@@ -228,5 +276,65 @@ mod tests {
         route.note(Side::Ssd, 0, 4096, 0, 20 * MS);
         (0..8000).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 12 * MS));
         assert!(route.prefers_disk(MS, 4096, 0, 0) && !route.prefers_disk(8000 * MS, 4096, 0, 0));
+    }
+
+    /// Two hundred writes at once, as a page cache makes them: how many of them are the disk's share.
+    fn burst(route: &mut Route, ms: u64, beside_sweep: bool, disk_took: u64) -> u32 {
+        let (mut here, mut there) = (0, 0);
+        for _ in 0..200 {
+            match route.shares(ms * MS, 4096, here, there, beside_sweep) {
+                true => there += 1,
+                false => here += 1,
+            }
+        }
+        (0..here).for_each(|n| route.note(Side::Ssd, ms * MS + 1, 4096, n, u64::from(n + 1) * 8_000));
+        (0..there).for_each(|n| route.note_share(ms * MS + 1, n, u64::from(n + 1) * disk_took, beside_sweep));
+        there
+    }
+
+    #[test]
+    fn of_a_burst_an_idle_disk_has_as_much_as_it_takes_at_once_and_no_more() {
+        let mut route = Route::default();
+        let shares: Vec<u32> = (1..=5).map(|n| burst(&mut route, n * 1000, false, 8_000)).collect();
+        assert_eq!(shares, [0, 1, 32, 32, 32], "it is asked for one first");
+        assert_eq!(burst(&mut route, 5_200, false, 8_000), 8, "and has time to put them down");
+        assert!((0..=140).all(|line| !route.shares(9000 * MS, 4096, line, 0, false)), "not where the SSDs are soon enough");
+        assert!(!route.shares(9000 * MS, 65_536, 199, 0, false));
+    }
+
+    #[test]
+    fn a_disk_that_takes_long_has_no_share_nor_one_that_stands_still_beside_a_sweep() {
+        let mut route = Route::default();
+        let shares: Vec<u32> = (1..=8).map(|n| burst(&mut route, n * 1000, false, 4 * MS)).collect();
+        assert!(shares.iter().sum::<u32>() <= 2, "{shares:?}");
+        let mut route = Route::default();
+        let shares: Vec<u32> = (1..=30).map(|n| burst(&mut route, n * 1000, true, 400 * MS)).collect();
+        assert_eq!(shares.iter().sum::<u32>(), 1, "{shares:?}");
+        assert_eq!([31, 32].map(|n| burst(&mut route, n * 1000, false, 8_000)), [1, 32], "without one it has");
+    }
+
+    #[test]
+    fn where_clients_flush_the_disk_has_no_share() {
+        let mut route = Route::default();
+        assert!((1..=4).map(|n| burst(&mut route, n * 1000, false, 8_000)).sum::<u32>() > 0);
+        route.flushed(4_500 * MS, MS, MS);
+        assert_eq!([5, 20, 60].map(|n| burst(&mut route, n * 1000, false, 8_000)), [0; 3]);
+        assert!(burst(&mut route, 70_000, false, 8_000) > 0, "and has one again a minute after the last");
+    }
+
+    /// What the disk's own cache takes of a burst at once it does not take of thousands.
+    #[test]
+    fn a_share_taken_at_once_does_not_make_the_disk_a_quick_one() {
+        let mut route = Route::default();
+        assert!((1..=4).map(|n| burst(&mut route, n * 1000, false, 8_000)).sum::<u32>() > 0);
+        assert!((0..600).all(|line| !route.prefers_disk(5000 * MS, 4096, line, 0)));
+    }
+
+    /// A first burst shares few records: by the number in line each write took next to nothing, and the next one waited for the SSDs.
+    #[test]
+    fn no_write_is_expected_to_take_less_than_one_alone() {
+        let mut route = Route::default();
+        (0..200).for_each(|n| route.note(Side::Ssd, MS, 4096, n, 10 * MS + u64::from(n) * MS / 5));
+        assert!(route.prefers_disk(1000 * MS, 4096, 0, 0));
     }
 }

@@ -9,6 +9,7 @@ mod bands;
 mod diskless;
 mod endurance;
 mod evict;
+mod gain;
 mod hazards;
 mod peers;
 mod reads;
