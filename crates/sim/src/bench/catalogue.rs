@@ -13,7 +13,11 @@ const GIB: u64 = 1 << 30;
 
 /// Fits into every cache here.
 const HOT: Range<u64> = 0..512 * MIB;
-/// Does not.
+/// Fits into a cache that is made for it, and is not gone round in a window: of a smaller one a drive still has the end of the last lap in
+/// its own cache, and what that gives depends on how a lap and a revolution meet. Of 65 regions of 384 to 640 MiB a stream that leaves
+/// out the first 448 KiB of each lap had 0.88 to 1.13 of one that does not.
+const ONCE: Range<u64> = 0..8 * GIB;
+/// Fits into none.
 const WIDE: Range<u64> = 0..64 * GIB;
 /// Beside what other clients use.
 const BESIDE: Range<u64> = 64 * GIB..128 * GIB;
@@ -98,6 +102,11 @@ impl Load {
         if let Some(last) = self.groups.last_mut() {
             last.1 = Mark { alone, at_least };
         }
+        self
+    }
+    /// With SSDs of so many bytes each.
+    fn holding(mut self, bytes: u64) -> Self {
+        self.cache_bytes = bytes;
         self
     }
     fn warm(mut self) -> Self {
@@ -236,7 +245,7 @@ pub fn catalogue() -> Vec<Load> {
         load("write stream 64 KiB x4", writes(one, 64 * KIB, 4, WIDE)),
         load("write stream 1 MiB x4", writes(one, MIB, 4, WIDE)),
         load("write stream 8 MiB unaligned x2", writes(one, 8 * MIB, 2, WIDE).skewed(3584)),
-        load("write stream 64 KiB x4 over warm", writes(one, 64 * KIB, 4, HOT)).warm(),
+        load("write stream 64 KiB x4 over warm", writes(one, 64 * KIB, 4, ONCE)).holding(6 * GIB).warm(),
         load("write 64 streams 64 KiB x64", writes(Stream(64), 64 * KIB, 64, WIDE)),
         load("write strided 4 KiB of 64 KiB x4, lasting", writes(Strided(64 * KIB), 4 * KIB, 4, WIDE)),
         load("write stream 4 KiB flushed x1 (a log)", writes(one, 4 * KIB, 1, WIDE).flushed()),
@@ -282,7 +291,7 @@ pub fn catalogue() -> Vec<Load> {
         load("through: write random 1 MiB x4", writes(Random, MIB, 4, WIDE)).mode(WriteThrough),
         load("around: write random 4 KiB x32", writes(Random, 4 * KIB, 32, 0..4 * GIB)).mode(WriteAround),
         load("around: mixed random 4 KiB x16, cold", mixed(Random, 4 * KIB, 16, WIDE)).mode(WriteAround),
-        load("around: write stream 1 MiB x4 over warm", writes(one, MIB, 4, HOT)).mode(WriteAround).warm(),
+        load("around: write stream 1 MiB x4 over warm", writes(one, MIB, 4, ONCE)).holding(6 * GIB).mode(WriteAround).warm(),
         load("pass: write random 4 KiB x32", writes(Random, 4 * KIB, 32, 0..4 * GIB)).mode(PassThrough),
         load("pass: read stream 64 KiB x4", reads(one, 64 * KIB, 4, WIDE)).mode(PassThrough),
         load("pass: mixed random 64 KiB x8", mixed(Random, 64 * KIB, 8, WIDE)).mode(PassThrough),
