@@ -204,6 +204,8 @@ pub(crate) struct Volume<B: Buf> {
     pub write_route: RefCell<Route>,
     pub hitting: Cell<u32>,
     pub absorbing: Cell<u32>,
+    /// When the log last had taken a write.
+    pub last_absorbed: Cell<u64>,
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,

@@ -88,6 +88,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         write_route: RefCell::default(),
         hitting: Cell::new(0),
         absorbing: Cell::new(0),
+        last_absorbed: Cell::new(0),
         losses: Cell::new(0),
         losses_told: Cell::new(0),
         work: Signal::new(exec),

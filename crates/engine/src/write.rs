@@ -418,6 +418,7 @@ pub(crate) async fn absorb<B: Buf>(
     volume.absorbing.set(line + 1);
     let result = absorb_parts(core, volume, range, content, core::slice::from_ref(range), version).await;
     volume.absorbing.set(volume.absorbing.get() - 1);
+    volume.last_absorbed.set(core.now());
     note_route(core, volume, Side::Ssd, (range.end - range.start) * 512, line, since);
     result
 }
@@ -487,11 +488,12 @@ async fn to_disk<B: Buf>(
     // Only now: a version that was taken before a wait could lie under the mark of a sweep that knows nothing of it.
     let version = core.next_version();
     let dirty = older_dirty(volume, range, version);
+    // Where there is room what overlaps is absorbed, also that of a write that only had no turn in time: it makes nothing more dirty,
+    // and an ordered overwrite would flush the disk, with all that others have in its cache.
     let may_absorb = !dirty.is_empty()
         && volume.mode.get() == Mode::WriteBack
         && volume.wanted_clean.get() == 0
         && !core.pool.borrow().degraded()
-        && reason != Bypass::Full
         && core.room_for_dirty(volume);
     let fill = (volume.mode.get() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content)).flatten();
     let result = if dirty.is_empty() {

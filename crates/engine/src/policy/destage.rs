@@ -16,6 +16,8 @@ pub struct Load {
     pub beside_readers: bool,
     /// From here on clients' disk I/O no longer keeps destage away: see [`begin_percent`].
     pub begin_percent: u32,
+    /// Clients write into the cache just now.
+    pub absorbing: bool,
 }
 
 /// While no writes want space, only what is more than so many percent is destaged beside clients: room for what little comes.
@@ -52,6 +54,8 @@ pub fn depth(load: &Load, depth: usize) -> usize {
 
 /// Idle times between the beginnings of two sweeps over a disk that clients leave idle.
 const SWEEPS_EVERY: u64 = 5;
+/// The same while they write into the cache.
+const BESIDE_WRITES_EVERY: u64 = 25;
 
 /// When a new sweep may begin, in nanoseconds, after one that began at `last`. What is written again and again is written to
 /// the disk once in that time, and what is written here and there is sorted; a sweep of its own for each write would keep
@@ -59,7 +63,8 @@ const SWEEPS_EVERY: u64 = 5;
 #[must_use]
 pub fn next_sweep(load: &Load, last: u64, idle_ns: u64) -> u64 {
     let presses = load.wanted_clean || load.degraded || load.dirty_percent > load.begin_percent;
-    if presses { 0 } else { last.saturating_add(SWEEPS_EVERY.saturating_mul(idle_ns)) }
+    let every = if load.absorbing { BESIDE_WRITES_EVERY } else { SWEEPS_EVERY };
+    if presses { 0 } else { last.saturating_add(every.saturating_mul(idle_ns)) }
 }
 
 #[cfg(test)]
@@ -74,6 +79,7 @@ mod tests {
         degraded: false,
         beside_readers: false,
         begin_percent: 50,
+        absorbing: false,
     };
     const IDLE: Load = Load { disk_idle: true, ..BUSY };
 
@@ -88,6 +94,8 @@ mod tests {
     #[test]
     fn sweeps_over_an_idle_disk_begin_a_while_apart_unless_somebody_waits_or_space_runs_short() {
         assert_eq!(next_sweep(&IDLE, 1000, 200), 2000);
+        assert_eq!(next_sweep(&Load { absorbing: true, ..IDLE }, 1000, 200), 6000);
+        assert_eq!(next_sweep(&Load { absorbing: true, dirty_percent: 51, ..IDLE }, 1000, 200), 0);
         assert_eq!(next_sweep(&Load { dirty_percent: 51, ..IDLE }, 1000, 200), 0);
         assert_eq!(next_sweep(&Load { wanted_clean: true, ..IDLE }, 1000, 200), 0);
         assert_eq!(next_sweep(&Load { degraded: true, ..IDLE }, 1000, 200), 0);
