@@ -108,6 +108,7 @@ mod tests {
             "diskless",
             "endurance",
             "evict",
+            "gain",
             "reads",
             "around",
             "slow",

@@ -14,6 +14,7 @@ use crate::policy::around::Neighbourhoods;
 use crate::policy::bands;
 use crate::policy::credit::Credit;
 use crate::policy::demand::Demand;
+use crate::policy::destage::Commits;
 use crate::policy::endurance::{Endurance, Wish};
 use crate::policy::gain::Gain;
 use crate::policy::ghost::Ghost;
@@ -195,6 +196,8 @@ pub(crate) struct Volume<B: Buf> {
     /// Whether writes gain anything from the cache while space is short, and what sweeps have written, in bytes.
     pub gain: Cell<Gain>,
     pub swept: Cell<u64>,
+    /// When clients have the disk flushed.
+    pub commits: Cell<Commits>,
     /// Runs of a sweep that are being written.
     pub sweeping: Cell<u32>,
     /// Chunks of a sweep that are not clean yet.

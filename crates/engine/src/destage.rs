@@ -10,7 +10,7 @@ use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, Reach};
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
-use crate::policy::destage::{Load, begin_percent, depth, next_sweep};
+use crate::policy::destage::{Load, begin_percent, depth, flush_within, next_sweep};
 use crate::policy::window::Clients;
 use crate::read::runs;
 use crate::write::durable;
@@ -28,17 +28,20 @@ const MOMENT_NS: u64 = 1_000_000;
 /// Bytes that a sweep has in memory at once, unless the least number of writes in flight is more.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Destages a volume as the policy says, for as long as the engine lives. While the end of a chunk is made clean the next
+/// Chunks that are on the disk and wait for its flush, and for all else that makes them clean.
+const OUTSTANDING: usize = 3;
+
+/// Destages a volume as the policy says, for as long as the engine lives. While the ends of chunks are made clean the next
 /// one is written: neither the disk nor its sorted queue runs empty between them.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
-    let mut last: Option<Rc<Slot<End, B>>> = None;
+    let mut ends: VecDeque<Rc<Slot<End, B>>> = VecDeque::new();
     loop {
         let now = core.now();
         let nothing = volume.map.borrow().dirty_blocks() == 0 || core.stopping.get() && volume.wanted_clean.get() == 0;
         let depth = if nothing { 0 } else { wanted_depth(&core, &volume) };
         if depth == 0 {
-            if let Some(last) = last.take() {
-                heed(&core, &volume, last.get().await).await;
+            if let Some(end) = ends.pop_front() {
+                heed(&core, &volume, end.get().await).await;
                 continue;
             }
             volume.destaging.set(false);
@@ -51,8 +54,8 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         }
         if volume.sweep_at.get() == 0 {
             // What is written and not clean yet would be found dirty, and written again.
-            if let Some(last) = last.take() {
-                heed(&core, &volume, last.get().await).await;
+            if let Some(end) = ends.pop_front() {
+                heed(&core, &volume, end.get().await).await;
                 continue;
             }
             let due = next_sweep(&load(&core, &volume), volume.sweep_began.get(), core.settings.idle_ns);
@@ -81,16 +84,17 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         match chunk(&core, &volume, blocks, depth).await {
             Ok(written) => {
                 let failed = written.outstanding.chunk.failed.get();
+                // The next sweep waits for the last chunk of this one.
+                let patience =
+                    if failed || is_rest { 0 } else { flush_within(&load(&core, &volume), &volume.commits.get(), core.now()) };
                 let end = Slot::new(&core.exec);
-                let before = last.replace(end.clone());
+                ends.push_back(end.clone());
                 let (core2, volume2) = (core.clone(), volume.clone());
-                core.exec.spawn(async move { end.set(made_clean(&core2, &volume2, written).await) });
-                if let Some(before) = before {
-                    heed(&core, &volume, before.get().await).await;
-                }
+                core.exec.spawn(async move { end.set(made_clean(&core2, &volume2, written, patience).await) });
                 // What the disk does not take it is given some time for, and not the next chunk.
-                if let Some(last) = last.take_if(|_| failed) {
-                    heed(&core, &volume, last.get().await).await;
+                while ends.len() >= if failed { 1 } else { OUTSTANDING } {
+                    let Some(end) = ends.pop_front() else { break };
+                    heed(&core, &volume, end.get().await).await;
                 }
             }
             Err(end) => heed(&core, &volume, end).await,
@@ -328,10 +332,10 @@ async fn chunk<B: Buf>(
 }
 
 /// Makes a chunk clean that is on the disk: all it takes to say so durably, and then the map.
-async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Written<B>) -> End {
+async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Written<B>, patience: u64) -> End {
     let Written { outstanding, failures } = w;
     let chunk = &outstanding.chunk;
-    let on_disk = volume.disk_flusher.request();
+    let on_disk = volume.disk_flusher.request_within(patience);
     // What hid parts of the pieces when they were written was not written with them: it must not be lost while the marks,
     // which speak of whole blocks, are kept. Superseded is not dead (R12).
     if durable(core).await.is_err() {

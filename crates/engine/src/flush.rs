@@ -27,6 +27,8 @@ pub(crate) struct Flusher<B: Buf> {
     /// The one in flight covers such writes.
     in_flight_owed: Cell<bool>,
     next: RefCell<Option<Outcome<B>>>,
+    /// Somebody wants the next one now.
+    hurried: Cell<bool>,
 }
 
 impl<B: Buf> Flusher<B> {
@@ -41,6 +43,7 @@ impl<B: Buf> Flusher<B> {
             in_flight: RefCell::new(None),
             in_flight_owed: Cell::new(false),
             next: RefCell::new(None),
+            hurried: Cell::new(false),
         })
     }
 
@@ -54,6 +57,11 @@ impl<B: Buf> Flusher<B> {
     pub fn wrote_for_client(&self) {
         self.unflushed.set(true);
         self.owes.set(true);
+    }
+
+    /// Whether it has writes of clients that are nowhere else, and not flushed.
+    pub fn owes(&self) -> bool {
+        self.owes.get()
     }
 
     /// Flushes that have failed so far.
@@ -91,13 +99,38 @@ impl<B: Buf> Flusher<B> {
             done.set(Ok(()));
             return done;
         }
-        let mut next = self.next.borrow_mut();
-        let slot = next.get_or_insert_with(|| Slot::new(&self.exec)).clone();
-        drop(next);
+        let slot = self.the_next();
+        self.hurry(&slot);
+        slot
+    }
+
+    /// As [`Flusher::request`], by the flush that somebody else asks for within `patience` nanoseconds, or else by one of its own then.
+    pub fn request_within(self: &Rc<Self>, patience: u64) -> Outcome<B> {
+        if patience == 0 || !self.unflushed.get() {
+            return self.request();
+        }
+        let slot = self.the_next();
+        let (this, awaited) = (self.clone(), slot.clone());
+        self.exec.spawn(async move {
+            this.exec.sleep(patience).await;
+            this.hurry(&awaited);
+        });
+        slot
+    }
+
+    fn the_next(&self) -> Outcome<B> {
+        self.next.borrow_mut().get_or_insert_with(|| Slot::new(&self.exec)).clone()
+    }
+
+    /// Has the next flush issued as soon as none is in flight, if it is still this one.
+    fn hurry(self: &Rc<Self>, slot: &Outcome<B>) {
+        if !self.next.borrow().as_ref().is_some_and(|next| Rc::ptr_eq(next, slot)) {
+            return;
+        }
+        self.hurried.set(true);
         if self.in_flight.borrow().is_none() {
             self.issue();
         }
-        slot
     }
 
     /// Asks for all writes of clients that were acknowledged and are on this device alone to be durable. What else was
@@ -120,6 +153,9 @@ impl<B: Buf> Flusher<B> {
     }
 
     fn issue(self: &Rc<Self>) {
+        if !self.hurried.take() {
+            return;
+        }
         let Some(slot) = self.next.borrow_mut().take() else { return };
         *self.in_flight.borrow_mut() = Some(slot.clone());
         self.unflushed.set(false);

@@ -82,6 +82,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         disk_last_shared: Cell::default(),
         gain: Cell::default(),
         swept: Cell::default(),
+        commits: Cell::default(),
         sweeping: Cell::default(),
         chunks: RefCell::default(),
         read_route: RefCell::default(),

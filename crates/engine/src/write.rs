@@ -179,6 +179,11 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.stats.borrow_mut().flushes += 1;
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
+    if volume.has_disk() && volume.disk_flusher.owes() {
+        let mut commits = volume.commits.get();
+        commits.note(since);
+        volume.commits.set(commits);
+    }
     let on_disk = volume.has_disk().then(|| volume.disk_flusher.request_owed());
     let on_members = durable(core).await;
     let members_took = core.now() - since;

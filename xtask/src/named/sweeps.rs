@@ -1,4 +1,4 @@
-//! When sweeps begin and end: a mistake that only a scene tells.
+//! When sweeps begin and end: mistakes that only a scene or a seed tells.
 
 use super::Told;
 use crate::mistakes::{Edit, Mistake};
@@ -10,6 +10,10 @@ pub const TOLD: &[Told] = &[
     (
         "sweeps::a_sweep_goes_past_the_disks_cache_while_there_are_random_readers_and_only_then",
         "a sweep into the disk's own cache beside random readers",
+    ),
+    (
+        "sweeps::a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits",
+        "a flush of the disk for each chunk beside commits",
     ),
 ];
 
@@ -40,6 +44,20 @@ pub const MISTAKES: &[Mistake] = &[
             file: "destage.rs",
             old: "    let beside_readers = volume.has_lone_readers(core.now(), core.settings.idle_ns);\n",
             new: "    let beside_readers = false;\n",
+        }],
+    },
+    Mistake {
+        name: "a flush of the disk for each chunk beside commits",
+        story: "A disk that stands still while it flushes does so again and again, and streams beside the sweep are slower than without a cache.",
+        edits: &[Edit { file: "destage.rs", old: "if failed || is_rest { 0 }", new: "if failed || is_rest || true { 0 }" }],
+    },
+    Mistake {
+        name: "a flush that is not awaited though another one is",
+        story: "The flush that a chunk waits for was issued before its writes: a power cut loses what is called clean.",
+        edits: &[Edit {
+            file: "flush.rs",
+            old: "        self.next.borrow_mut().get_or_insert_with(|| Slot::new(&self.exec)).clone()",
+            new: "        if let Some(slot) = self.in_flight.borrow().as_ref() {\n            return slot.clone();\n        }\n        self.next.borrow_mut().get_or_insert_with(|| Slot::new(&self.exec)).clone()",
         }],
     },
 ];

@@ -67,6 +67,43 @@ pub fn next_sweep(load: &Load, last: u64, idle_ns: u64) -> u64 {
     if presses { 0 } else { last.saturating_add(every.saturating_mul(idle_ns)) }
 }
 
+/// Flushes this close together are one commit of a journal, in nanoseconds.
+const ONE_COMMIT_NS: u64 = 1_000_000_000;
+/// Longest time between two commits that is waited for, in nanoseconds: journals of file systems have one every five seconds.
+const LONGEST_GAP_NS: u64 = 6_000_000_000;
+
+/// When clients have the disk flushed: the commits of a file system's journal come in an even step.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Commits {
+    last: u64,
+    gap: u64,
+}
+
+impl Commits {
+    /// A client's flush is for the disk as well.
+    pub fn note(&mut self, now: u64) {
+        let gap = now.saturating_sub(self.last);
+        if gap >= ONE_COMMIT_NS {
+            (self.last, self.gap) = (now, gap);
+        }
+    }
+
+    /// How long the end of a chunk may wait for the next of them, in nanoseconds; zero where none is to be expected. Each flush takes from
+    /// clients who use the disk: one that stands still meanwhile answers nobody, and what was in its cache to be sorted is gone.
+    #[must_use]
+    pub fn within(&self, now: u64) -> u64 {
+        let next = self.last.saturating_add(self.gap + self.gap / 4);
+        if (1..=LONGEST_GAP_NS).contains(&self.gap) { next.saturating_sub(now) } else { 0 }
+    }
+}
+
+/// How long the end of a chunk may wait for a flush of clients, in nanoseconds: not where somebody waits for the end, nor where the disk
+/// has time.
+#[must_use]
+pub fn flush_within(load: &Load, commits: &Commits, now: u64) -> u64 {
+    if load.wanted_clean || load.degraded || load.disk_idle { 0 } else { commits.within(now) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +136,29 @@ mod tests {
         assert_eq!(next_sweep(&Load { dirty_percent: 51, ..IDLE }, 1000, 200), 0);
         assert_eq!(next_sweep(&Load { wanted_clean: true, ..IDLE }, 1000, 200), 0);
         assert_eq!(next_sweep(&Load { degraded: true, ..IDLE }, 1000, 200), 0);
+    }
+
+    #[test]
+    fn a_chunk_waits_for_the_next_commit_of_clients_who_use_the_disk() {
+        const MS: u64 = 1_000_000;
+        let mut commits = Commits::default();
+        assert_eq!(flush_within(&BUSY, &commits, 1000 * MS), 0, "none has come");
+        for n in 1..5 {
+            commits.note(n * 5000 * MS);
+            commits.note((n * 5000 + 400) * MS);
+        }
+        assert_eq!(flush_within(&BUSY, &commits, 21_000 * MS), 5250 * MS, "and a little longer");
+        assert_eq!(flush_within(&BUSY, &commits, 27_000 * MS), 0, "it does not come");
+        assert_eq!([IDLE, Load { wanted_clean: true, ..BUSY }].map(|load| flush_within(&load, &commits, 21_000 * MS)), [0, 0]);
+        commits.note(60_000 * MS);
+        assert_eq!(flush_within(&BUSY, &commits, 60_001 * MS), 0, "long after the last");
+    }
+
+    #[test]
+    fn who_flushes_all_the_time_is_not_waited_for() {
+        let mut commits = Commits::default();
+        (1..1000).for_each(|n| commits.note(n * 10_000_000));
+        assert!(commits.within(10_000_000_000) <= 2 * ONE_COMMIT_NS);
     }
 
     #[test]
