@@ -228,8 +228,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
     let rate = pace::rate(&core.room_of(volume), destage);
     volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands_of(volume)));
     if let Some(rate) = rate {
-        // Longer than the disk would take with all of them there nobody waits.
-        let longest = volume.direct.get().expected(volume.waiting.get() + disk_line(volume));
+        let longest = volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
         let mut turns = volume.turns.get();
         let turn = turns.take(came, bytes, rate, longest);
         volume.turns.set(turns);

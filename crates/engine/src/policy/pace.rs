@@ -66,6 +66,9 @@ pub fn rate(room: &Room, destage: u64) -> Option<u64> {
     of_dirty.into_iter().chain(of_taken).min().map(|rate| rate.max(SLOWEST))
 }
 
+/// Writes of less than this are small, in bytes.
+const SMALL: u64 = 16 << 10;
+
 /// What the disk takes for a write that goes there because it found no place: an average of the time by the writes in line.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Direct {
@@ -79,10 +82,12 @@ impl Direct {
         self.ns = if self.ns == 0 { cost.max(1) } else { ((self.ns * 15 + cost) / 16).max(1) };
     }
 
-    /// How long a write waits for its turn at most, if it would find `line` others at the disk.
+    /// How long a write of `bytes` waits for its turn at most, if it would find `line` others at the disk. Longer than the disk would take
+    /// with all of them there nobody waits who is large. Of small ones a sweep makes several times what they are to the disk one by one,
+    /// though its cache may answer them at once: each that goes there takes from the sweep, and so makes others wait, and go there.
     #[must_use]
-    pub fn expected(&self, line: u32) -> u64 {
-        if self.ns == 0 {
+    pub fn longest(&self, bytes: u64, line: u32) -> u64 {
+        if self.ns == 0 || bytes < SMALL {
             return LONGEST_NS;
         }
         self.ns.saturating_mul(u64::from(line) + 1).clamp(SHORTEST_NS, LONGEST_NS)
@@ -187,9 +192,11 @@ mod tests {
     #[test]
     fn nobody_waits_longer_than_the_disk_would_take() {
         let mut direct = Direct::default();
-        assert_eq!(direct.expected(63), LONGEST_NS);
+        assert_eq!(direct.longest(65_536, 63), LONGEST_NS);
         (0..100).for_each(|_| direct.note(30_000_000, 29));
-        assert_eq!([direct.expected(0), direct.expected(31), direct.expected(999)], [SHORTEST_NS, 32_000_000, LONGEST_NS]);
+        let longest = |line| direct.longest(65_536, line);
+        assert_eq!([longest(0), longest(31), longest(999)], [SHORTEST_NS, 32_000_000, LONGEST_NS]);
+        assert_eq!(direct.longest(4096, 0), LONGEST_NS, "small ones wait");
     }
 
     #[test]
