@@ -55,10 +55,10 @@ impl Demand {
         self.last = Some(now);
     }
 
-    /// Whether writes come, or may be expected to go on.
+    /// Whether writes come, or may be expected to go on: the next one is not much later than the longest pause so far.
     #[must_use]
     pub fn is_there(&self, now: u64) -> bool {
-        self.under_way > 0 || self.last.is_some_and(|last| now.saturating_sub(last) <= SPAN_NS + 2 * self.pause)
+        self.under_way > 0 || self.last.is_some_and(|last| now.saturating_sub(last) <= SPAN_NS + self.pause + self.pause / 4)
     }
 }
 
@@ -104,8 +104,8 @@ mod tests {
     fn bursts_want_it_between_them_too_until_there_are_no_more() {
         let mut demand = Demand::default();
         (0..4).for_each(|n| writes(&mut demand, n * 5000, n * 5000 + 500, 1));
-        assert!([15_600, 18_000, 20_000, 24_000].iter().all(|ms| demand.is_there(ms * MS)));
-        assert!(!demand.is_there(25_500 * MS));
+        assert!([15_600, 18_000, 20_000, 21_000].iter().all(|ms| demand.is_there(ms * MS)));
+        assert!(!demand.is_there(22_000 * MS));
         // After a minute nobody reckons with pauses of that length any more.
         writes(&mut demand, 100_000, 180_000, 1);
         assert!(!demand.is_there(180_500 * MS));
