@@ -11,7 +11,7 @@ use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::destage::{Load, begin_percent, depth, flush_within, next_sweep};
-use crate::policy::window::Clients;
+use crate::policy::window::{Clients, LONGEST_CHUNK_NS};
 use crate::read::runs;
 use crate::write::durable;
 use alloc::collections::VecDeque;
@@ -80,10 +80,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             volume.swept_to.set(0);
             continue;
         }
-        let is_rest = blocks.len() < most;
+        let mut is_rest = blocks.len() < most;
         match chunk(&core, &volume, blocks, depth).await {
             Ok(written) => {
                 let failed = written.outstanding.chunk.failed.get();
+                is_rest &= written.outstanding.chunk.runs.borrow().is_empty();
                 // The next sweep waits for the last chunk of this one.
                 let patience =
                     if failed || is_rest { 0 } else { flush_within(&load(&core, &volume), &volume.commits.get(), core.now()) };
@@ -208,6 +209,8 @@ pub(crate) struct Chunk<B: Buf> {
     version: u64,
     /// Runs that may be in flight at once.
     most: usize,
+    /// When it ends, though runs are left: they are the next one's.
+    until: u64,
     runs: RefCell<VecDeque<Range<u64>>>,
     /// Blocks that are on the disk, and that nothing calls clean yet.
     written: RefCell<Vec<u64>>,
@@ -295,6 +298,7 @@ async fn chunk<B: Buf>(
         Rc::new(Chunk {
             version,
             most: ((MOST_BYTES / run_bytes) as usize).max(core.settings.destage_depth),
+            until: core.now().saturating_add(LONGEST_CHUNK_NS),
             runs: RefCell::new(runs),
             written: RefCell::default(),
             marking: RefCell::default(),
@@ -400,7 +404,7 @@ fn more_workers<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &Rc<C
 async fn worker<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, chunk: Rc<Chunk<B>>) {
     loop {
         let wanted = wanted_depth(&core, &volume);
-        if chunk.failed.get() || chunk.workers.get() > wanted.min(chunk.most) {
+        if chunk.failed.get() || chunk.workers.get() > wanted.min(chunk.most) || core.now() >= chunk.until {
             break;
         }
         let Some(run) = chunk.runs.borrow_mut().pop_front() else { break };

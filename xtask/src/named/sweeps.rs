@@ -52,6 +52,11 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit { file: "destage.rs", old: "if failed || is_rest { 0 }", new: "if failed || is_rest || true { 0 }" }],
     },
     Mistake {
+        name: "a chunk that ends when all of it is written",
+        story: "The disk has come to be busy; nothing is clean for twenty seconds, and no segment free.",
+        edits: &[Edit { file: "destage.rs", old: " || core.now() >= chunk.until {", new: " {" }],
+    },
+    Mistake {
         name: "a flush that is not awaited though another one is",
         story: "The flush that a chunk waits for was issued before its writes: a power cut loses what is called clean.",
         edits: &[Edit {

@@ -21,6 +21,9 @@ const MOST: usize = 1024;
 const RESTS: (u32, u32) = (4, 64);
 /// How much of a sweep ends with one flush, as time at the rate reached, in nanoseconds.
 const CHUNK_NS: u64 = 2_000_000_000;
+/// After this a chunk ends, however much of it is written, in nanoseconds: what was reached before it says nothing of what is when clients
+/// come to use the disk, and until it ends nothing is clean.
+pub const LONGEST_CHUNK_NS: u64 = 3_000_000_000;
 /// Blocks in a run, on an average, that a chunk is made longer for.
 const LONG_RUN: u64 = 64;
 

@@ -1,7 +1,8 @@
 //! When sweeps begin and end.
 
-use headpond_engine::{Device, DeviceOp, Reach, Settings};
+use headpond_engine::{Command, Device, DeviceOp, Reach, Settings};
 use headpond_sim::scene::{Scene, Stage};
+use headpond_sim::world::Timing;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -120,5 +121,25 @@ fn a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits() {
     s.answered();
     s.lose_power();
     s.read_all();
+    s.end();
+}
+
+/// A chunk was as long as two seconds' sweeping had been before four streams came to the same disk; then it took twenty. Until it ended
+/// nothing was clean, no segment was free, and for eight seconds every small write went to the disk, which made it longer.
+#[test]
+fn a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written() {
+    let mut stage = Stage { segments: 300, timing: || Timing::Fixed(100_000_000), ..Stage::default() };
+    (stage.settings.chunk_blocks, stage.settings.stream_bytes) = (2048, u64::MAX);
+    let mut s = Scene::new("a long chunk", stage);
+    for n in 0..2000 {
+        s.world.write(0, n * 16, 8, false);
+    }
+    s.answered();
+    s.rest();
+    let command = s.world.command(Command::Destage { volume: 0 });
+    s.pass(5_000_000_000);
+    let clean = s.status().volumes[0].stats.destaged.bytes / 4096;
+    assert!((100..1900).contains(&clean), "{clean} blocks clean after five seconds");
+    s.ends_well(command);
     s.end();
 }
