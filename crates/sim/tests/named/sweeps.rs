@@ -128,7 +128,7 @@ fn a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits() {
 /// nothing was clean, no segment was free, and for eight seconds every small write went to the disk, which made it longer.
 #[test]
 fn a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written() {
-    let mut stage = Stage { segments: 300, timing: || Timing::Fixed(100_000_000), ..Stage::default() };
+    let mut stage = Stage { segments: 300, timing: || Timing::Fixed(200_000_000), ..Stage::default() };
     (stage.settings.chunk_blocks, stage.settings.stream_bytes) = (2048, u64::MAX);
     let mut s = Scene::new("a long chunk", stage);
     for n in 0..2000 {
