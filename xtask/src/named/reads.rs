@@ -44,8 +44,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It is compared with no checksum when it comes, and with none when it is served.",
         edits: &[Edit {
             file: "fetch.rs",
-            old: "Some(part) if verify(core, volume, *block, piece, &part) => Ok(part),\n                _ if wanted",
-            new: "Some(part) if !wanted || verify(core, volume, *block, piece, &part) => Ok(part),\n                _ if wanted",
+            old: "Some(part) if verify(core, volume, *block, piece, &part) => Ok(part),\n                _ if whom != For::Ahead",
+            new: "Some(part) if whom == For::Ahead || verify(core, volume, *block, piece, &part) => Ok(part),\n                _ if whom != For::Ahead",
         }],
     },
     Mistake {

@@ -101,7 +101,7 @@ impl Commits {
 /// has time.
 #[must_use]
 pub fn flush_within(load: &Load, commits: &Commits, now: u64) -> u64 {
-    if load.wanted_clean || load.degraded || load.disk_idle { 0 } else { commits.within(now) }
+    if load.disk_idle || load.wanted_clean || load.degraded { 0 } else { commits.within(now) }
 }
 
 #[cfg(test)]
