@@ -158,7 +158,11 @@ const MISTAKES: &[Mistake] = &[
         name: "a read in flight that does not keep its segment",
         story: "What a read is to fetch is cleaned, freed and written over before the device gets to it.",
         edits: &[
-            Edit { file: "fetch.rs", old: "        segments.pin(run.segment);\n", new: "" },
+            Edit {
+                file: "fetch.rs",
+                old: "    runs.iter().for_each(|run| core.segments.borrow_mut().pin(run.segment));\n",
+                new: "",
+            },
             Edit { file: "fetch.rs", old: "        segments.unpin(run.segment);\n", new: "" },
             // It would look again for what has been moved.
             Edit {
