@@ -105,7 +105,9 @@ fn a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits() {
     for n in 0..600 {
         s.world.write(0, n * 64, 64, false);
         if n % 25 == 0 {
-            (0..40).for_each(|m| drop(s.world.write(0, 100_000 + (n * 40 + m) * 7919 % 150_000 / 8 * 8, 8, false)));
+            for m in 0..40 {
+                s.world.write(0, 100_000 + (n * 40 + m) * 7919 % 150_000 / 8 * 8, 8, false);
+            }
         }
         s.pass(20 * MS);
         if n % 125 == 124 {
