@@ -50,7 +50,9 @@ fn damage(yard: &Yard, device: &str, numbers: impl Fn(u64) -> bool) -> u64 {
 fn served(yard: &Yard, disk: &str) -> Daemon {
     yard.pool();
     yard.file("disk", 64 * MIB);
-    let daemon = yard.serve(&["a", "b"]);
+    // On a busy machine files answer late, and what is to be damaged on cache devices would be on the disk.
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
     yard.run(&["attach", "v", disk]).good();
     daemon
 }
