@@ -15,6 +15,7 @@ pub const TOLD: &[Told] = &[
         "sweeps::a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits",
         "a flush of the disk for each chunk beside commits",
     ),
+    ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
 ];
 
 /// Mistakes that only they need.

@@ -33,7 +33,7 @@ const LONG_RUN: u64 = 64;
 const BESIDE_WRITES: (usize, usize) = (11, 4);
 /// And the most, by what clients have in flight: there are writes that wait for the sweep behind it, and none of them is at
 /// the disk itself.
-const AGAINST_WRITES: (usize, usize) = (19, 16);
+const AGAINST_WRITES: (usize, usize) = (39, 32);
 /// The least beside reads from it, as a fraction.
 const BESIDE_READS: (usize, usize) = (1, 2);
 
@@ -211,8 +211,8 @@ mod tests {
         let window = Window { size: 600, ..Window::default() };
         let beside = |reads, writes, direct| window.beside(LEAST, &Clients { reads, writes, direct });
         assert_eq!([beside(0, 0, 0), beside(256, 0, 0), beside(4, 0, 0), beside(0, 256, 256)], [600, 256, 16, LEAST]);
-        assert_eq!([beside(0, 256, 0), beside(0, 4, 0), beside(4, 4, 0)], [304, 88, 16]);
-        assert_eq!([beside(0, 256, 8), beside(0, 12, 8), beside(4, 256, 8)], [304, 88, LEAST]);
+        assert_eq!([beside(0, 256, 0), beside(0, 4, 0), beside(4, 4, 0)], [312, 88, 16]);
+        assert_eq!([beside(0, 256, 8), beside(0, 12, 8), beside(4, 256, 8)], [312, 88, LEAST]);
         assert_eq!(Window::default().beside(LEAST, &Clients { reads: 256, ..Clients::default() }), LEAST);
     }
 
