@@ -86,8 +86,8 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
                 let failed = written.outstanding.chunk.failed.get();
                 is_rest &= written.outstanding.chunk.runs.borrow().is_empty();
                 // The next sweep waits for the last chunk of this one.
-                let patience =
-                    if failed || is_rest { 0 } else { flush_within(&load(&core, &volume), &volume.commits.get(), core.now()) };
+                let ends_now = failed || is_rest || core.quiet.get() || core.stopping.get();
+                let patience = if ends_now { 0 } else { flush_within(&load(&core, &volume), &volume.commits.get(), core.now()) };
                 let end = Slot::new(&core.exec);
                 ends.push_back(end.clone());
                 let (core2, volume2) = (core.clone(), volume.clone());
@@ -107,6 +107,13 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             volume.sweep_at.set(0);
             volume.swept_to.set(0);
         }
+    }
+}
+
+/// Somebody waits for what is written to be clean: no chunk waits for a flush of clients any longer.
+pub(crate) fn hurry<B: Buf>(volume: &Volume<B>) {
+    if volume.has_disk() && !volume.chunks.borrow().is_empty() {
+        volume.disk_flusher.request();
     }
 }
 

@@ -16,7 +16,7 @@ use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
 use crate::status::{EnduranceStatus, MemberStatus, Status, VolumeStatus};
 use crate::write::{Content, write};
-use crate::{checkpoint, grow, joining, preload, read, recovery, scrub, shares, space, volumes};
+use crate::{checkpoint, destage, grow, joining, preload, read, recovery, scrub, shares, space, volumes};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -527,6 +527,7 @@ async fn quiesce<B: Buf>(core: &Rc<Core<B>>) {
 async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     core.stopping.set(true);
     for v in core.all_volumes() {
+        destage::hurry(&v);
         loop {
             let busy = v.requests.get() > 0
                 || v.destaging.get()

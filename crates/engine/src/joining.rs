@@ -2,6 +2,7 @@
 //! gets its share; one that is to go is emptied of what is dirty, and leaves in an epoch of its own.
 
 use crate::core::{Core, Member, MemberReads};
+use crate::destage::hurry;
 use crate::engine::{Cancel, checkpoint_now};
 use crate::flush::Flusher;
 use crate::io::{Buf, CommandError, Device, DeviceOp, Reach};
@@ -248,6 +249,7 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
                     for v in &destages {
                         v.wanted_clean.set(v.wanted_clean.get() + 1);
                         v.work.notify();
+                        hurry(v);
                     }
                 }
                 core.exec.sleep(AGAIN_NS / 10).await;

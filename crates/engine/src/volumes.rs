@@ -191,6 +191,7 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
 pub(crate) async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel: &Cancel) -> Result<(), CommandError> {
     v.wanted_clean.set(v.wanted_clean.get() + 1);
     v.work.notify();
+    destage::hurry(v);
     // What went wrong before somebody waited may have been mended.
     v.stuck.set(None);
     let result = loop {

@@ -50,7 +50,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a flush of the disk for each chunk beside commits",
         story: "A disk that stands still while it flushes does so again and again, and streams beside the sweep are slower than without a cache.",
-        edits: &[Edit { file: "destage.rs", old: "if failed || is_rest { 0 }", new: "if failed || is_rest || true { 0 }" }],
+        edits: &[Edit { file: "destage.rs", old: "if ends_now { 0 }", new: "if ends_now || true { 0 }" }],
     },
     Mistake {
         name: "a chunk that ends when all of it is written",
