@@ -9,6 +9,7 @@ use crate::exec::IoWait;
 use crate::intent::write_pages;
 use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::marks::Mark;
+use crate::policy::reclaim::checkpoint_is_due;
 use crate::segments::SegmentState;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -26,6 +27,18 @@ impl<B: Buf> Core<B> {
     pub(crate) fn want_checkpoint(&self) {
         if !self.checkpoint_wanted.replace(true) {
             self.checkpoint_signal.notify();
+        }
+    }
+
+    /// So many bytes more are in the log.
+    pub(crate) fn appended(&self, bytes: u64) {
+        let appended = self.appended_since_checkpoint.get() + bytes;
+        self.appended_since_checkpoint.set(appended);
+        let pieces_of = |v: &Rc<Volume<B>>| v.map.borrow().blocks() + v.map.borrow().extra_pieces();
+        if appended >= self.settings.checkpoint_bytes
+            && checkpoint_is_due(appended, self.settings.checkpoint_bytes, self.volumes.borrow().values().map(pieces_of).sum())
+        {
+            self.want_checkpoint();
         }
     }
 }

@@ -436,10 +436,7 @@ impl<B: Buf> Log<B> {
             stats.member_bytes += bytes * writes.len() as u64;
             stats.records += 1;
         }
-        core.appended_since_checkpoint.set(core.appended_since_checkpoint.get() + bytes);
-        if core.appended_since_checkpoint.get() >= core.settings.checkpoint_bytes {
-            core.want_checkpoint();
-        }
+        core.appended(bytes);
         let flight = core.begin_flight();
         self.in_flight.set(self.in_flight.get() + 1);
         let header = self.bands.borrow()[band].open.as_ref().map(|o| o.header.clone());

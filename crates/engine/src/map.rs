@@ -472,14 +472,16 @@ impl Map {
     /// The walk of a checkpoint: what changes behind it is in the log that is replayed over the image.
     pub fn walk(&self, from: u64, most: usize, mut f: impl FnMut(u64, &Piece)) -> Option<u64> {
         let mut count = 0;
-        for (n, _) in self.leaves(from / LEAF..u64::MAX) {
+        for (n, leaf) in self.leaves(from / LEAF..u64::MAX) {
             if count >= most {
                 return Some(n * LEAF);
             }
-            self.each_in(n * LEAF..(n + 1) * LEAF, |b, p| {
-                count += 1;
-                f(b, p);
-            });
+            for block in bits(leaf.present()).map(|bit| n * LEAF + bit) {
+                self.each_of(leaf, block, |p| {
+                    count += 1;
+                    f(block, p);
+                });
+            }
         }
         None
     }

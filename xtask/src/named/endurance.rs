@@ -9,6 +9,7 @@ pub const TOLD: &[Told] = &[
     ("endurance::cache_devices_are_written_no_more_than_their_budget_says", "misses that take the last of the budget"),
     ("endurance::nothing_is_held_back_that_the_budget_bears", "a budget that does not fill"),
     ("endurance::what_is_dirty_is_absorbed_over_though_the_budget_is_spent", "writes over dirty data held back with the rest"),
+    ("endurance::images_of_the_map_take_little_of_what_cache_devices_are_written", "an image for each GiB, however large it is"),
 ];
 
 /// Mistakes that only they need.
@@ -47,6 +48,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "write.rs",
             old: "        && older_dirty(volume, range, u64::MAX) != core::slice::from_ref(range)\n",
             new: "",
+        }],
+    },
+    Mistake {
+        name: "an image for each GiB, however large it is",
+        story: "With a TiB cached, eight GiB are written to each cache device for each GiB that clients write.",
+        edits: &[Edit {
+            file: "policy/reclaim.rs",
+            old: "    appended >= usual.max(pieces.saturating_mul(APPENDED_FOR_A_PIECE))",
+            new: "    appended >= usual.max(pieces.saturating_mul(0 * APPENDED_FOR_A_PIECE))",
         }],
     },
 ];

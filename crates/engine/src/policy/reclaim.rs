@@ -1,4 +1,4 @@
-//! When a checkpoint is worth its writes for the space that it frees.
+//! When a checkpoint is worth its writes: for the space that it frees, and for what a start need not read.
 
 /// What the decision rests on.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +20,27 @@ pub fn checkpoint_pays(e: &Emptied) -> bool {
     e.dirty_percent >= 40 && e.emptied > 0 && e.emptied * 8 >= e.taken
 }
 
+/// Bytes appended to the log for each cached piece before the next image. It takes 64 of each, on both copies together: an eighth of
+/// what was appended in single segments, a sixteenth where that is mirrored.
+const APPENDED_FOR_A_PIECE: u64 = 512;
+
+/// Whether to take a checkpoint for what was appended since the last one, in bytes: the `usual` amount, which bounds what a start reads
+/// of the log; and more where the image is large. A start that loads a large one takes longer for that than for this.
+#[must_use]
+pub fn checkpoint_is_due(appended: u64, usual: u64, pieces: u64) -> bool {
+    appended >= usual.max(pieces.saturating_mul(APPENDED_FOR_A_PIECE))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_takes_no_more_than_an_eighth_of_what_was_appended() {
+        let (usual, tib) = (1 << 30, 1 << 28);
+        assert!(checkpoint_is_due(usual, usual, 1000) && !checkpoint_is_due(usual - 1, usual, 1000));
+        assert!(!checkpoint_is_due(100 << 30, usual, tib) && checkpoint_is_due(128 << 30, usual, tib));
+    }
 
     #[test]
     fn a_checkpoint_is_taken_where_space_is_wanted_and_much_is_freed() {

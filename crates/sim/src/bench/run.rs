@@ -242,7 +242,7 @@ fn amplification(before: &Status, after: &Status) -> Option<f64> {
     let (a, b) = (&volume(before).1, &volume(after).1);
     let absorbed = (b.absorbed.bytes - a.absorbed.bytes) * u64::from(after.copies);
     let kept = absorbed + b.admitted.bytes - a.admitted.bytes;
-    let written = |status: &Status| status.stats.member_bytes + status.stats.checkpoint_bytes;
+    let written = |status: &Status| status.members.iter().map(|m| m.written).sum::<u64>();
     (kept > 0).then(|| (written(after) - written(before)) as f64 / kept as f64)
 }
 
