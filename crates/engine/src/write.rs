@@ -40,6 +40,8 @@ enum Fate {
     Refuse,
 }
 
+/// A write of so many bytes wants no space: see [`want`].
+const WANTS_NONE: u64 = 128 << 10;
 /// How often a write that waits for room looks again, in nanoseconds.
 const AGAIN_NS: u64 = 5_000_000;
 /// Writes on their way into the log that may be a burst.
@@ -199,10 +201,14 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     if on_disk.is_err() || lost || gone { Err(RequestError::Io) } else { Ok(()) }
 }
 
-/// A client wants space for a write, until the guard is dropped.
+/// A client wants space for a write, until the guard is dropped. Large ones want none: what a disk takes to get to one is little by what
+/// it takes to write it. Of streams whose requests came in another order beside a sweep some are absorbed, and had it go on.
 fn want<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64) -> Option<Wanting<B>> {
+    if bytes >= WANTS_NONE {
+        return None;
+    }
     let mut demand = core.demand.get();
-    let counts = demand.note(core.now(), bytes, volume.reached.get().per_second());
+    let counts = demand.note(core.now(), bytes, volume.reached.get().per_second(), volume.waiting.get() > 0);
     core.demand.set(demand);
     counts.then(|| Wanting { core: core.clone() })
 }

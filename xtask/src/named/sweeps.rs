@@ -5,6 +5,7 @@ use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/sweeps.rs`.
 pub const TOLD: &[Told] = &[
+    ("sweeps::large_writes_that_are_absorbed_do_not_have_a_sweep_go_on", "large writes that want space"),
     ("sweeps::a_sweep_does_not_follow_a_log_record_by_record", "a sweep that follows whoever writes on before it"),
     ("sweeps::a_stream_over_a_cache_that_was_just_filled_has_the_disk_for_itself", "space won for nobody beside clients"),
     (
@@ -20,6 +21,11 @@ pub const TOLD: &[Told] = &[
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "large writes that want space",
+        story: "What of streams is absorbed has a sweep go on beside them, though the disk would take it as soon.",
+        edits: &[Edit { file: "write.rs", old: "    if bytes >= WANTS_NONE {\n", new: "    if bytes >= WANTS_NONE << 20 {\n" }],
+    },
     Mistake {
         name: "a sweep that follows whoever writes on before it",
         story: "It is never round while a log grows, and each record has a flush of the disk and of each cache device of its own.",

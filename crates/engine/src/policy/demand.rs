@@ -4,10 +4,14 @@
 //! yet: a stream over a cache that was filled a moment ago is not to be slower than on the disk alone. But who writes in
 //! bursts, as page caches do every few seconds, wants it between them too.
 
-/// Length of a span that is looked at as a whole, in nanoseconds.
+/// So long writes that ended are wanted for anyway, in nanoseconds.
 const SPAN_NS: u64 = 250_000_000;
-/// In a span that counts at least this part of what destage would win in it is written: less finds room for a long time.
-const PART: u64 = 32;
+/// Writes count whose rate is at least this part of what destage has reached lately: less finds room for a long time. What it reaches
+/// beside streams says nothing of that: there the beginnings of these, which are absorbed, would soon be as much.
+const PART: u64 = 8;
+/// What comes at once counts if it would be that rate for this long, in nanoseconds: a file system's journal has a few dozen blocks
+/// written every five seconds, and wants no space for that.
+const AT_ONCE_NS: u64 = 2_000_000_000;
 /// A longer pause is the end, in nanoseconds.
 const LONGEST_PAUSE_NS: u64 = 6_000_000_000;
 /// So long a pause is remembered that does not come again, in nanoseconds.
@@ -16,9 +20,11 @@ const REMEMBERED_NS: u64 = 60_000_000_000;
 /// What is known of writes into the cache.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Demand {
-    /// When the span began, and what was written in it.
-    since: u64,
-    bytes: u64,
+    /// Bytes written lately: as much of them as counts is forgotten in each second. And when that was reckoned last.
+    lately: u64,
+    reckoned: u64,
+    /// The most that destage reached, in bytes per second, forgotten over a minute.
+    destage: u64,
     /// Writes that count and are not answered.
     under_way: u32,
     /// When one that counts came or was answered, last.
@@ -29,17 +35,20 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// A client writes `bytes` that are for the cache, while destage reaches `destage` bytes per second: whether it counts. Where it
-    /// does, [`Self::ended`] is called too.
+    /// A client writes `bytes` that are for the cache, while destage reaches `destage` bytes per second, and others `wait` for space:
+    /// whether it counts, as it does anyway where they do. Where it does, [`Self::ended`] is called too.
     #[must_use]
-    pub fn note(&mut self, now: u64, bytes: u64, destage: u64) -> bool {
-        if now.saturating_sub(self.since) >= SPAN_NS {
-            (self.since, self.bytes) = (now, 0);
-        }
-        self.bytes += bytes;
-        if u128::from(self.bytes) * u128::from(PART) * 1_000_000_000 < u128::from(destage) * u128::from(SPAN_NS) {
+    pub fn note(&mut self, now: u64, bytes: u64, destage: u64, wait: bool) -> bool {
+        let past = now.saturating_sub(self.reckoned);
+        let forgotten = u128::from(self.destage) * u128::from(past.min(REMEMBERED_NS)) / u128::from(REMEMBERED_NS);
+        self.destage = destage.max(self.destage - forgotten as u64);
+        let of = |ns: u64| (u128::from(self.destage / PART) * u128::from(ns) / 1_000_000_000) as u64;
+        self.lately = self.lately.saturating_sub(of(past)) + bytes;
+        self.reckoned = now;
+        if self.lately < of(AT_ONCE_NS) && !wait {
             return false;
         }
+        self.lately = self.lately.min(of(AT_ONCE_NS));
         let pause = self.last.map_or(0, |last| now.saturating_sub(last));
         if now.saturating_sub(self.paused_at) > REMEMBERED_NS || pause >= self.pause && pause <= LONGEST_PAUSE_NS {
             (self.pause, self.paused_at) = (if pause <= LONGEST_PAUSE_NS { pause } else { 0 }, now);
@@ -67,7 +76,7 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    const DESTAGE: u64 = 6 << 20;
+    const DESTAGE: u64 = 3 << 19;
 
     /// Writes of 4 KiB, one each `every` milliseconds.
     fn writes(demand: &mut Demand, from_ms: u64, to_ms: u64, every: u64) {
@@ -76,7 +85,7 @@ mod tests {
 
     /// One write of 4 KiB, from when until when.
     fn write(demand: &mut Demand, came_ms: u64, answered_ms: u64) {
-        if demand.note(came_ms * MS, 4096, DESTAGE) {
+        if demand.note(came_ms * MS, 4096, DESTAGE, false) {
             demand.ended(answered_ms * MS);
         }
     }
@@ -95,9 +104,32 @@ mod tests {
         let mut demand = Demand::default();
         writes(&mut demand, 1000, 60_000, 100);
         assert!(!demand.is_there(60_000 * MS));
-        // A log of a file system, every five seconds.
-        (0..10).for_each(|n| (0..3).for_each(|_| write(&mut demand, 60_000 + n * 5000, 60_000 + n * 5000)));
-        assert!(!demand.is_there(110_000 * MS));
+        assert!(!(0..1200).any(|s| demand.is_there(s * 50 * MS)));
+    }
+
+    /// Streams over a cache that had just been filled had a sweep beside them all the while: each commit of the file system's journal was
+    /// taken for a burst, and the next one for the one after it.
+    #[test]
+    fn a_journal_that_commits_every_five_seconds_wants_nothing() {
+        let mut demand = Demand::default();
+        writes(&mut demand, 0, 8000, 1);
+        assert!(demand.is_there(8000 * MS));
+        for n in 2..20 {
+            (0..40).for_each(|block| write(&mut demand, n * 5000 + block, n * 5000 + block));
+            assert!(!demand.is_there((n * 5000 + 100) * MS), "{n}");
+        }
+    }
+
+    /// The sweep beside streams reached a twentieth of what it had before, and what of the streams was absorbed wanted space by that.
+    #[test]
+    fn what_is_little_by_what_destage_reached_before_wants_nothing() {
+        let mut demand = Demand::default();
+        writes(&mut demand, 0, 8000, 1);
+        for ms in (8300..20_000).step_by(40) {
+            assert!(!demand.note(ms * MS, 4096, DESTAGE / 20, false), "{ms}");
+        }
+        // Who is held back comes seldom for that, and wants it all the more.
+        assert!(demand.note(20_000 * MS, 4096, DESTAGE / 20, true));
     }
 
     #[test]
@@ -120,8 +152,8 @@ mod tests {
             write(&mut demand, n * 3000 + 300, n * 3000 + 2999);
         }
         assert!(demand.is_there(15_000 * MS));
-        assert!(!demand.is_there(15_400 * MS));
-        assert!(demand.note(16_000 * MS, 1 << 20, DESTAGE) && demand.is_there(60_000 * MS));
+        assert!(!demand.is_there(15_600 * MS));
+        assert!(demand.note(16_000 * MS, 1 << 20, DESTAGE, false) && demand.is_there(60_000 * MS));
     }
 
     #[test]
