@@ -8,24 +8,14 @@ mod support;
 use criterion::{Criterion, SamplingMode};
 use headpond_engine::Buf;
 use std::hint::black_box;
-use std::time::Duration;
-use support::{BLOCK, Bytes, Host, cpu_ns, median, scattered};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+use support::{BLOCK, Bytes, Dice, Host, ROUNDS, cpu_ns, hits, median, report, rounds, scattered};
 
 /// Blocks that are cached: 1 GiB, so that data and map are in no processor's cache.
 const BLOCKS: u64 = 1 << 18;
 /// Members are this large: what is written stays below where destage begins.
 const MEMBER: u64 = 6 << 30;
-const ROUNDS: usize = 5;
-
-/// Chance that costs next to nothing.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((u128::from(self.0) * u128::from(n)) >> 64) as u64
-    }
-}
 
 /// A host whose cache holds `BLOCKS` blocks, each different.
 fn warm() -> Host {
@@ -41,24 +31,6 @@ fn warm() -> Host {
     assert_eq!((v.cached_blocks, v.stats.absorbed.requests), (BLOCKS, BLOCKS), "all was absorbed: {:?}", v.stats);
     host.freeze();
     host
-}
-
-/// Random hits, one at a time, each copied into the client's buffer.
-fn hits(host: &mut Host, dice: &mut Dice, among: u64, count: u64, client: &mut [u8]) {
-    for _ in 0..count {
-        let block = dice.below(among);
-        host.read(block);
-        host.run();
-        for reply in host.replies() {
-            let mut at = 0;
-            for part in reply {
-                client[at..at + part.len()].copy_from_slice(part.bytes());
-                at += part.len();
-            }
-        }
-        debug_assert_eq!(client[..8], block.to_le_bytes());
-        black_box(&mut *client);
-    }
 }
 
 /// What of a hit is not the engine's: the device's data, which no processor's cache has, checksummed and copied.
@@ -82,19 +54,25 @@ fn writes(host: &mut Host, dice: &mut Dice, depth: u64, count: u64, client: &[u8
     }
 }
 
-/// The median of several rounds' nanoseconds for each of `count` requests.
-fn rounds(count: u64, mut round: impl FnMut()) -> f64 {
-    let one = || {
-        let begun = cpu_ns();
-        round();
-        (cpu_ns() - begun) as f64 / count as f64
+/// Hits per second of so many engines at once, each with a pool, a volume and a thread of its own, by the clock on the wall.
+fn engines_at_once(engines: usize) -> f64 {
+    const COUNT: u64 = 2_000_000;
+    let start = Barrier::new(engines);
+    let one = |seed| {
+        let (mut host, mut dice, mut client) = (warm(), Dice(seed), vec![0u8; BLOCK]);
+        let round = |host: &mut Host, dice: &mut Dice, client: &mut [u8]| {
+            start.wait();
+            let begun = Instant::now();
+            hits(host, dice, 1000, COUNT, client);
+            COUNT as f64 / begun.elapsed().as_secs_f64()
+        };
+        (0..ROUNDS).map(|_| round(&mut host, &mut dice, &mut client)).collect::<Vec<f64>>()
     };
-    median(std::iter::repeat_with(one).take(ROUNDS).collect())
-}
-
-fn report(name: &str, ns: f64) {
-    println!("{name}_ns {ns:.0} ns");
-    println!("{name}_per_second {:.0} 1/s", 1e9 / ns);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..engines as u64).map(|n| scope.spawn(move || one(n + 1))).collect();
+        let all: Vec<Vec<f64>> = threads.into_iter().map(|t| t.join().expect("an engine's thread ends")).collect();
+        median((0..ROUNDS).map(|round| all.iter().map(|of| of[round]).sum()).collect())
+    })
 }
 
 fn main() {
@@ -113,6 +91,10 @@ fn main() {
         group.bench_function("random", |b| b.iter(|| hits(&mut host, &mut dice, BLOCKS, 1, &mut client)));
         group.finish();
     }
+    let [one, two] = [1, 2].map(engines_at_once);
+    println!("hits_of_one_engine {one:.0} 1/s");
+    println!("hits_of_two_engines {two:.0} 1/s");
+    println!("two_engines_by_one {:.2}", two / one);
     for depth in [1, 32] {
         let count = 250_000 / depth * depth;
         let mut all = Vec::new();

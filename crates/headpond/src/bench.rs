@@ -3,6 +3,7 @@
 pub mod hours;
 mod json;
 mod page;
+pub mod real;
 mod table;
 
 pub use json::json;

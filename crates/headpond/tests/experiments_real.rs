@@ -2,6 +2,9 @@
 //!
 //! Skipped where a user is not root, or the kernel's FUSE and loop devices are not there.
 
+mod common;
+
+use common::for_real::{can_run, left};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -15,49 +18,16 @@ use rustix::process::{Pid, Signal, kill_process};
 /// They measure: one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Whether it can be run here; says why if not. What the command itself says is not asked: a mistake there would skip the test.
-fn can_run() -> bool {
-    let absent = ["/dev/fuse", "/dev/loop-control", "/sbin/mkfs.ext4"].into_iter().find(|path| !Path::new(path).exists());
-    let memory = fs::read_to_string("/proc/meminfo").unwrap();
-    let free: u64 = memory.split_once("MemAvailable:").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
-    let why = match absent {
-        _ if !rustix::process::geteuid().is_root() => "only root can mount".to_owned(),
-        Some(path) => format!("there is no {path}"),
-        None if free < 3 << 20 => format!("3 GiB of memory are needed, and {} MiB are free", free >> 10),
-        None => return true,
-    };
-    eprintln!("skipped: {why}");
-    false
-}
-
 fn experiments(args: &[&str], folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
     command.arg("experiments").args(args).args(["--real", "--quick", "--dir"]).arg(folder);
     command
 }
 
-/// What of a run in this folder is still mounted, bound to a loop device, running, or there.
-fn left(folder: &Path) -> Vec<String> {
-    let folder = folder.to_string_lossy().into_owned();
-    let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    let mut left: Vec<String> = mounts.lines().filter(|line| line.contains(&folder)).map(str::to_owned).collect();
-    for entry in fs::read_dir("/sys/block").unwrap().flatten() {
-        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-        left.extend(file.contains(&folder).then_some(file));
-    }
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        left.extend(line.contains(&folder).then_some(line));
-    }
-    left.extend(fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path().display().to_string()));
-    left
-}
-
 #[test]
 fn a_short_experiment_runs_to_its_end_and_one_without_a_real_form_says_why() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    if !can_run() {
+    if !can_run(3 << 30) {
         return;
     }
     let (folder, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -82,7 +52,7 @@ fn a_short_experiment_runs_to_its_end_and_one_without_a_real_form_says_why() {
 #[test]
 fn an_interrupted_experiment_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    if !can_run() {
+    if !can_run(3 << 30) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -581,8 +581,9 @@ const PASSED_ON: [(&str, &str, &str); 24] = [
 /// What is excused by fewer bytes than these must be the whole message.
 const SHORT: usize = 16;
 
-/// The demo's own messages, and those of the experiments' real form: `commands/demo.rs` and `real/mod.rs` tell them all with what to do.
-const WRAPPED: [&str; 2] = ["headpond/src/demo", "headpond/src/experiments/real"];
+/// The demo's own messages, those of the experiments' real form, and of the bench's: `commands/demo.rs`, `real/mod.rs` and
+/// `commands/bench.rs` tell them all with what to do.
+const WRAPPED: [&str; 3] = ["headpond/src/demo", "headpond/src/experiments/real", "headpond/src/bench/real"];
 
 #[test]
 fn every_message_that_is_made_on_the_spot_names_the_next_step() {

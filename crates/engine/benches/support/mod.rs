@@ -9,6 +9,9 @@ use headpond_engine::{
     Buf, Command, CommandId, Device, DeviceOp, DeviceResult, Effect, Engine, NewVolume, Request, RequestId, SECTOR, Settings,
 };
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -125,10 +128,76 @@ impl Member {
     }
 }
 
+/// A cache device of any size that takes little memory: it keeps what the pool is made with, and all else reads as zeroes.
+struct Hollow {
+    made_with: BTreeMap<u64, Bytes>,
+    /// Where zeroes are read to, one after the other, as into a host's recycled buffers.
+    buffers: Vec<Bytes>,
+    next: Cell<usize>,
+}
+
+/// Buffers of a hollow device: 4 MB of them.
+const BUFFERS: usize = 1000;
+
+impl Hollow {
+    fn read(&self, offset: u64, len: usize) -> Bytes {
+        if let Some(made) = self.made_with.get(&offset) {
+            return Bytes::join(&[made.clone(), Bytes::zeroes(len - made.len)]);
+        }
+        if len > BLOCK {
+            return Bytes::zeroes(len);
+        }
+        let n = self.next.get();
+        self.next.set((n + 1) % BUFFERS);
+        self.buffers[n].slice(0..len)
+    }
+}
+
+enum Store {
+    Whole(Member),
+    Hollow(Hollow),
+}
+
+impl Store {
+    fn hollow() -> Self {
+        let buffers = (0..BUFFERS).map(|_| Bytes::zeroes(BLOCK)).collect();
+        Self::Hollow(Hollow { made_with: BTreeMap::new(), buffers, next: Cell::new(0) })
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Bytes {
+        match self {
+            Self::Whole(member) => member.read(offset, len),
+            Self::Hollow(hollow) => hollow.read(offset, len),
+        }
+    }
+
+    fn write(&mut self, offset: u64, bufs: Vec<Bytes>) {
+        if let Self::Whole(member) = self {
+            member.write(offset, bufs);
+        }
+    }
+
+    /// What the pool is made with.
+    fn make(&mut self, offset: u64, bytes: Bytes) {
+        match self {
+            Self::Whole(member) => member.write(offset, vec![bytes]),
+            Self::Hollow(hollow) => drop(hollow.made_with.insert(offset, bytes)),
+        }
+    }
+
+    fn whole(&mut self) -> Option<&mut Member> {
+        match self {
+            Self::Whole(member) => Some(member),
+            Self::Hollow(_) => None,
+        }
+    }
+}
+
 /// Two cache devices, a disk of zeroes, and the engine that is measured.
 pub struct Host {
     engine: Option<Engine<Bytes>>,
-    members: Vec<Member>,
+    member_bytes: u64,
+    members: Vec<Store>,
     disk: Bytes,
     now: u64,
     next: u64,
@@ -136,15 +205,31 @@ pub struct Host {
     commands_ended: u64,
 }
 
-/// Sectors of the volume: 1 TiB.
-const VOLUME_SECTORS: u64 = 1 << 31;
+/// Sectors of the volume: 2 TiB.
+const VOLUME_SECTORS: u64 = 1 << 32;
 
 impl Host {
     /// A new pool of two members of `member_bytes` with a write-back volume.
     pub fn new(member_bytes: u64) -> Self {
-        let members = (0..2).map(|_| Member::new(member_bytes)).collect();
-        let mut host =
-            Self { engine: None, members, disk: Bytes::zeroes(1 << 20), now: 0, next: 0, replies: Vec::new(), commands_ended: 0 };
+        Self::over(member_bytes, [(); 2].map(|()| Store::Whole(Member::new(member_bytes))))
+    }
+
+    /// The same with members that keep nothing: all that is written must be zeroes, and it cannot be started again.
+    pub fn hollow(member_bytes: u64) -> Self {
+        Self::over(member_bytes, [(); 2].map(|()| Store::hollow()))
+    }
+
+    fn over(member_bytes: u64, members: [Store; 2]) -> Self {
+        let mut host = Self {
+            engine: None,
+            member_bytes,
+            members: members.into(),
+            disk: Bytes::zeroes(1 << 20),
+            now: 0,
+            next: 0,
+            replies: Vec::new(),
+            commands_ended: 0,
+        };
         let pool = PoolPlan {
             name: "bench".into(),
             id: [7; 16],
@@ -152,14 +237,14 @@ impl Host {
             copies: 2,
             unit: 512,
             segment_bytes: 0,
-            intent_pages: 4,
+            intent_pages: 8,
             witness: false,
             members: vec![([1; 16], member_bytes), ([2; 16], member_bytes)],
         };
         let (_, writes) = plan(&pool).expect("the pool is large enough");
         for w in writes {
             if let Some(m) = w.member {
-                host.members[usize::from(m)].write(w.offset, vec![Bytes::from_bytes(&w.bytes)]);
+                host.members[usize::from(m)].make(w.offset, Bytes::from_bytes(&w.bytes));
             }
         }
         host.start();
@@ -180,7 +265,7 @@ impl Host {
             .members
             .iter()
             .map(|m| {
-                let tail = Layout::tail_of(m.sectors.len() as u64 * SECTOR);
+                let tail = Layout::tail_of(self.member_bytes);
                 let slots: Vec<Bytes> = [0, SUPERBLOCK_BYTES, tail, tail + SUPERBLOCK_BYTES]
                     .iter()
                     .map(|at| m.read(*at, SUPERBLOCK_BYTES as usize))
@@ -203,17 +288,19 @@ impl Host {
 
     /// Lets the members keep only what is not zeroes: enough to start from, with little memory.
     pub fn forget_data(&mut self) {
-        self.members.iter_mut().for_each(|m| m.forgets = true);
+        self.members.iter_mut().filter_map(Store::whole).for_each(|m| m.forgets = true);
     }
 
     /// Says that nothing is written from now on.
     pub fn freeze(&mut self) {
-        self.members.iter_mut().for_each(Member::freeze);
+        self.members.iter_mut().filter_map(Store::whole).for_each(Member::freeze);
     }
 
     /// A block as the device has it, without the engine: what the bench itself costs.
     pub fn device_alone(&self, n: u64) -> Bytes {
-        let frozen = &self.members[(n % 2) as usize].frozen;
+        let Store::Whole(Member { frozen, .. }) = &self.members[(n % 2) as usize] else {
+            return self.members[(n % 2) as usize].read(n / 2 * BLOCK as u64, BLOCK);
+        };
         frozen[(n / 2 % frozen.len() as u64) as usize]
             .slice((n / 64 % 4096) as usize * BLOCK..(n / 64 % 4096 + 1) as usize * BLOCK)
     }
@@ -313,4 +400,52 @@ pub fn cpu_ns() -> u64 {
 pub fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
     of[of.len() / 2]
+}
+
+/// Chance that costs next to nothing.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// One below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((u128::from(self.0) * u128::from(n)) >> 64) as u64
+    }
+}
+
+/// Random hits, one at a time, each copied into the client's buffer.
+pub fn hits(host: &mut Host, dice: &mut Dice, among: u64, count: u64, client: &mut [u8]) {
+    for _ in 0..count {
+        let block = dice.below(among);
+        host.read(block);
+        host.run();
+        for reply in host.replies() {
+            let mut at = 0;
+            for part in reply {
+                client[at..at + part.len()].copy_from_slice(part.bytes());
+                at += part.len();
+            }
+        }
+        debug_assert_eq!(client[..8], block.to_le_bytes());
+        black_box(&mut *client);
+    }
+}
+
+/// Rounds of which a figure is the median.
+pub const ROUNDS: usize = 5;
+
+/// The median of several rounds' nanoseconds for each of `count` requests.
+pub fn rounds(count: u64, mut round: impl FnMut()) -> f64 {
+    let one = || {
+        let begun = cpu_ns();
+        round();
+        (cpu_ns() - begun) as f64 / count as f64
+    };
+    median(std::iter::repeat_with(one).take(ROUNDS).collect())
+}
+
+/// Prints a figure.
+pub fn report(name: &str, ns: f64) {
+    println!("{name}_ns {ns:.0} ns");
+    println!("{name}_per_second {:.0} 1/s", 1e9 / ns);
 }

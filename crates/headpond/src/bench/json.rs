@@ -1,8 +1,9 @@
 //! The figures for programs.
 
 use super::Figures;
+use headpond_sim::bench::Row;
 use headpond_sim::bench::measure::Reached;
-use serde_json::{Value, json as object};
+use serde_json::{Map, Value, json as object};
 
 pub(super) fn reached(it: &Reached) -> Value {
     object!({
@@ -21,31 +22,39 @@ pub(super) fn reached(it: &Reached) -> Value {
     })
 }
 
+/// A row.
+pub(super) fn row(row: &Row) -> Value {
+    object!({
+        "load": row.name,
+        "setting": row.setting,
+        "ratio": row.ratio,
+        "at_least": row.at_least,
+        "to_alone": row.alone,
+        "by_latency": row.by_latency,
+        "bare": reached(&row.bare),
+        "cached": reached(&row.cached),
+    })
+}
+
 /// All of it.
 pub fn json(figures: &Figures) -> Value {
-    let rows: Vec<Value> = figures
-        .rows
-        .iter()
-        .map(|row| {
-            object!({
-                "load": row.name,
-                "setting": row.setting,
-                "ratio": row.ratio,
-                "at_least": row.at_least,
-                "to_alone": row.alone,
-                "by_latency": row.by_latency,
-                "bare": reached(&row.bare),
-                "cached": reached(&row.cached),
-                "dirty_percent": row.after.dirty_percent,
-                "dirty_bytes": row.after.dirty_bytes,
-                "write_space_by_region": row.after.write_space,
-                "density": row.after.density,
-                "drain_s": row.after.drain_s,
-                "ssd_write_amplification": row.after.amplification,
-                "fates": row.after.fates.iter().map(|(what, n)| (what.to_string(), object!(n))).collect::<serde_json::Map<_, _>>(),
-            })
-        })
-        .collect();
+    let with_what_it_left = |it: &Row| {
+        let mut value = row(it);
+        let after = object!({
+            "dirty_percent": it.after.dirty_percent,
+            "dirty_bytes": it.after.dirty_bytes,
+            "write_space_by_region": it.after.write_space,
+            "density": it.after.density,
+            "drain_s": it.after.drain_s,
+            "ssd_write_amplification": it.after.amplification,
+            "fates": it.after.fates.iter().map(|(what, n)| (what.to_string(), object!(n))).collect::<Map<_, _>>(),
+        });
+        if let (Value::Object(value), Value::Object(after)) = (&mut value, after) {
+            value.extend(after);
+        }
+        value
+    };
+    let rows: Vec<Value> = figures.rows.iter().map(with_what_it_left).collect();
     let failures: Vec<Value> = figures.failures.iter().map(|(load, why)| object!({ "load": load, "why": why })).collect();
     object!({
         "seed": figures.options.seed,

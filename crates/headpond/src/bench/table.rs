@@ -78,13 +78,11 @@ pub(super) fn cells(row: &Row) -> [String; 9] {
     ]
 }
 
-/// All rows, then the headline.
-pub fn terminal(figures: &Figures) -> String {
-    let mut lines = vec![HEAD.map(str::to_owned)];
-    lines.extend(figures.rows.iter().map(cells));
-    let widths: [usize; 9] = std::array::from_fn(|n| lines.iter().map(|line| line[n].chars().count()).max().unwrap_or(0));
+/// Cells in columns, under the first line of them.
+pub(super) fn lines(all: &[[String; 9]]) -> String {
+    let widths: [usize; 9] = std::array::from_fn(|n| all.iter().map(|line| line[n].chars().count()).max().unwrap_or(0));
     let mut out = String::new();
-    for (n, line) in lines.iter().enumerate() {
+    for (n, line) in all.iter().enumerate() {
         let mut text = String::new();
         for (n, (cell, width)) in line.iter().zip(widths).enumerate() {
             let _ = match n {
@@ -98,6 +96,14 @@ pub fn terminal(figures: &Figures) -> String {
             let _ = writeln!(out, "{}", "-".repeat(widths.iter().sum::<usize>() + 16));
         }
     }
+    out
+}
+
+/// All rows, then the headline.
+pub fn terminal(figures: &Figures) -> String {
+    let mut all = vec![HEAD.map(str::to_owned)];
+    all.extend(figures.rows.iter().map(cells));
+    let mut out = lines(&all);
     for (name, why) in &figures.failures {
         let _ = writeln!(out, "FAILED  {name}: {why}");
     }

@@ -1,6 +1,7 @@
 //! What the tests of the command share: pools in a folder of their own, daemons, and a small NBD client.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod for_real;
 pub mod http;
 
 use std::fs::{self, File};

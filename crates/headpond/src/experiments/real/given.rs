@@ -55,8 +55,8 @@ impl Given {
     }
 }
 
-/// Looks at one, which must be free and large enough, and no part of a pool.
-fn look(path: &Path, least: u64) -> Result<String, String> {
+/// Looks at one, which must be free and have `least` bytes, and be no part of a pool. What is on it.
+pub fn look(path: &Path, least: u64) -> Result<String, String> {
     let shown = path.display();
     let claim = Claim::take(path, Duration::ZERO).map_err(|error| error.to_string())?;
     let bytes = claim.facts().size;

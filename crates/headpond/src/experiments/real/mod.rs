@@ -19,7 +19,7 @@ mod nfs_random;
 mod nfs_rig;
 mod nfs_server;
 mod nfs_streams;
-mod rig;
+pub mod rig;
 mod rounds;
 mod tar;
 #[cfg(test)]

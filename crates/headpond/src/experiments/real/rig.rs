@@ -60,13 +60,14 @@ impl Plan {
 }
 
 /// The modelled devices, served by a process of their own.
-pub(super) struct Modelled {
+pub struct Modelled {
     child: Child,
     /// It ends when this is closed.
     input: Option<ChildStdin>,
 }
 
 impl Modelled {
+    /// Starts the process, which serves these devices; where each is, by its name.
     pub fn start(folder: &Path, wanted: &[Wanted]) -> Result<(Modelled, BTreeMap<String, PathBuf>)> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("modelled-devices").arg(folder).args(wanted.iter().map(Wanted::to_string));
@@ -121,7 +122,7 @@ fn volume(who: Who, disk: usize) -> String {
 }
 
 /// Makes the pool of these devices, whatever is on them, with its state in `path`.
-pub(super) fn create_pool(path: &Path, devices: &[PathBuf]) -> Result<()> {
+pub fn create_pool(path: &Path, devices: &[PathBuf]) -> Result<()> {
     let new = NewPool {
         name: POOL.into(),
         devices: devices.to_vec(),
