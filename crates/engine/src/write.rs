@@ -208,9 +208,16 @@ fn want<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64) -> Option<Wa
         return None;
     }
     let mut demand = core.demand.get();
-    let counts = demand.note(core.now(), bytes, volume.reached.get().per_second(), volume.waiting.get() > 0);
+    let counts = demand.note(core.now(), bytes, volume.reached.get().per_second());
     core.demand.set(demand);
     counts.then(|| Wanting { core: core.clone() })
+}
+
+/// A write waits for its turn, whatever its size.
+fn held_back<B: Buf>(core: &Core<B>) {
+    let mut demand = core.demand.get();
+    demand.held_back(core.now());
+    core.demand.set(demand);
 }
 
 /// A write that wants space is under way.
@@ -241,7 +248,9 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
         match turn {
             Some(at) if at > came => {
                 volume.waiting.set(volume.waiting.get() + 1);
+                held_back(core);
                 core.exec.sleep(at - came).await;
+                held_back(core);
                 volume.waiting.set(volume.waiting.get() - 1);
             }
             Some(_) => {}

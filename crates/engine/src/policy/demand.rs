@@ -35,20 +35,20 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// A client writes `bytes` that are for the cache, while destage reaches `destage` bytes per second, and others `wait` for space:
-    /// whether it counts, as it does anyway where they do. Where it does, [`Self::ended`] is called too.
+    /// A client writes `bytes` that are for the cache, while destage reaches `destage` bytes per second: whether it counts. Where it
+    /// does, [`Self::ended`] is called too.
     #[must_use]
-    pub fn note(&mut self, now: u64, bytes: u64, destage: u64, wait: bool) -> bool {
+    pub fn note(&mut self, now: u64, bytes: u64, destage: u64) -> bool {
         let past = now.saturating_sub(self.reckoned);
         let forgotten = u128::from(self.destage) * u128::from(past.min(REMEMBERED_NS)) / u128::from(REMEMBERED_NS);
         self.destage = destage.max(self.destage - forgotten as u64);
         let of = |ns: u64| (u128::from(self.destage / PART) * u128::from(ns) / 1_000_000_000) as u64;
         self.lately = self.lately.saturating_sub(of(past)) + bytes;
         self.reckoned = now;
-        if self.lately < of(AT_ONCE_NS) && !wait {
+        if self.lately < of(AT_ONCE_NS) {
             return false;
         }
-        self.lately = self.lately.min(of(AT_ONCE_NS));
+        self.lately = of(AT_ONCE_NS);
         let pause = self.last.map_or(0, |last| now.saturating_sub(last));
         if now.saturating_sub(self.paused_at) > REMEMBERED_NS || pause >= self.pause && pause <= LONGEST_PAUSE_NS {
             (self.pause, self.paused_at) = (if pause <= LONGEST_PAUSE_NS { pause } else { 0 }, now);
@@ -56,6 +56,12 @@ impl Demand {
         self.last = Some(now);
         self.under_way += 1;
         true
+    }
+
+    /// A write waits for its turn. Who is held back wants space, however little comes of him for that: else he would wait for a sweep that
+    /// does not begin.
+    pub fn held_back(&mut self, now: u64) {
+        self.last = Some(now);
     }
 
     /// A write that counts is answered. Who waits for that does not pause.
@@ -85,7 +91,7 @@ mod tests {
 
     /// One write of 4 KiB, from when until when.
     fn write(demand: &mut Demand, came_ms: u64, answered_ms: u64) {
-        if demand.note(came_ms * MS, 4096, DESTAGE, false) {
+        if demand.note(came_ms * MS, 4096, DESTAGE) {
             demand.ended(answered_ms * MS);
         }
     }
@@ -126,10 +132,11 @@ mod tests {
         let mut demand = Demand::default();
         writes(&mut demand, 0, 8000, 1);
         for ms in (8300..20_000).step_by(40) {
-            assert!(!demand.note(ms * MS, 4096, DESTAGE / 20, false), "{ms}");
+            assert!(!demand.note(ms * MS, 4096, DESTAGE / 20), "{ms}");
         }
         // Who is held back comes seldom for that, and wants it all the more.
-        assert!(demand.note(20_000 * MS, 4096, DESTAGE / 20, true));
+        demand.held_back(20_000 * MS);
+        assert!(demand.is_there(20_100 * MS));
     }
 
     #[test]
@@ -153,7 +160,7 @@ mod tests {
         }
         assert!(demand.is_there(15_000 * MS));
         assert!(!demand.is_there(15_600 * MS));
-        assert!(demand.note(16_000 * MS, 1 << 20, DESTAGE, false) && demand.is_there(60_000 * MS));
+        assert!(demand.note(16_000 * MS, 1 << 20, DESTAGE) && demand.is_there(60_000 * MS));
     }
 
     #[test]

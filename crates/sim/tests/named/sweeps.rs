@@ -68,7 +68,7 @@ fn large_writes_that_are_absorbed_do_not_have_a_sweep_go_on() {
     let settings = Settings { idle_ns: 200 * MS, large_bytes: 1 << 20, stream_bytes: u64::MAX, dirty_percent: 50, ..usual };
     let mut s = Scene::new("large writes and a sweep", Stage { segments: 200, settings, ..Stage::default() });
     let mut n = 0;
-    while s.status().dirty_percent < 60 {
+    while s.status().dirty_percent < 30 {
         s.write(n * 100, 8);
         n += 1;
     }
