@@ -127,15 +127,15 @@ fn fitted(load: &Load, disk: u64) -> Load {
     load
 }
 
-/// What is brought into the cache before clients begin, in bytes of the volume.
-fn warmed(load: &Load) -> Vec<[u64; 2]> {
+/// What is brought into the cache before clients begin, in bytes of the volume: of a group no more than `most`.
+fn warmed(load: &Load, most: u64) -> Vec<[u64; 2]> {
     let from = match load.cache {
         Cache::Warm => 0,
         Cache::WarmLast => load.groups.len() - 1,
         _ => load.groups.len(),
     };
     let run = |(c, _): &(Clients, Mark)| {
-        let most = load.cache_bytes * 3 / 2;
+        let most = most.min(load.cache_bytes * 3 / 2);
         [c.region.start, (c.region.end - c.region.start).min(most)]
     };
     let mut runs: Vec<[u64; 2]> = load.groups[from..].iter().map(run).collect();
@@ -198,7 +198,7 @@ pub fn run(load: &Load, plan: Plan, stand: &mut Stand<'_>) -> Result<Vec<Measure
         }
         let seed = plan.seed.wrapping_add(round as u64);
         for n in order {
-            let place = stand.ready(ways[n], mode_name(load.mode), &warmed(load))?;
+            let place = stand.ready(ways[n], mode_name(load.mode), &warmed(load, stand.preloads()))?;
             reached[n].push(turn(&place, &all, seed, stop)?);
             if ways[n] == Way::Front {
                 for (group, (clients, mark)) in load.groups.iter().enumerate().filter(|(_, (_, mark))| mark.alone) {
@@ -270,7 +270,7 @@ mod tests {
                     let most = clients.sizes.iter().max().copied().unwrap_or(0) + clients.skew;
                     assert!(clients.region.end <= disk && clients.region.end - clients.region.start >= 4 * most, "{}", load.name);
                 }
-                assert!(warmed(&load).iter().all(|[start, len]| *len > 0 && start + len <= disk), "{}", load.name);
+                assert!(warmed(&load, GIB / 2).iter().all(|[start, len]| *len > 0 && start + len <= disk), "{}", load.name);
             }
         }
     }

@@ -192,7 +192,9 @@ impl Bench {
                     shown.all.extend(rows);
                 }
                 Err(why) => {
-                    let why = format!("{why:#}. Run it again by itself with --only, and report it if it fails again");
+                    let why = format!("{why:#}");
+                    let why = why.trim_end_matches('.');
+                    let why = format!("{why}. Run it again by itself with --only, and report it if it fails again");
                     line(&why);
                     shown.failures.push((load.name.clone(), why));
                 }

@@ -77,6 +77,8 @@ pub struct Stand<'a> {
     attached: Option<(String, PathBuf)>,
     disk: PathBuf,
     disk_bytes: u64,
+    /// Bytes of the smaller SSD.
+    ssd_bytes: u64,
     /// How clients reach the volume.
     pub frontend: Frontend,
     stop: &'a AtomicBool,
@@ -112,17 +114,26 @@ impl<'a> Stand<'a> {
                 (Some(modelled), place("disk")?, vec![place("ssd0")?, place("ssd1")?])
             }
         };
-        let disk_bytes = File::open(&disk).and_then(|mut it| it.seek(SeekFrom::End(0)));
-        let disk_bytes = disk_bytes.with_context(|| format!("{} cannot be opened", disk.display()))?;
+        let bytes_of = |path: &PathBuf| {
+            let bytes = File::open(path).and_then(|mut it| it.seek(SeekFrom::End(0)));
+            bytes.with_context(|| format!("{} cannot be opened", path.display()))
+        };
+        let disk_bytes = bytes_of(&disk)?;
+        let ssd_bytes = bytes_of(&ssds[0])?.min(bytes_of(&ssds[1])?);
         create_pool(path, &ssds)?;
         let frontend = Frontend::of_kernel();
         let daemon = Some(Daemon::start(path, &ssds, frontend)?);
-        Ok(Stand { daemon, attached: None, disk, disk_bytes, frontend, stop, _modelled: modelled, _folder: folder })
+        Ok(Stand { daemon, attached: None, disk, disk_bytes, ssd_bytes, frontend, stop, _modelled: modelled, _folder: folder })
     }
 
     /// The disk's size.
     pub fn disk_bytes(&self) -> u64 {
         self.disk_bytes
+    }
+
+    /// What may be brought into the cache at once, in bytes: half of what both SSDs hold, less what is theirs.
+    pub fn preloads(&self) -> u64 {
+        self.ssd_bytes / 16 * 15
     }
 
     /// What ends a load.
