@@ -44,7 +44,7 @@ pub struct Settings {
     pub destage_depth: usize,
     /// Largest write of a sweep.
     pub destage_run_bytes: u64,
-    /// A checkpoint is taken when this much was appended since the last one began, and 512 bytes for each piece that is cached.
+    /// A checkpoint is taken when this much was appended since the last one began, or 512 bytes for each piece that is cached, if that is more.
     pub checkpoint_bytes: u64,
     /// Segments that only marks, moves and invalidations may take.
     pub reserve_segments: u32,

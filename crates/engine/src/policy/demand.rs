@@ -113,8 +113,7 @@ mod tests {
         assert!(!(0..1200).any(|s| demand.is_there(s * 50 * MS)));
     }
 
-    /// Streams over a cache that had just been filled had a sweep beside them all the while: each commit of the file system's journal was
-    /// taken for a burst, and the next one for the one after it.
+    /// Each commit could be taken for a burst, and the next one expected: streams beside it would have a sweep all the while.
     #[test]
     fn a_journal_that_commits_every_five_seconds_wants_nothing() {
         let mut demand = Demand::default();
