@@ -40,8 +40,6 @@ enum Fate {
     Refuse,
 }
 
-/// A write of so many bytes wants no space: see [`want`].
-const WANTS_NONE: u64 = 128 << 10;
 /// How often a write that waits for room looks again, in nanoseconds.
 const AGAIN_NS: u64 = 5_000_000;
 /// Writes on their way into the log that may be a burst.
@@ -204,7 +202,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
 /// A client wants space for a write, until the guard is dropped. Large ones want none: what a disk takes to get to one is little by what
 /// it takes to write it. Of streams whose requests came in another order beside a sweep some are absorbed, and had it go on.
 fn want<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64) -> Option<Wanting<B>> {
-    if bytes >= WANTS_NONE {
+    if bytes >= pace::LARGE {
         return None;
     }
     let mut demand = core.demand.get();
@@ -213,7 +211,7 @@ fn want<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64) -> Option<Wa
     counts.then(|| Wanting { core: core.clone() })
 }
 
-/// A write waits for its turn, whatever its size.
+/// A write waits for its turn, however little of such is written.
 fn held_back<B: Buf>(core: &Core<B>) {
     let mut demand = core.demand.get();
     demand.held_back(core.now());
@@ -234,7 +232,7 @@ impl<B: Buf> Drop for Wanting<B> {
 }
 
 /// Waits until a write that is to be absorbed has its turn and there is room for it; `false` if it is to go to the disk
-/// instead, since that would take too long.
+/// instead, since that would take too long. Large ones do not wait.
 async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
     let came = core.now();
     let destage = volume.reached.get().per_second();
@@ -262,7 +260,8 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
         // Where it is not for dirty data that there is no room, destage will not win any.
         let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent;
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
-        if hopeless || waited >= pace::LONGEST_NS || volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
+        let too_long = waited >= pace::LONGEST_NS || bytes >= pace::LARGE;
+        if hopeless || too_long || volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
             return false;
         }
         core.mark(Mark::WriteWaitsForRoom);

@@ -6,6 +6,8 @@ use crate::mistakes::{Edit, Mistake};
 /// The scenes of `crates/sim/tests/named/sweeps.rs`.
 pub const TOLD: &[Told] = &[
     ("sweeps::large_writes_that_are_absorbed_do_not_have_a_sweep_go_on", "large writes that want space"),
+    ("sweeps::large_writes_are_not_held_back", "large writes that wait for their turn"),
+    ("sweeps::who_is_held_back_has_a_sweep_begin", "writes that are held back and want nothing"),
     ("sweeps::a_sweep_does_not_follow_a_log_record_by_record", "a sweep that follows whoever writes on before it"),
     ("sweeps::a_stream_over_a_cache_that_was_just_filled_has_the_disk_for_itself", "space won for nobody beside clients"),
     (
@@ -24,7 +26,25 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "large writes that want space",
         story: "What of streams is absorbed has a sweep go on beside them, though the disk would take it as soon.",
-        edits: &[Edit { file: "write.rs", old: "    if bytes >= WANTS_NONE {\n", new: "    if bytes >= WANTS_NONE << 20 {\n" }],
+        edits: &[Edit { file: "write.rs", old: "    if bytes >= pace::LARGE {\n", new: "    if bytes >= pace::LARGE << 20 {\n" }],
+    },
+    Mistake {
+        name: "large writes that wait for their turn",
+        story: "They are held back for a sweep that would not have them down any sooner, and the disk has nothing to do.",
+        edits: &[Edit {
+            file: "policy/pace.rs",
+            old: "        if bytes >= LARGE {\n",
+            new: "        if bytes >= LARGE << 20 {\n",
+        }],
+    },
+    Mistake {
+        name: "writes that are held back and want nothing",
+        story: "So little is written by whoever waits at every write that no sweep begins, and so he goes on waiting.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "    demand.held_back(core.now());\n",
+            new: "    let _ = (&mut demand, core.now());\n",
+        }],
     },
     Mistake {
         name: "a sweep that follows whoever writes on before it",

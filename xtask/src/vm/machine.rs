@@ -112,7 +112,7 @@ impl Machine {
             "-m",
             "2048",
             "-cpu",
-            "max",
+            &std::env::var("PEERCPU").unwrap_or_else(|_| "max".into()),
         ]);
         command.arg("-accel").arg(parts.accel);
         command.arg("-kernel").arg(parts.kernel).arg("-initrd").arg(parts.initramfs);

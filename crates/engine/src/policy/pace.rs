@@ -68,6 +68,8 @@ pub fn rate(room: &Room, destage: u64) -> Option<u64> {
 
 /// Writes of less than this are small, in bytes.
 const SMALL: u64 = 16 << 10;
+/// Writes of so many bytes are large: what a disk takes to get to the place of one is little by what it takes to write it.
+pub const LARGE: u64 = 128 << 10;
 
 /// What the disk takes for a write that goes there because it found no place: an average of the time by the writes in line.
 #[derive(Clone, Copy, Default, Debug)]
@@ -82,11 +84,15 @@ impl Direct {
         self.ns = if self.ns == 0 { cost.max(1) } else { ((self.ns * 15 + cost) / 16).max(1) };
     }
 
-    /// How long a write of `bytes` waits for its turn at most, if it would find `line` others at the disk. Longer than the disk would take
-    /// with all of them there nobody waits who is large. Of small ones a sweep makes several times what they are to the disk one by one,
-    /// though its cache may answer them at once: each that goes there takes from the sweep, and so makes others wait, and go there.
+    /// How long a write of `bytes` waits for its turn at most, if it would find `line` others at the disk. Of small ones a sweep makes
+    /// several times what they are to the disk one by one, though its cache may answer them at once: each that goes there takes from the
+    /// sweep, and so makes others wait, and go there. Of larger ones nobody waits longer than the disk would take with all of them there,
+    /// and large ones, of which a sweep makes nothing, not at all.
     #[must_use]
     pub fn longest(&self, bytes: u64, line: u32) -> u64 {
+        if bytes >= LARGE {
+            return 0;
+        }
         if self.ns == 0 || bytes < SMALL {
             return LONGEST_NS;
         }
@@ -196,7 +202,11 @@ mod tests {
         (0..100).for_each(|_| direct.note(30_000_000, 29));
         let longest = |line| direct.longest(65_536, line);
         assert_eq!([longest(0), longest(31), longest(999)], [SHORTEST_NS, 32_000_000, LONGEST_NS]);
-        assert_eq!(direct.longest(4096, 0), LONGEST_NS, "small ones wait");
+        assert_eq!(
+            [direct.longest(4096, 0), direct.longest(LARGE, 99)],
+            [LONGEST_NS, 0],
+            "small ones wait, and large ones do not"
+        );
     }
 
     #[test]

@@ -97,6 +97,58 @@ fn large_writes_that_are_absorbed_do_not_have_a_sweep_go_on() {
     s.end();
 }
 
+/// Dirty data takes so many percent of its space, and a sweep that goes round would find more of it taken.
+fn short_of_space(name: &'static str, percent: u32) -> Scene {
+    const MS: u64 = 1_000_000;
+    let usual = Stage::default().settings;
+    let settings = Settings { idle_ns: 600 * MS, large_bytes: 1 << 20, stream_bytes: u64::MAX, dirty_percent: 50, ..usual };
+    let mut s = Scene::new(name, Stage { segments: 200, settings, ..Stage::default() });
+    let mut n = 0;
+    while s.status().dirty_percent < percent {
+        s.write(n * 7919 % 1600 * 100, 8);
+        n += 1;
+    }
+    s.stage.settings.destage_percent = 20;
+    s.kill();
+    s
+}
+
+/// 256 KiB at a time had 54 writes a second of a disk that does many times that, each held back for a sweep that would not have had it down
+/// any sooner. What found it was `headpond bench --real`.
+#[test]
+fn large_writes_are_not_held_back() {
+    const MS: u64 = 1_000_000;
+    let mut s = short_of_space("large writes while space is short", 32);
+    for n in 0..100 {
+        s.read(n * 1024, 64);
+        let begun = s.world.now;
+        s.write(170_000 + n % 80 * 1000, 512);
+        let took = s.world.now - begun;
+        assert!(took < 10 * MS, "{} ms for the write {n}", took / MS);
+    }
+    s.lose_power();
+    s.end();
+}
+
+/// Who waits for his turn at every write writes little for that. It was taken for a sign that nobody wants the space: no sweep began beside
+/// readers of the disk, and so he was held back for good.
+#[test]
+fn who_is_held_back_has_a_sweep_begin() {
+    const MS: u64 = 1_000_000;
+    let mut s = short_of_space("writes that are held back", 60);
+    let (begun, dirty) = (s.world.now, s.dirty());
+    let mut n = 0;
+    while s.world.now < begun + 20_000 * MS {
+        s.read(n * 1024 % 160_000, 64);
+        s.write(170_000 + n % 800 * 100, 8);
+        n += 1;
+    }
+    let chunk = s.stage.settings.chunk_blocks as u64;
+    assert!(s.dirty() + chunk < dirty + n, "{} are dirty, {dirty} before {n} were written: no sweep began", s.dirty());
+    s.lose_power();
+    s.end();
+}
+
 /// A disk's own cache takes a few hundred scattered writes of a sweep at once, and the flush at the chunk's end has them all put down
 /// before random readers have their turn: they waited half a second, again and again, for as long as a full cache was destaged. Beside
 /// them a sweep goes past the disk's cache. Over a disk that nobody reads it does not: from hundreds it is sorted better.
