@@ -117,11 +117,13 @@ fn together(run: &Run<'_>, rig: &Rig<'_>, who: Who, clients: usize, section: &st
         let rates = fio::run(JOB, &[section], &values, &folder, run.stop)?;
         Ok(rates.values().map(|it| it.bytes).sum::<f64>() / 1e6)
     };
-    let all: Vec<Result<f64>> = thread::scope(|scope| {
-        let started: Vec<_> = (0..clients).map(|n| scope.spawn(move || rate(n))).collect();
-        started.into_iter().map(|it| it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    });
-    all.into_iter().sum()
+    rig.busy().note(&format!("{section}, {clients} clients"), who, || {
+        let all: Vec<Result<f64>> = thread::scope(|scope| {
+            let started: Vec<_> = (0..clients).map(|n| scope.spawn(move || rate(n))).collect();
+            started.into_iter().map(|it| it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        all.into_iter().sum()
+    })
 }
 
 /// B2: clients, each with a volume of its own.

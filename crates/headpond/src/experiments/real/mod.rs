@@ -19,6 +19,7 @@ mod nfs_random;
 mod nfs_rig;
 mod nfs_server;
 mod nfs_streams;
+mod processors;
 pub mod rig;
 mod rounds;
 mod tar;
@@ -133,9 +134,11 @@ impl<'a> Run<'a> {
         out.note(format!("The front end by itself (pass-through by the disk itself): {}.", all.collect::<Vec<_>>().join(", ")));
     }
 
-    /// Says what became of the requests of the cached volume since its rig was set up, as its daemon counts them.
+    /// Says what became of the requests of the cached volume since its rig was set up, as its daemon counts them, and how busy the
+    /// processors were.
     fn fates(&self, out: &mut Outcome, rig: &Rig<'_>) -> Result<()> {
         self.fates_of(out, &rig.cached()?);
+        rig.busy().tell(out);
         Ok(())
     }
 

@@ -3,13 +3,10 @@
 use super::Run;
 use super::fio::{JobFile, Rates, job};
 use super::nfs_rig::NfsRig;
+use super::processors::watched;
 use super::rounds::Samples;
 use anyhow::Result;
 use headpond_sim::experiments::outcome::{Outcome, Who};
-use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
 
 const JOB: JobFile = job!("nfs");
 /// Bytes of a stream's request when it writes, as the job has it, and when it reads.
@@ -36,9 +33,6 @@ pub(super) struct Reached {
     pub busy: f64,
     pub daemon: f64,
 }
-
-/// How often it is looked how busy the processors are.
-const LOOK: Duration = Duration::from_millis(200);
 
 impl Load {
     fn rates(&self, rig: &NfsRig<'_>, folders: &str, section: &str, ramp: u64, seconds: u64) -> Result<(Rates, f64, f64)> {
@@ -87,57 +81,6 @@ impl Load {
     }
 }
 
-/// What the processors have done so far: all, and of it nothing.
-struct Processors {
-    all: f64,
-    idle: f64,
-}
-
-impl Processors {
-    fn now() -> Result<Processors> {
-        Ok(Processors::of(&fs::read_to_string("/proc/stat")?))
-    }
-
-    fn of(text: &str) -> Processors {
-        let line = text.lines().next().unwrap_or_default();
-        let values: Vec<f64> = line.split_whitespace().skip(1).take(8).filter_map(|it| it.parse().ok()).collect();
-        // Waiting for a device is idle too.
-        Processors { all: values.iter().sum(), idle: values.iter().skip(3).take(2).sum() }
-    }
-
-    fn busy_until(&self, later: &Processors) -> f64 {
-        let all = (later.all - self.all).max(1.0);
-        (1.0 - (later.idle - self.idle) / all) * 100.0
-    }
-}
-
-/// Runs something, and tells how busy the processors were in the busier half of its time: a tool begins and ends by itself on one.
-fn watched<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
-    let ended = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let watching = scope.spawn(|| {
-            let (mut before, mut all) = (Processors::now()?, Vec::new());
-            while !ended.load(Ordering::Relaxed) {
-                thread::sleep(LOOK);
-                let now = Processors::now()?;
-                all.push(before.busy_until(&now));
-                before = now;
-            }
-            Ok(all)
-        });
-        let result = run();
-        ended.store(true, Ordering::Relaxed);
-        let busy: Result<Vec<f64>> = watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((result?, busier_half(busy?)))
-    })
-}
-
-fn busier_half(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    let half = &all[all.len() / 2..];
-    half.iter().sum::<f64>() / half.len().max(1) as f64
-}
-
 /// What whoever is measured reached at each point; after all of these how busy the processors were at each, and then the daemon's time.
 pub(super) fn quantities(all: &[Reached]) -> Vec<f64> {
     all.iter().map(|it| it.rate).chain(all.iter().map(|it| it.busy)).chain(all.iter().map(|it| it.daemon)).collect()
@@ -166,17 +109,4 @@ pub(super) fn from_memory(rig: &NfsRig<'_>, run: &Run<'_>, folder: &str, load: L
     let load = Load { files: "memory", bytes: (load.bytes * load.clients).min(128 << 20) / load.clients, ..load };
     load.rates(rig, &rig.locals(folder), "lay-out", 0, 1)?;
     if streams { load.stream(rig, folder, section) } else { load.random(rig, folder, section, 1, 2 * run.window()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn processors_that_wait_for_a_device_are_not_busy() {
-        let before = Processors::of("cpu  10 0 10 60 20 0 0 0 0 0\ncpu0 1 2 3");
-        assert_eq!((before.all, before.idle), (100.0, 80.0));
-        assert_eq!(busier_half(vec![90.0, 10.0, 80.0, 20.0]), 85.0);
-        assert_eq!(before.busy_until(&Processors::of("cpu  60 0 35 75 30 0 0 0 0 0")), 75.0);
-    }
 }

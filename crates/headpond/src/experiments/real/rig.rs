@@ -4,6 +4,7 @@
 
 use super::fio::{self, JobFile, Rates};
 use super::modelled::{Model, Wanted};
+use super::processors::Busy;
 use super::tools;
 use crate::demo::{Daemon, FileSystem, Folder, Frontend, Mounted};
 use anyhow::{Context, Result, bail};
@@ -109,6 +110,7 @@ pub struct Rig<'a> {
     devices: BTreeMap<(Who, usize), PathBuf>,
     mounted: BTreeMap<(Who, usize), Mounted>,
     daemon: Option<Daemon>,
+    busy: Busy,
     _modelled: Modelled,
     folder: Folder,
 }
@@ -147,8 +149,8 @@ impl<'a> Rig<'a> {
         let (modelled, places) = Modelled::start(&path.join("modelled"), &wanted)?;
         let place = |name: &str| places.get(name).cloned().with_context(|| format!("there is no modelled {name}"));
         let ssds = ssds.iter().map(|it| place(&it.name)).collect::<Result<Vec<PathBuf>>>()?;
-        let mut rig =
-            Rig { plan, stop, devices: BTreeMap::new(), mounted: BTreeMap::new(), daemon: None, _modelled: modelled, folder };
+        let (devices, mounted, busy) = (BTreeMap::new(), BTreeMap::new(), Busy::default());
+        let mut rig = Rig { plan, stop, devices, mounted, daemon: None, busy, _modelled: modelled, folder };
         create_pool(path, &ssds)?;
         let daemon = rig.daemon.insert(Daemon::start(path, &ssds, Frontend::Fuse)?);
         for (who, n) in &ways {
@@ -211,7 +213,17 @@ impl<'a> Rig<'a> {
     pub fn fio(&self, who: Who, disk: usize, job: JobFile, sections: &[&str], values: &[(&str, String)]) -> Result<Rates> {
         let mut all = vec![("DIR", self.point(who, disk).display().to_string())];
         all.extend(values.iter().cloned());
-        fio::run(job, sections, &all, self.path(), self.stop)
+        let what = format!(
+            "{} {}",
+            sections.join(" and "),
+            values.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        );
+        self.busy.note(&what, who, || fio::run(job, sections, &all, self.path(), self.stop))
+    }
+
+    /// How busy the processors are with each of those who are measured.
+    pub fn busy(&self) -> &Busy {
+        &self.busy
     }
 
     /// Runs a tool.
