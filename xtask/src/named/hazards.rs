@@ -112,8 +112,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The room for dirty data is full and destage wins none: a write waits for it, rather than go to the disk by itself.",
         edits: &[Edit {
             file: "write.rs",
-            old: "if hopeless || waited >= pace::LONGEST_NS || volume.mode",
-            new: "if volume.mode",
+            old: "if hopeless || too_long || volume.mode",
+            new: "if hopeless && too_long && false || volume.mode",
         }],
     },
     Mistake {
