@@ -89,7 +89,10 @@ pub(crate) fn follow<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: 
 
 fn disk_is_sooner<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) -> bool {
     let lines = (volume.hitting.get(), volume.disk_in_use.get());
-    core.settings.route && volume.has_disk() && volume.read_route.borrow().prefers_disk(core.now(), bytes, lines.0, lines.1)
+    // Those that read ahead are streams themselves.
+    core.settings.route
+        && volume.has_disk()
+        && volume.read_route.borrow().prefers_disk(core.now(), bytes, lines.0, lines.1, false)
 }
 
 /// Reads what is cached of some blocks for a reader. What fails is left out: a read that wants it deals with that.

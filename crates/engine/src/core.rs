@@ -167,6 +167,8 @@ pub(crate) struct Volume<B: Buf> {
     pub disk_in_use: Cell<u32>,
     /// Of these, the reads.
     pub disk_reads: Cell<u32>,
+    /// Of these, what streams read and write.
+    pub disk_streams: Cell<u32>,
     pub disk_last_used: Cell<u64>,
     /// Of these, the ones that are no stream's: each waits for its own turn.
     pub disk_lone_reads: Cell<u32>,
@@ -440,7 +442,8 @@ impl<B: Buf> Core<B> {
     /// A client's request uses the disk, until the guard is dropped.
     pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>, wants: DiskWants) -> DiskUse<B> {
         volume.disk_in_use.set(volume.disk_in_use.get() + 1);
-        volume.disk_reads.set(volume.disk_reads.get() + u32::from(wants != DiskWants::Write));
+        volume.disk_reads.set(volume.disk_reads.get() + u32::from(wants.is_read()));
+        volume.disk_streams.set(volume.disk_streams.get() + u32::from(wants.is_stream()));
         volume.disk_lone_reads.set(volume.disk_lone_reads.get() + u32::from(wants == DiskWants::LoneRead));
         DiskUse { core: self.clone(), volume: volume.clone(), wants }
     }
@@ -536,12 +539,23 @@ impl<B: Buf> Drop for WritingGuard<B> {
 /// What a client's request wants of the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskWants {
-    /// A write.
-    Write,
+    /// A write of a stream, or a large one.
+    StreamWrite,
+    /// Any other write.
+    LoneWrite,
     /// A read of a stream.
     StreamRead,
     /// Any other read.
     LoneRead,
+}
+
+impl DiskWants {
+    fn is_read(self) -> bool {
+        matches!(self, Self::StreamRead | Self::LoneRead)
+    }
+    fn is_stream(self) -> bool {
+        matches!(self, Self::StreamWrite | Self::StreamRead)
+    }
 }
 
 /// Counts a client's use of the disk.
@@ -554,7 +568,8 @@ pub(crate) struct DiskUse<B: Buf> {
 impl<B: Buf> Drop for DiskUse<B> {
     fn drop(&mut self) {
         self.volume.disk_in_use.set(self.volume.disk_in_use.get() - 1);
-        self.volume.disk_reads.set(self.volume.disk_reads.get() - u32::from(self.wants != DiskWants::Write));
+        self.volume.disk_reads.set(self.volume.disk_reads.get() - u32::from(self.wants.is_read()));
+        self.volume.disk_streams.set(self.volume.disk_streams.get() - u32::from(self.wants.is_stream()));
         self.volume.disk_last_used.set(self.core.now());
         if self.wants == DiskWants::LoneRead {
             self.volume.disk_lone_reads.set(self.volume.disk_lone_reads.get() - 1);

@@ -74,6 +74,7 @@ pub(crate) async fn read<B: Buf>(
     for _ in 0..4 {
         ahead::wait(core, volume, &range).await;
         let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
+        let beside_streams = volume.disk_streams.get() > 0 && !stream;
         let joins = match disk_failed {
             true => Joins::Nothing,
             false if stream && belongs.run_sectors > sectors => beside(core, volume, &range),
@@ -83,7 +84,7 @@ pub(crate) async fn read<B: Buf>(
             && volume.has_disk()
             && !disk_failed
             && (joins.passes(sectors) && !ahead::is_small(core, &range)
-                || volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line));
+                || volume.read_route.borrow().prefers_disk(since, sectors * 512, ssd_line, disk_line, beside_streams));
         let note = |side, line| volume.read_route.borrow_mut().note(side, core.now(), sectors * 512, line, core.now() - since);
         if let Some((block, piece)) = sole(core, volume, &range, stream).filter(|(_, p)| p.dirty() || !sooner) {
             ahead::follow(core, volume, &range, belongs);

@@ -61,6 +61,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         flushes_seen: Cell::new(0),
         disk_in_use: Cell::new(0),
         disk_reads: Cell::new(0),
+        disk_streams: Cell::new(0),
         disk_last_used: Cell::new(core.now()),
         disk_lone_reads: Cell::new(0),
         disk_last_lone_read: Cell::new(0),

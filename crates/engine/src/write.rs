@@ -372,9 +372,10 @@ fn note_gain<B: Buf>(core: &Core<B>, volume: &Volume<B>, came: u64, bytes: u64, 
 /// Whether the disk is expected to take a write sooner than the log.
 fn sooner_on_disk<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, content: &Content<B>) -> bool {
     let (here, there) = (volume.absorbing.get(), volume.disk_in_use.get());
+    let beside_streams = volume.disk_streams.get() > 0;
     core.settings.route
         && matches!(content, Content::Data(_))
-        && volume.write_route.borrow().prefers_disk(core.now(), bytes, here, there)
+        && volume.write_route.borrow().prefers_disk(core.now(), bytes, here, there, beside_streams)
 }
 
 /// Whether a write is what a disk that has nothing else to do takes of a burst.
@@ -487,8 +488,9 @@ async fn to_disk<B: Buf>(
     volume.intent.disk_write_begins(&regions);
     let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
     let (line, all) = (volume.disk_in_use.get(), disk_line(volume));
-    let _using = core.use_disk(volume, DiskWants::Write);
-    let ahead = if matches!(reason, Bypass::Stream | Bypass::Large) { AHEAD } else { 0 };
+    let is_stream = matches!(reason, Bypass::Stream | Bypass::Large);
+    let _using = core.use_disk(volume, if is_stream { DiskWants::StreamWrite } else { DiskWants::LoneWrite });
+    let ahead = if is_stream { AHEAD } else { 0 };
     if !ensure(core, volume, range, Bit::Intent, ahead).await {
         return Err(RequestError::Io);
     }

@@ -10,6 +10,7 @@ pub const TOLD: &[Told] = &[
         "writes absorbed whether or not a sweep makes more of them",
     ),
     ("gain::an_idle_disk_has_a_share_of_a_burst_and_none_where_clients_flush", "a disk that has its share though clients flush"),
+    ("gain::small_writes_keep_away_from_a_disk_that_a_stream_uses", "a disk that has small writes beside streams"),
 ];
 
 /// Mistakes that only they need.
@@ -30,6 +31,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "policy/route.rs",
             old: "if bytes > BURST_BYTES || flushes || ",
             new: "if bytes > BURST_BYTES || ",
+        }],
+    },
+    Mistake {
+        name: "a disk that has small writes beside streams",
+        story: "Small writes that find a line at the SSDs go to the disk, and the stream there loses a quarter.",
+        edits: &[Edit {
+            file: "policy/route.rs",
+            old: "if beside_streams && class(bytes) == 0 {",
+            new: "if beside_streams && class(bytes) > 2 {",
         }],
     },
 ];

@@ -19,6 +19,9 @@ const LEAST_NS: u64 = 1_000_000;
 /// SSDs that are expected to serve a request within this are not what anybody waits for, in nanoseconds: the disk is kept
 /// for what only it can do, though its own cache would take a write sooner still.
 const SOON_NS: u64 = 2_000_000;
+/// The same of small requests while streams use the disk, in nanoseconds: its own cache takes a small write at once there too, and
+/// the stream waits for the heads to put it down.
+const SOON_BESIDE_STREAMS_NS: u64 = 20_000_000;
 
 /// Of a burst, what would wait longer than this for its turn at the SSDs may be the disk's, in nanoseconds, if that has nothing to do.
 const BURST_NS: u64 = 1_200_000;
@@ -149,15 +152,17 @@ impl Route {
         self.share = [self.disk[class(bytes)]; 2];
     }
 
-    /// Whether the disk is expected to serve a request sooner, with so many in line at each side.
+    /// Whether the disk is expected to serve a request sooner, with so many in line at each side. Beside streams that use the disk, a
+    /// small one is left to the SSDs for longer.
     #[must_use]
-    pub fn prefers_disk(&self, now: u64, bytes: u64, ssd_line: u32, disk_line: u32) -> bool {
+    pub fn prefers_disk(&self, now: u64, bytes: u64, ssd_line: u32, disk_line: u32, beside_streams: bool) -> bool {
+        let soon = if beside_streams && class(bytes) == 0 { SOON_BESIDE_STREAMS_NS } else { SOON_NS };
         let (ssd, disk) = (&self.ssd[class(bytes)], &self.disk[class(bytes)]);
         let disk = if disk.ns == 0 { DISK_UNMEASURED_NS } else { disk.aged(now) };
         let expected = |cost: u64, line: u32| cost.saturating_mul(u64::from(line) + 1);
         let (ssd_flush, disk_flush) = self.of_flushes(now, ssd_line.saturating_add(disk_line));
         let soonest = expected(ssd.aged(now), ssd_line).max(self.ssd_alone[class(bytes)].aged(now)).saturating_add(ssd_flush);
-        soonest > SOON_NS && expected(disk, disk_line).saturating_add(disk_flush) < soonest
+        soonest > soon && expected(disk, disk_line).saturating_add(disk_flush) < soonest
     }
 
     /// Whether a write is the disk's share of a burst: the line at the SSDs is long, the disk has nothing else to do, and is known to
@@ -190,21 +195,21 @@ mod tests {
     #[test]
     fn a_disk_behind_fast_ssds_is_never_tried() {
         let mut route = Route::default();
-        assert!(!route.prefers_disk(0, 4096, 0, 0));
+        assert!(!route.prefers_disk(0, 4096, 0, 0, false));
         (0..1000).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 31, 200_000));
-        assert!((0..100).all(|line| !route.prefers_disk(1000 * MS, 4096, line, 0)));
+        assert!((0..100).all(|line| !route.prefers_disk(1000 * MS, 4096, line, 0, false)));
         route.note(Side::Disk, 1000 * MS, 4096, 0, 8 * MS);
-        assert!(!route.prefers_disk(3_600_000 * MS, 4096, 31, 0), "nor after an hour");
+        assert!(!route.prefers_disk(3_600_000 * MS, 4096, 31, 0, false), "nor after an hour");
     }
 
     #[test]
     fn slow_ssds_leave_to_the_disk_what_it_does_sooner_and_the_line_counts() {
         let mut route = Route::default();
         (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, 20 * MS));
-        assert!(route.prefers_disk(100 * MS, 4096, 0, 0));
+        assert!(route.prefers_disk(100 * MS, 4096, 0, 0, false));
         (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 2 * MS));
-        assert!(route.prefers_disk(100 * MS, 4096, 0, 8) && !route.prefers_disk(100 * MS, 4096, 0, 10));
-        assert!(!route.prefers_disk(100 * MS, 1 << 20, 0, 0), "of other sizes nothing is known");
+        assert!(route.prefers_disk(100 * MS, 4096, 0, 8, false) && !route.prefers_disk(100 * MS, 4096, 0, 10, false));
+        assert!(!route.prefers_disk(100 * MS, 1 << 20, 0, 0, false), "of other sizes nothing is known");
     }
 
     #[test]
@@ -212,7 +217,7 @@ mod tests {
         let mut route = Route::default();
         (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, MS / 5));
         (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, MS / 20));
-        assert!(!route.prefers_disk(100 * MS, 4096, 8, 0) && route.prefers_disk(100 * MS, 4096, 31, 0));
+        assert!(!route.prefers_disk(100 * MS, 4096, 8, 0, false) && route.prefers_disk(100 * MS, 4096, 31, 0, false));
     }
 
     #[test]
@@ -223,19 +228,22 @@ mod tests {
             route.flushed(n * MS, MS, 8 * MS);
         };
         (0..50).for_each(|n| write(&mut route, n, Side::Ssd, 3 * MS));
-        assert!(!route.prefers_disk(50 * MS, 4096, 0, 0), "a flush of the disk is taken to be slow before it was measured");
+        assert!(
+            !route.prefers_disk(50 * MS, 4096, 0, 0, false),
+            "a flush of the disk is taken to be slow before it was measured"
+        );
         (50..100).for_each(|n| write(&mut route, n, Side::Disk, MS / 10));
-        assert!(!route.prefers_disk(100 * MS, 4096, 0, 0));
+        assert!(!route.prefers_disk(100 * MS, 4096, 0, 0, false));
         // Without flushes, and long after the last, the write alone counts.
         (10_000..10_050).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, 3 * MS));
-        assert!(route.prefers_disk(10_050 * MS, 4096, 0, 0));
+        assert!(route.prefers_disk(10_050 * MS, 4096, 0, 0, false));
         // SSDs that are slow to flush as well leave it to the disk.
         let mut slow = Route::default();
         for n in 0..50 {
             slow.note(Side::Ssd, n * MS, 4096, 0, 20 * MS);
             slow.flushed(n * MS, 5 * MS, 8 * MS);
         }
-        assert!(slow.prefers_disk(50 * MS, 4096, 0, 0));
+        assert!(slow.prefers_disk(50 * MS, 4096, 0, 0, false));
     }
 
     /// An NFS server: its clients' writes are each to be durable, and a flush is for many of them.
@@ -247,7 +255,7 @@ mod tests {
             (0..8).for_each(|_| route.note(Side::Disk, n * MS, 4096, 7, MS));
             route.flushed(n * MS, 2 * MS, 16 * MS);
         }
-        assert!(!route.prefers_disk(50 * MS, 4096, 31, 7), "{route:?}");
+        assert!(!route.prefers_disk(50 * MS, 4096, 31, 7, false), "{route:?}");
         // One who writes as much before each flush has little of it with each write.
         let mut route = Route::default();
         for n in 0..50 {
@@ -255,7 +263,7 @@ mod tests {
             route.note(Side::Disk, n * MS, 4096, 0, MS / 10);
             route.flushed(n * MS, 2 * MS, 16 * MS);
         }
-        assert!(route.prefers_disk(50 * MS, 4096, 0, 0));
+        assert!(route.prefers_disk(50 * MS, 4096, 0, 0, false));
     }
 
     #[test]
@@ -265,9 +273,9 @@ mod tests {
         (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 2 * MS));
         route.disk_failed(100 * MS, 4096);
         route.note(Side::Ssd, 20_000 * MS, 4096, 0, 20 * MS);
-        assert!(!route.prefers_disk(20_000 * MS, 4096, 0, 0));
+        assert!(!route.prefers_disk(20_000 * MS, 4096, 0, 0, false));
         route.note(Side::Ssd, 60_000 * MS, 4096, 0, 20 * MS);
-        assert!(route.prefers_disk(60_000 * MS, 4096, 0, 0));
+        assert!(route.prefers_disk(60_000 * MS, 4096, 0, 0, false));
     }
 
     #[test]
@@ -275,7 +283,7 @@ mod tests {
         let mut route = Route::default();
         route.note(Side::Ssd, 0, 4096, 0, 20 * MS);
         (0..8000).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 12 * MS));
-        assert!(route.prefers_disk(MS, 4096, 0, 0) && !route.prefers_disk(8000 * MS, 4096, 0, 0));
+        assert!(route.prefers_disk(MS, 4096, 0, 0, false) && !route.prefers_disk(8000 * MS, 4096, 0, 0, false));
     }
 
     /// Two hundred writes at once, as a page cache makes them: how many of them are the disk's share.
@@ -327,7 +335,7 @@ mod tests {
     fn a_share_taken_at_once_does_not_make_the_disk_a_quick_one() {
         let mut route = Route::default();
         assert!((1..=4).map(|n| burst(&mut route, n * 1000, false, 8_000)).sum::<u32>() > 0);
-        assert!((0..600).all(|line| !route.prefers_disk(5000 * MS, 4096, line, 0)));
+        assert!((0..600).all(|line| !route.prefers_disk(5000 * MS, 4096, line, 0, false)));
     }
 
     /// A first burst shares few records: by the number in line each write took next to nothing, and the next one waited for the SSDs.
@@ -335,6 +343,19 @@ mod tests {
     fn no_write_is_expected_to_take_less_than_one_alone() {
         let mut route = Route::default();
         (0..200).for_each(|n| route.note(Side::Ssd, MS, 4096, n, 10 * MS + u64::from(n) * MS / 5));
-        assert!(route.prefers_disk(1000 * MS, 4096, 0, 0));
+        assert!(route.prefers_disk(1000 * MS, 4096, 0, 0, false));
+    }
+
+    /// A drive that caches writes took those that found a line at the SSDs, and the stream beside them lost a quarter.
+    #[test]
+    fn small_requests_keep_away_from_a_disk_that_streams_use() {
+        let mut route = Route::default();
+        for bytes in [4096, 65_536] {
+            (0..100).for_each(|n| route.note(Side::Ssd, n * MS, bytes, 0, MS / 5));
+            (0..100).for_each(|n| route.note(Side::Disk, n * MS, bytes, 0, MS / 20));
+        }
+        assert!(route.prefers_disk(100 * MS, 4096, 31, 0, false) && !route.prefers_disk(100 * MS, 4096, 31, 0, true));
+        assert!(route.prefers_disk(100 * MS, 65_536, 31, 0, true), "large ones cost it little more than their transfer");
+        assert!(route.prefers_disk(100 * MS, 4096, 120, 0, true), "nor is anybody made to wait for long");
     }
 }

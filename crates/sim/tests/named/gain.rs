@@ -1,7 +1,7 @@
 //! What goes to the disk though the cache could take it, since there is no gain in absorbing it, or since the disk has nothing to do.
 
-use headpond_engine::Settings;
 use headpond_engine::stats::Bypass;
+use headpond_engine::{Device, DeviceOp, Settings};
 use headpond_sim::models::{MILLISECOND, SECOND};
 use headpond_sim::scene::{Scene, Stage};
 use headpond_sim::world::Timing;
@@ -67,6 +67,42 @@ fn an_idle_disk_has_a_share_of_a_burst_and_none_where_clients_flush() {
     s.flush();
     (0..6).for_each(|_| burst(&mut s));
     assert_eq!(past(&s, Bypass::Sooner), shared, "who flushes would wait for the disk");
+    s.flush();
+    s.lose_power();
+    s.read_all();
+    s.end();
+}
+
+/// Drives that cache writes take each at once, also the small random ones that found a line at the SSDs; a stream beside them, which
+/// waits for the heads each time, lost a quarter. They keep to the SSDs while a stream uses the disk, and what is where survives.
+#[test]
+fn small_writes_keep_away_from_a_disk_that_a_stream_uses() {
+    let settings = Settings { route: true, idle_ns: 20 * MILLISECOND, ..Stage::default().settings };
+    let stage = Stage { segments: 400, timing: || Timing::Fixed(15 * MILLISECOND), settings, ..Stage::default() };
+    let mut s = Scene::new("small writes beside a stream", stage);
+    let mut place = 1;
+    let mut write = |s: &mut Scene| {
+        for _ in 0..16 {
+            place = (place * 733 + 1) % 5000;
+            s.world.write(0, place * 8, 8, false);
+        }
+    };
+    for _ in 0..6 {
+        write(&mut s);
+        s.answered();
+    }
+    let before = past(&s, Bypass::Sooner);
+    assert!(before > 0, "the disk takes what it is known to take sooner");
+    // Whatever else has used the disk is over.
+    s.pass(20 * SECOND);
+    s.hold_back(|device, op| matches!((device, op), (Device::Backing(_), DeviceOp::Write { .. })));
+    s.world.write(0, 48_000, 256, false);
+    s.until_held();
+    write(&mut s);
+    s.pass(SECOND);
+    s.let_go();
+    s.answered();
+    assert_eq!(past(&s, Bypass::Sooner), before, "some went to the disk that a stream uses");
     s.flush();
     s.lose_power();
     s.read_all();
