@@ -58,8 +58,14 @@ load() {
     /tmp/xtask guest "$@"
 }
 
-# The front end that is tested: ublk where the kernel and Headpond have it, else FUSE with a loop device.
+# The front end that is tested: ublk where the kernel and Headpond have it, else FUSE with a loop device. Looked for once in a boot, as
+# what asks is timed.
 front_end() {
+    [ -e /run/front-end ] || find_front_end >/run/front-end
+    cat /run/front-end
+}
+
+find_front_end() {
     module ublk_drv
     if [ -e /dev/ublk-control ] && headpond serve --help | grep -q '^ *- ublk:'; then
         echo ublk

@@ -160,7 +160,7 @@ writecache_settings() {
 }
 
 headpond_modules() {
-    module ublk_drv
+    front_end >/dev/null
     state_disk "$1"
     [ ! -e /host/headpond.toml ] || cp /host/headpond.toml "$CONFIG"
 }
@@ -170,10 +170,12 @@ headpond_up() {
         create_pool
         serve
         attach
+        target_is "$(volume)"
     else
+        # The only one there is: to ask would take one more start of the program, and what is timed is when the device can be used.
         serve
+        target_is /dev/ublkb0
     fi
-    target_is "$(volume)"
 }
 
 headpond_dirty() {
