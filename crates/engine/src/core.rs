@@ -17,6 +17,7 @@ use crate::policy::demand::Demand;
 use crate::policy::destage::Commits;
 use crate::policy::endurance::{Endurance, Wish};
 use crate::policy::gain::Gain;
+use crate::policy::gather;
 use crate::policy::ghost::Ghost;
 use crate::policy::pace::{Direct, Reached, Room, Turns};
 use crate::policy::pins::Pins;
@@ -180,6 +181,8 @@ pub(crate) struct Volume<B: Buf> {
     /// What is written below this block the sweep does not take any more before it has gone round.
     pub swept_to: Cell<u64>,
     pub sweep_began: Cell<u64>,
+    /// Segments that would be won by gathering what is left in its sparse ones ([`crate::policy::gather`]), as of late.
+    pub sparse: Cell<u64>,
     pub destage_failures: Cell<u32>,
     /// Since when nothing gets clean, while that lasts.
     pub stuck: Cell<Option<Stuck>>,
@@ -465,6 +468,11 @@ impl<B: Buf> Core<B> {
         let of_pieces = (segments.dirty - segments.dirty_diskless) * 100 / (left * 9 / 10).max(1);
         of_pieces.min(200) as u32
     }
+    /// How much of it would be won by gathering what is left in sparse segments, in percent.
+    fn sparse_percent(&self) -> u32 {
+        let sparse: u64 = self.volumes.borrow().values().map(|v| v.sparse.get()).sum();
+        (sparse * 100 / self.sets_for_dirty(&self.segments.borrow(), &self.pool.borrow()).max(1)).min(200) as u32
+    }
     /// How full it will be with what is dirty now, when the sweep has gone round and as much was written as went down.
     fn soon_percent(&self) -> u32 {
         let (segments, pool) = (self.segments.borrow(), self.pool.borrow());
@@ -504,7 +512,7 @@ impl<B: Buf> Core<B> {
     /// How near the space for dirty data is to its end.
     pub fn room(&self) -> Room {
         Room {
-            taken_percent: self.dirty_percent(),
+            taken_percent: gather::taken(self.dirty_percent(), self.sparse_percent()),
             soon_percent: self.soon_percent(),
             begin_percent: self.settings.destage_percent,
         }

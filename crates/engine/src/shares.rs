@@ -6,6 +6,7 @@ use crate::core::{Core, Volume};
 use crate::evict::victim_of;
 use crate::io::{BLOCK_SECTORS, Buf, CommandError};
 use crate::policy::bands;
+use crate::policy::gather;
 use crate::policy::pace::Room;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::{For, Part, Share, Unfit, kept_below, may_lose, may_open, percent};
@@ -124,7 +125,10 @@ impl<B: Buf> Core<B> {
             let [mixed, sorted] = taken.dirty_sectors;
             (mixed * bands::taken_by_dirty(1) + sorted * bands::taken_by_dirty(bands)) / (100 * sectors)
         };
-        let mut taken_percent = self.percent_of(volume, |taken| taken.dirty).max(self.pieces_percent());
+        let taken = self.percent_of(volume, |taken| taken.dirty).max(self.pieces_percent());
+        let own = self.segments.borrow().of_volume(volume.number).dirty.max(1);
+        let won = u64::from(taken) * volume.sparse.get().min(own) / own;
+        let mut taken_percent = gather::taken(taken, won as u32);
         if room.taken_percent >= 100 {
             // What is not there nobody has, whatever he is sure of.
             taken_percent = taken_percent.max(100);

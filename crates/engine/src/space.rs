@@ -3,17 +3,20 @@
 use crate::core::{Core, Pool, Volume};
 use crate::diskless;
 use crate::evict::{Victim, carry_over, evict, victim, victim_for_the_map};
+use crate::exec::Slot;
 use crate::fetch::fetch_aside;
-use crate::io::Buf;
+use crate::io::{BLOCK_SECTORS, Buf};
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::bands;
+use crate::policy::gather;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::For;
 use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
 use crate::shares::{a_checkpoint_pays, keep_to_maximums};
+use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headpond_format::{Class, Page};
@@ -110,10 +113,16 @@ impl<B: Buf> Core<B> {
     }
 }
 
+/// How often it is looked whether there is anything to do, in nanoseconds, where nobody asks for it.
+const LOOK_NS: u64 = 100_000_000;
+/// The same where there was something to gather, and may be more. Never at once: what is in the way of a move may stay there for a while.
+const SOON_NS: u64 = 10_000_000;
+
 /// Keeps segments free ahead of demand, for as long as the engine lives.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
+    let mut pause = LOOK_NS;
     loop {
-        let wait = core.space.wait_until(core.now() + 100_000_000);
+        let wait = core.space.wait_until(core.now() + pause);
         wait.await;
         if core.pool.borrow().changing || core.stopping.get() {
             continue;
@@ -128,6 +137,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
         }
         diskless::compact(&core).await;
         gather_rests(&core).await;
+        pause = if gather_sparse(&core).await { SOON_NS } else { LOOK_NS };
         while core.free() < core.free_target() || core.map_is_nearly_full() {
             if !win_one(&core).await {
                 break;
@@ -262,6 +272,54 @@ async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
         core.mark(Mark::Compacted);
         relocate(core, n).await;
     }
+}
+
+/// Most sparse segments that are gathered at once.
+const AT_ONCE: usize = 16;
+
+/// Moves together what is left of segments in which most was written again, while they take space that a sweep would have to win. Whether
+/// there may be more of it.
+async fn gather_sparse<B: Buf>(core: &Rc<Core<B>>) -> bool {
+    let mut sparse = look_for_sparse(core);
+    if core.dirty_percent() <= core.settings.destage_percent
+        || core.free() <= core.settings.reserve_segments
+        || core.pool.borrow().stalled
+    {
+        return false;
+    }
+    sparse.sort_unstable();
+    let moves: Vec<_> = sparse.into_iter().take(AT_ONCE).map(|(_, n)| begin_move(core, n)).collect();
+    let mut all_moved = !moves.is_empty();
+    for moved in moves {
+        all_moved &= moved.get().await;
+    }
+    all_moved
+}
+
+/// Begins to move what is dirty in a segment; the slot tells whether any was.
+fn begin_move<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> Rc<Slot<bool, B>> {
+    core.mark(Mark::Compacted);
+    let moved = Slot::new(&core.exec);
+    let (of_core, told) = (core.clone(), moved.clone());
+    core.exec.spawn(async move { told.set(relocate(&of_core, segment).await) });
+    moved
+}
+
+/// Counts what gathering sparse segments would win of each volume. Where that is something, what is in each, and which it is: one alone wins
+/// nothing.
+fn look_for_sparse<B: Buf>(core: &Core<B>) -> Vec<(u32, u32)> {
+    let capacity = core.pool.borrow().segment_sectors() / BLOCK_SECTORS as u32;
+    let mut sparse: BTreeMap<u16, Vec<(u32, u32)>> = BTreeMap::new();
+    for (n, s) in core.segments.borrow().iter() {
+        if is_rest(s, u32::MAX) && gather::is_sparse(s.live, capacity) {
+            sparse.entry(s.volume).or_default().push((s.live, n));
+        }
+    }
+    let won = |of: &[(u32, u32)]| of.iter().map(|(live, _)| u64::from(capacity - live)).sum::<u64>() / u64::from(capacity.max(1));
+    for volume in core.volumes.borrow().values() {
+        volume.sparse.set(sparse.get(&volume.number).map_or(0, |of| won(of)));
+    }
+    sparse.into_values().filter(|of| won(of) > 0).flatten().collect()
 }
 
 fn is_rest(s: &Segment, most: u32) -> bool {

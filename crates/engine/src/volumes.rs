@@ -70,6 +70,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         sweep_at: Cell::new(0),
         swept_to: Cell::new(0),
         sweep_began: Cell::new(0),
+        sparse: Cell::new(0),
         destage_failures: Cell::new(0),
         stuck: Cell::new(None),
         destaging: Cell::new(false),

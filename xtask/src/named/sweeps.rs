@@ -19,6 +19,7 @@ pub const TOLD: &[Told] = &[
         "a flush of the disk for each chunk beside commits",
     ),
     ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
+    ("sweeps::what_is_written_again_and_again_is_gathered_and_needs_no_sweep", "hot places that only a sweep wins back"),
 ];
 
 /// Mistakes that only they need.
@@ -90,6 +91,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "flush.rs",
             old: "        self.next.borrow_mut().get_or_insert_with(|| Slot::new(&self.exec)).clone()",
             new: "        if let Some(slot) = self.in_flight.borrow().as_ref() {\n            return slot.clone();\n        }\n        self.next.borrow_mut().get_or_insert_with(|| Slot::new(&self.exec)).clone()",
+        }],
+    },
+    Mistake {
+        name: "hot places that only a sweep wins back",
+        story: "What is written again and again fills the log, though little of it counts: the disk is kept busy with the same places.",
+        edits: &[Edit {
+            file: "policy/gather.rs",
+            old: "    live * LITTLE <= capacity",
+            new: "    live * LITTLE > capacity * 100",
         }],
     },
 ];

@@ -10,6 +10,7 @@ pub mod destage;
 pub mod endurance;
 pub mod evict;
 pub mod gain;
+pub mod gather;
 pub mod ghost;
 pub mod pace;
 pub mod pins;
