@@ -20,6 +20,7 @@ use crate::device::DevicesError;
 use crate::device::facts::Facts;
 use crate::events::Journal;
 use crate::frontend::{FuseVolume, NbdVolumes, UblkVolume};
+use crate::huge_pages::Keeper;
 use crate::nbd::server::{Limits, ListenError};
 use crate::nbd::session::ExportInfo;
 use crate::pool::{self, PoolError};
@@ -158,6 +159,7 @@ pub struct Daemon {
     watch: Option<Watch>,
     late: Option<Late>,
     schedule: Option<Schedule>,
+    huge_pages: Option<Keeper>,
 }
 
 /// What the threads of the control socket see.
@@ -452,7 +454,8 @@ impl Daemon {
         let watch = Some(Watch::start(&shared));
         let late = Late::start(&shared, &superblock.volumes);
         let schedule = Schedule::start(&shared, options.scrub);
-        Ok(Daemon { shared, runtime, nbd, control, metrics, watch, late, schedule })
+        let huge_pages = Keeper::start();
+        Ok(Daemon { shared, runtime, nbd, control, metrics, watch, late, schedule, huge_pages })
     }
 
     /// Where its metrics are, if they are served.
@@ -480,6 +483,7 @@ impl Daemon {
         lock(&self.shared.events).add(watch::of_hand_over(&self.shared.name, to));
         let handle = self.runtime.handle().clone();
         drop(self.schedule.take());
+        drop(self.huge_pages.take());
         drop(self.watch.take());
         drop(self.late.take());
         // While clients are served yet: the disk need not be waited for later.
@@ -545,6 +549,7 @@ impl Daemon {
         }
         drop(self.metrics.take());
         drop(self.schedule.take());
+        drop(self.huge_pages.take());
         drop(self.watch.take());
         drop(self.late.take());
         self.shared.withdraw_block_devices(until);

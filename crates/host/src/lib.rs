@@ -15,6 +15,7 @@ pub mod extents;
 pub mod frontend;
 pub mod fuse;
 pub mod histogram;
+pub mod huge_pages;
 pub mod journal;
 pub mod metrics;
 pub mod names;
