@@ -112,11 +112,13 @@ fn together(run: &Run<'_>, rig: &Rig<'_>, who: Who, clients: usize, section: &st
             ("DIR", rig.point(who, disk).display().to_string()),
             ("FILES", "file".to_owned()),
             ("SIZE", CLIENT.to_string()),
-            ("SECONDS", run.window().to_string()),
+            ("SECONDS", (2 * run.window()).to_string()),
         ];
         let rates = fio::run(JOB, &[section], &values, &folder, run.stop)?;
         Ok(rates.values().map(|it| it.bytes).sum::<f64>() / 1e6)
     };
+    // What a disk has in its own cache of the clients before, it would put down beside these.
+    rig.settle(who)?;
     rig.busy().note(&format!("{section}, {clients} clients"), who, || {
         let all: Vec<Result<f64>> = thread::scope(|scope| {
             let started: Vec<_> = (0..clients).map(|n| scope.spawn(move || rate(n))).collect();

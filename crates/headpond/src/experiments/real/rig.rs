@@ -174,7 +174,7 @@ impl<'a> Rig<'a> {
         }
         for (way, device) in rig.devices.clone() {
             system.make(&device)?;
-            rig.mount(way)?;
+            rig.mount(way, rig.plan.options)?;
         }
         Ok(rig)
     }
@@ -194,19 +194,24 @@ impl<'a> Rig<'a> {
         self.plan.whos.clone()
     }
 
-    fn mount(&mut self, way: (Who, usize)) -> Result<()> {
+    fn mount(&mut self, way: (Who, usize), options: &[&str]) -> Result<()> {
         let device = self.devices.get(&way).with_context(|| format!("{} has no block device", volume(way.0, way.1)))?;
-        let mounted = Mounted::new(device, &self.point(way.0, way.1), self.plan.options)?;
+        let mounted = Mounted::new(device, &self.point(way.0, way.1), options)?;
         self.mounted.insert(way, mounted);
         Ok(())
     }
 
     /// Unmounts the first file system and mounts it again, so that the kernel's own cache of it is empty.
     pub fn remount(&mut self, who: Who) -> Result<()> {
+        self.remount_with(who, self.plan.options)
+    }
+
+    /// The same, with other options of the mount than the plan's.
+    pub fn remount_with(&mut self, who: Who, options: &[&str]) -> Result<()> {
         if let Some(mounted) = self.mounted.remove(&(who, 0)) {
             mounted.unmount()?;
         }
-        self.mount((who, 0))
+        self.mount((who, 0), options)
     }
 
     /// Runs sections of a job on one's file system; `values` are beside `DIR`, which is set to it.
