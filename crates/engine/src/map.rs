@@ -1,7 +1,7 @@
 //! The map of a volume: which sectors are cached, where, in which version, and whether dirty.
 //!
-//! Blocks are kept in leaves of 64 consecutive ones, and these in groups of 64, ordered by address, so that one lookup
-//! serves a run of blocks, a sweep is an iteration, and "is anything dirty here" is a few bits. Nearly every block is one
+//! Blocks are kept in leaves of 64 consecutive ones, these in groups of 64, and these in spans of 64, ordered by address, so that one
+//! lookup serves a run of blocks, a sweep is an iteration, and "is anything dirty here" is a few bits. Nearly every block is one
 //! piece, all of it live: it has a row of 20 bytes in its leaf. All other pieces are in a table aside, at about 50 bytes.
 //!
 //! What a block costs bounds how much can be cached: `docs/PERFORMANCE.md` has the figures.
@@ -18,6 +18,8 @@ use core::ops::{Deref, DerefMut, Range};
 const LEAF: u64 = 64;
 /// Blocks of a group of leaves.
 const GROUP: u64 = 64 * LEAF;
+/// Blocks of a span of groups, a GiB: the tree of spans is small enough for a processor's own memory, also where much is cached.
+const SPAN: u64 = 64 * GROUP;
 
 /// Sectors of a block as bits.
 pub type Mask = u8;
@@ -255,8 +257,10 @@ fn key(block: u64, piece: &Piece) -> u64 {
 /// The map of one volume.
 #[derive(Debug, Default)]
 pub struct Map {
-    groups: BTreeMap<u64, Some64<Leaf>>,
+    spans: BTreeMap<u64, Some64<Some64<Leaf>>>,
     aside: BTreeMap<u64, Piece>,
+    /// Groups that there is room for in all spans.
+    room_groups: u64,
     /// Leaves that there is room for in all groups.
     room_leaves: u64,
     /// Rows that there is room for in all leaves.
@@ -283,12 +287,13 @@ impl Map {
         self.dirty_blocks
     }
     /// Bytes of memory that the map takes, without the allocator's own: 20 to 23 for a block that is one piece, 48 for each
-    /// piece of another block, 56 to 63 for each 256 KiB with anything cached, and 48 for each 16 MiB.
+    /// piece of another block, 56 to 63 for each 256 KiB with anything cached, 24 to 27 for each 16 MiB, and 48 for each GiB.
     #[must_use]
     pub fn memory(&self) -> u64 {
         // The nodes of a tree are about two thirds full.
         let entry = |bytes: usize| (bytes + size_of::<u64>()) as u64 * 3 / 2;
-        self.groups.len() as u64 * entry(size_of::<Some64<Leaf>>())
+        self.spans.len() as u64 * entry(size_of::<Some64<Some64<Leaf>>>())
+            + self.room_groups * size_of::<Some64<Leaf>>() as u64
             + self.room_leaves * size_of::<Leaf>() as u64
             + self.room_rows * size_of::<Row>() as u64
             + self.aside.len() as u64 * entry(size_of::<Piece>())
@@ -296,14 +301,18 @@ impl Map {
 
     #[inline]
     fn leaf(&self, n: u64) -> Option<&Leaf> {
-        self.groups.get(&(n / 64))?.get(n % 64)
+        self.spans.get(&(n / 4096))?.get(n / 64 % 64)?.get(n % 64)
     }
 
     /// The leaves of a range of numbers, in order.
     fn leaves(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Leaf)> {
-        self.groups
-            .range(range.start / 64..range.end.div_ceil(64))
-            .flat_map(move |(group, leaves)| leaves.iter(window(&range, *group)).map(move |(bit, leaf)| (group * 64 + bit, leaf)))
+        let groups = range.start / 64..range.end.div_ceil(64);
+        self.spans
+            .range(groups.start / 64..groups.end.div_ceil(64))
+            .flat_map(move |(span, of_span)| {
+                of_span.iter(window(&groups, *span)).map(move |(bit, group)| (span * 64 + bit, group))
+            })
+            .flat_map(move |(group, leaves)| leaves.iter(window(&range, group)).map(move |(bit, leaf)| (group * 64 + bit, leaf)))
     }
 
     /// The pieces of a block that are aside, in order of address.
@@ -556,7 +565,9 @@ impl Map {
     /// any, `asked` says how often a client has asked for the block with that.
     fn edit(&mut self, segments: &mut Segments, block: u64, asked: impl FnOnce(bool) -> u8, change: impl FnOnce(&mut Few)) {
         let bit = block % LEAF;
-        let group = self.groups.entry(block / GROUP).or_default();
+        let span = self.spans.entry(block / SPAN).or_default();
+        self.room_groups -= span.room();
+        let group = span.get_or_new(block / GROUP % 64);
         self.room_leaves -= group.room();
         let leaf = group.get_or_new(block / LEAF % 64);
         let mut pieces = Few::default();
@@ -611,7 +622,11 @@ impl Map {
         }
         self.room_leaves += group.room();
         if group.there == 0 {
-            self.groups.remove(&(block / GROUP));
+            span.remove(block / GROUP % 64);
+        }
+        self.room_groups += span.room();
+        if span.there == 0 {
+            self.spans.remove(&(block / SPAN));
         }
     }
 }
@@ -782,10 +797,12 @@ mod tests {
             let sum: u64 = pieces.values().sum();
             assert_eq!((map.blocks(), map.extra_pieces()), (pieces.len() as u64, sum - pieces.len() as u64));
             assert_eq!((segments.live, map.dirty_blocks()), (sum, dirty.len() as u64));
-            let groups = map.groups.values();
-            let leaves: Vec<&Leaf> = groups.clone().flat_map(|g| g.iter(u64::MAX).map(|(_, leaf)| leaf)).collect();
+            let spans = map.spans.values();
+            let groups: Vec<_> = spans.clone().flat_map(|s| s.iter(u64::MAX).map(|(_, group)| group)).collect();
+            assert_eq!(map.room_groups, spans.map(Some64::room).sum::<u64>());
+            let leaves: Vec<&Leaf> = groups.iter().flat_map(|g| g.iter(u64::MAX).map(|(_, leaf)| leaf)).collect();
             assert!(leaves.iter().all(|l| l.present() != 0 && l.rows.there & l.aside == 0));
-            assert_eq!(map.room_leaves, groups.map(Some64::room).sum::<u64>());
+            assert_eq!(map.room_leaves, groups.iter().map(|g| g.room()).sum::<u64>());
             assert_eq!(map.room_rows, leaves.iter().map(|l| l.rows.room()).sum::<u64>());
         }
     }
