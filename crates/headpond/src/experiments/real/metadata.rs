@@ -65,8 +65,9 @@ pub fn a5(run: &Run<'_>) -> Result<Outcome> {
         out.lines(&format!("mdtest: {phase}"), "threads", "files/s", Scale::Powers, whos.iter().map(line).collect());
     }
     out.note(format!(
-        "Created and removed are 64 files at each point (quick: 32), or one for each thread; looked at are {LOOKED_AT}, as so few take no longer \
-         than fio's resolution, from disk and cache, with the kernel's own memory empty. No more than three rounds are taken."
+        "Created and removed are 64 files at each point (quick: 32), or one for each thread; looked at are {LOOKED_AT}. fio \
+         has seen each of those itself before it begins, and counts the milliseconds of each thread: with many threads they are few, and \
+         the disk is hardly asked. No more than three rounds are taken."
     ));
     run.fates(&mut out, &rig)?;
     Ok(out)
