@@ -393,10 +393,11 @@ fn watch(stage: &Stage, span: Span<'_>, ended: &AtomicBool) -> Result<Dirty> {
     while !ended.load(Ordering::Relaxed) && span.start.elapsed() < span.length {
         let report = stage.report()?;
         let at = span.start.elapsed().as_secs_f64();
-        let bytes = report.volumes.first().map_or(0, |volume| volume.dirty_bytes);
+        let (bytes, destaging) = report.volumes.first().map_or((0, false), |volume| (volume.dirty_bytes, volume.destaging));
         dirty.most_bytes = dirty.most_bytes.max(bytes);
         dirty.percent_at_end = report.dirty_percent;
-        if report.dirty_percent > begins {
+        // It begins by what is taken, or before that by what the dirty set will take of the space.
+        if destaging || report.dirty_percent > begins {
             dirty.fitted_s = dirty.fitted_s.min(at);
         }
         let since = fates(&report).into_iter().map(|(fate, bytes)| {
