@@ -12,10 +12,11 @@ use support::{BLOCK, Bytes, Host, cpu_ns, median, scattered};
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Blocks of the memory figures.
-const BLOCKS: u64 = 1 << 20;
+/// Blocks of the memory figures: so many that what the engine remembers of requests, a megabyte and a half however much is cached, is little
+/// by them.
+const BLOCKS: u64 = 1 << 22;
 /// Bytes of each member.
-const MEMBER: u64 = 16 << 30;
+const MEMBER: u64 = 64 << 30;
 /// Blocks of a start.
 const MAP: u64 = 2 << 20;
 const ROUNDS: usize = 5;
@@ -58,7 +59,7 @@ fn main() {
     // Alone in its 256 KiB: the worst there is.
     bytes_per_block("random_1TiB", scattered(1 << 28).take(BLOCKS as usize / 4));
 
-    let mut host = cached(2 * MEMBER, scattered(MAP));
+    let mut host = cached(MEMBER / 2, scattered(MAP));
     host.command(Command::Stop);
     let rounds = (0..ROUNDS).map(|_| {
         let begun = cpu_ns();
