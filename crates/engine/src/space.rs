@@ -5,7 +5,7 @@ use crate::diskless;
 use crate::evict::{Victim, carry_over, evict, victim, victim_for_the_map};
 use crate::exec::Slot;
 use crate::fetch::fetch_aside;
-use crate::io::{BLOCK_SECTORS, Buf};
+use crate::io::Buf;
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
@@ -308,14 +308,15 @@ fn begin_move<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> Rc<Slot<bool, B>> {
 /// Counts what gathering sparse segments would win of each volume. Where that is something, what is in each, and which it is: one alone wins
 /// nothing.
 fn look_for_sparse<B: Buf>(core: &Core<B>) -> Vec<(u32, u32)> {
-    let capacity = core.pool.borrow().segment_sectors() / BLOCK_SECTORS as u32;
+    let capacity = core.pool.borrow().segment_sectors();
     let mut sparse: BTreeMap<u16, Vec<(u32, u32)>> = BTreeMap::new();
     for (n, s) in core.segments.borrow().iter() {
-        if is_rest(s, u32::MAX) && gather::is_sparse(s.live, capacity) {
-            sparse.entry(s.volume).or_default().push((s.live, n));
+        let left = gather::left(s.dirty, s.dirty_sectors, s.live - s.dirty);
+        if is_rest(s, u32::MAX) && gather::is_sparse(left, capacity) {
+            sparse.entry(s.volume).or_default().push((left, n));
         }
     }
-    let won = |of: &[(u32, u32)]| of.iter().map(|(live, _)| u64::from(capacity - live)).sum::<u64>() / u64::from(capacity.max(1));
+    let won = |of: &[(u32, u32)]| of.iter().map(|(left, _)| u64::from(capacity - left)).sum::<u64>() / u64::from(capacity.max(1));
     for volume in core.volumes.borrow().values() {
         volume.sparse.set(sparse.get(&volume.number).map_or(0, |of| won(of)));
     }

@@ -98,8 +98,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "What is written again and again fills the log, though little of it counts: the disk is kept busy with the same places.",
         edits: &[Edit {
             file: "policy/gather.rs",
-            old: "    live * LITTLE <= capacity",
-            new: "    live * LITTLE > capacity * 100",
+            old: "    left.saturating_mul(LITTLE) <= capacity",
+            new: "    left > capacity * 100",
         }],
     },
 ];

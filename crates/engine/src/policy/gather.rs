@@ -5,13 +5,25 @@
 //! what the sweep reaches. To move the little that is left together costs the cache devices a fraction of what was written. It pays for
 //! itself only where what was written again is most of a segment; what a sweep has put down, and is clean there, is not.
 
+use crate::io::BLOCK_SECTORS;
+
 /// Part of a segment up to which what is left is little: moving it costs no more than a third of what is won.
 const LITTLE: u32 = 4;
 
-/// Whether a segment that has room for `capacity` blocks is sparse with `live` pieces in it, clean or dirty.
+/// Sectors that a piece counts for at least: to read and to write it costs a request as any other.
+const PIECE: u32 = 4;
+
+/// Sectors that are left in a segment: of `dirty` dirty pieces, which have `dirty_sectors`, and of `clean` clean ones, whose
+/// sectors nobody counts. A write that is not on a multiple of 4 KiB is two pieces, and no more for that.
 #[must_use]
-pub fn is_sparse(live: u32, capacity: u32) -> bool {
-    live * LITTLE <= capacity
+pub fn left(dirty: u32, dirty_sectors: u32, clean: u32) -> u32 {
+    dirty_sectors.max(dirty * PIECE) + clean * BLOCK_SECTORS as u32
+}
+
+/// Whether a segment of `capacity` sectors is sparse with so many of them left.
+#[must_use]
+pub fn is_sparse(left: u32, capacity: u32) -> bool {
+    left.saturating_mul(LITTLE) <= capacity
 }
 
 /// Percent of the space that count as taken, where `taken` are, and `won` of these would be won by gathering what is left in sparse
@@ -29,6 +41,12 @@ mod tests {
     #[test]
     fn a_segment_is_sparse_when_three_quarters_of_it_were_written_again() {
         assert_eq!([0, 25, 26, 100].map(|live| is_sparse(live, 100)), [true, true, false, false]);
+    }
+
+    #[test]
+    fn writes_that_are_not_on_multiples_of_a_block_are_not_more_for_that() {
+        assert_eq!(left(100, 800, 0), left(200, 800, 0));
+        assert_eq!(left(100, 100, 10), 480);
     }
 
     #[test]
