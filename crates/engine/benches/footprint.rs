@@ -27,7 +27,7 @@ fn cached(member: u64, blocks: impl Iterator<Item = u64>) -> Host {
     host.forget_data();
     let data = Bytes::zeroes(BLOCK);
     for b in blocks {
-        host.write(b, data.clone());
+        host.write(b, 0, data.clone());
         host.run();
         host.replies().for_each(drop);
     }

@@ -23,7 +23,7 @@ fn warm() -> Host {
     let mut data = vec![0u8; BLOCK];
     for b in scattered(BLOCKS) {
         data[..8].copy_from_slice(&b.to_le_bytes());
-        host.write(b, Bytes::from_bytes(&data));
+        host.write(b, 0, Bytes::from_bytes(&data));
         host.run();
         host.replies().for_each(drop);
     }
@@ -43,11 +43,11 @@ fn without_engine(host: &Host, dice: &mut Dice, count: u64, client: &mut [u8]) {
     }
 }
 
-/// Random writes, `depth` outstanding, each copied once from the client's buffer.
-fn writes(host: &mut Host, dice: &mut Dice, depth: u64, count: u64, client: &[u8]) {
+/// Random writes, `depth` outstanding, so many sectors past the beginning of a block, each copied once from the client's buffer.
+fn writes(host: &mut Host, dice: &mut Dice, (depth, skew): (u64, u64), count: u64, client: &[u8]) {
     for _ in 0..count / depth {
         for _ in 0..depth {
-            host.write(dice.below(BLOCKS), Bytes::from_bytes(client));
+            host.write(dice.below(BLOCKS), skew, Bytes::from_bytes(client));
         }
         host.run();
         assert_eq!(host.replies().count() as u64, depth);
@@ -95,26 +95,26 @@ fn main() {
     println!("hits_of_one_engine {one:.0} 1/s");
     println!("hits_of_two_engines {two:.0} 1/s");
     println!("two_engines_by_one {:.2}", two / one);
-    for depth in [1, 32] {
+    for (depth, skew, name) in [(1, 0, "depth_1"), (32, 0, "depth_32"), (32, 5, "depth_32_unaligned")] {
         let count = 250_000 / depth * depth;
         let mut all = Vec::new();
         for _ in 0..ROUNDS {
             let mut host = Host::new(MEMBER);
             let begun = cpu_ns();
-            writes(&mut host, &mut dice, depth, count, &client);
+            writes(&mut host, &mut dice, (depth, skew), count, &client);
             all.push((cpu_ns() - begun) as f64 / count as f64);
             let stats = &host.engine().status().volumes[0].stats;
             assert_eq!(stats.absorbed.requests, count, "all was absorbed: {stats:?}");
         }
-        report(&format!("absorb_depth_{depth}"), median(all));
+        report(&format!("absorb_{name}"), median(all));
         let mut group = criterion.benchmark_group("absorb");
         group.sample_size(10).sampling_mode(SamplingMode::Flat);
-        group.bench_function(format!("depth {depth}"), |b| {
+        group.bench_function(name, |b| {
             b.iter_custom(|n| {
                 let mut host = Host::new(MEMBER);
                 let n = n.next_multiple_of(depth);
                 let begun = std::time::Instant::now();
-                writes(&mut host, &mut dice, depth, n, &client);
+                writes(&mut host, &mut dice, (depth, skew), n, &client);
                 begun.elapsed()
             });
         });

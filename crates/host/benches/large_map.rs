@@ -50,7 +50,7 @@ fn measure() {
     let region = 1 << 20;
     'filling: for start in (0..RUNS).step_by(region as usize) {
         for (n, run) in scattered(region).enumerate() {
-            host.write((start + run) * EACH, data.clone());
+            host.write((start + run) * EACH, 0, data.clone());
             host.run();
             host.replies().for_each(drop);
             if n % LOOK == 0 {

@@ -369,10 +369,10 @@ impl Host {
         self.engine().request(0, RequestId(self.next), Request::Read { sector: block * 8, sectors: 8 });
     }
 
-    /// Asks for a block to be written.
-    pub fn write(&mut self, block: u64, data: Bytes) {
+    /// Asks for a block to be written, or what begins so many sectors past its beginning.
+    pub fn write(&mut self, block: u64, skew: u64, data: Bytes) {
         self.next += 1;
-        self.engine().request(0, RequestId(self.next), Request::Write { sector: block * 8, data, fua: false });
+        self.engine().request(0, RequestId(self.next), Request::Write { sector: block * 8 + skew, data, fua: false });
     }
 
     /// What has been answered, which is taken.

@@ -362,6 +362,13 @@ pub fn catalogue() -> Vec<Load> {
         .joined()
         .sata_disk(),
     ]);
+    // Written again and again, so that space is won by moving together what is left of what was written before.
+    all.extend([
+        load("write random 4 KiB x16 again and again, cloud", writes(Random, 4 * KIB, 16, 0..192 * MIB)).ssd(Cloud).brief(20, 20),
+        load("write random 4 KiB unaligned x16 again and again, cloud", writes(Random, 4 * KIB, 16, 0..192 * MIB).skewed(2560))
+            .ssd(Cloud)
+            .brief(20, 20),
+    ]);
     // Past the cache's size, measured in the steady state: the space for dirty data is 9 % of the region, and 22 %.
     all.extend([
         load("past the cache: write random 4 KiB x32, 9 %", writes(Random, 4 * KIB, 32, 0..4 * GIB)).marked(false, 5.0).dirty(
