@@ -1,8 +1,9 @@
 //! The log of a volume: what is appended to its open segments, and how appended data gets its name in the map.
 //!
-//! One record carries the map entries and the data (R1). Waiting writes share a record. A record goes to as many
-//! copies as its class asks for, at the same place in each, in one device write per copy. It is named when it is on
-//! all of them under the membership that then holds (R7), and what waits for it is told.
+//! One record carries the map entries and the data (R1). Waiting writes share a record; what does not fill one waits for
+//! the one before. A record goes to as many copies as its class asks for, at the same place in each, in one device write
+//! per copy. It is named when it is on all of them under the membership that then holds (R7), and what waits for it is
+//! told.
 //!
 //! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`).
 
@@ -136,6 +137,23 @@ const CLEAN: usize = 2;
 struct Band<B: Buf> {
     queue: VecDeque<Queued<B>>,
     open: Option<Open<B>>,
+    /// Records of it in flight.
+    in_flight: usize,
+}
+
+impl<B: Buf> Band<B> {
+    /// Whether what waits is to go now, where a record takes `full` bytes. What is less waits while `most` records are in
+    /// flight, as in Nagle's algorithm (RFC 896), and shares the next one with what comes until then: where a device's
+    /// requests are what is scarce each costs as much, whatever is in it, and where they are not, the wait is as short as
+    /// a write.
+    fn is_due(&self, full: u64, most: usize) -> bool {
+        let (mut bytes, mut entries) = (0, 0);
+        let mut is_full = |item: &Item<B>| {
+            (bytes, entries) = (bytes + item.bytes(), entries + item.entries());
+            bytes >= full || entries >= Record::MAX_ENTRIES
+        };
+        !self.queue.is_empty() && (self.in_flight < most || self.queue.iter().any(|(item, _)| is_full(item)))
+    }
 }
 
 /// The log of one class of one volume.
@@ -156,7 +174,7 @@ impl<B: Buf> Log<B> {
     pub fn new(class: Class) -> Rc<Self> {
         Rc::new(Self {
             class,
-            bands: RefCell::new((0..bands::MOST).map(|_| Band { queue: VecDeque::new(), open: None }).collect()),
+            bands: RefCell::new((0..bands::MOST).map(|_| Band { queue: VecDeque::new(), open: None, in_flight: 0 }).collect()),
             in_use: Cell::new(if class == Class::Single { CLEAN } else { 1 }),
             turn: Cell::new(0),
             borders: RefCell::default(),
@@ -244,7 +262,7 @@ impl<B: Buf> Log<B> {
 
     fn pump(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
         while self.in_flight.get() < core.settings.appends {
-            let Some(band) = self.next_band() else { break };
+            let Some(band) = self.next_band(core) else { break };
             if core.pool.borrow().in_sync().next().is_none() || core.pool.borrow().stalled {
                 core.mark(Mark::AppendsFail);
                 self.fail_all(AppendError::NoMembers);
@@ -260,13 +278,23 @@ impl<B: Buf> Log<B> {
         }
     }
 
-    /// A band for which something waits; they take turns.
-    fn next_band(&self) -> Option<usize> {
+    /// A band for which something is to go now; they take turns.
+    fn next_band(&self, core: &Core<B>) -> Option<usize> {
+        let full = u64::from(self.shared_sectors(core)) * 512;
+        // Nobody waits for clean data to be written; but until it is, it is missed.
+        let most = if self.class == Class::Single { core.settings.appends } else { core.settings.unfilled_appends };
         let bands = self.bands.borrow();
         let turn = self.turn.get();
-        let next = (turn..turn + bands::MOST).map(|n| n % bands::MOST).find(|n| !bands[*n].queue.is_empty())?;
+        let next = (turn..turn + bands::MOST).map(|n| n % bands::MOST).find(|n| bands[*n].is_due(full, most))?;
         self.turn.set(next + 1);
         Some(next)
+    }
+
+    /// Sectors that several items share in a record. Writes of a burst have half as much as one may have: the first would wait for those
+    /// behind it.
+    fn shared_sectors(&self, core: &Core<B>) -> u32 {
+        let most = (core.settings.record_bytes / 512) as u32;
+        if self.class == Class::Mirrored && self.in_use.get() == 1 { most / 2 } else { most }
     }
 
     fn fail_all(&self, error: AppendError) {
@@ -351,8 +379,7 @@ impl<B: Buf> Log<B> {
         let mut taken: Vec<Queued<B>> = Vec::new();
         let (mut entries, mut data) = (0usize, 0u32);
         let most_data = (core.settings.record_bytes / 512) as u32;
-        // Several writes of a burst share half as much as one may have: the first would wait for those behind it.
-        let shared = if self.class == Class::Mirrored && self.in_use.get() == 1 { most_data / 2 } else { most_data };
+        let shared = self.shared_sectors(core);
         while entries < Record::MAX_ENTRIES && data < shared {
             let Some((item, batch)) = self.bands.borrow_mut()[band].queue.pop_front() else { break };
             // The header grows with each entry, also of items without data.
@@ -439,6 +466,7 @@ impl<B: Buf> Log<B> {
         core.appended(bytes);
         let flight = core.begin_flight();
         self.in_flight.set(self.in_flight.get() + 1);
+        self.bands.borrow_mut()[band].in_flight += 1;
         let header = self.bands.borrow()[band].open.as_ref().map(|o| o.header.clone());
         let (this, core2, volume2) = (self.clone(), core.clone(), volume.clone());
         core.exec.spawn(async move {
@@ -523,6 +551,7 @@ impl<B: Buf> Log<B> {
             }
         }
         self.in_flight.set(self.in_flight.get() - 1);
+        self.bands.borrow_mut()[band].in_flight -= 1;
         self.schedule(&core, &volume);
     }
 

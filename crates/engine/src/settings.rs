@@ -52,6 +52,8 @@ pub struct Settings {
     pub free_percent: u32,
     /// Records in flight at once on a volume's log.
     pub appends: usize,
+    /// Records in flight on one of its open segments, from which on what waits has to fill another: until then it waits for one to end.
+    pub unfilled_appends: usize,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
     /// A cache device that answers nothing for this long has left; so has one that answers others and leaves one request without an
@@ -91,6 +93,7 @@ impl Default for Settings {
             reserve_segments: 2,
             free_percent: 5,
             appends: 4,
+            unfilled_appends: 1,
             record_bytes: 128 << 10,
             member_timeout_ns: 10_000_000_000,
             drive_writes_milli: 0,

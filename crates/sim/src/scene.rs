@@ -100,6 +100,13 @@ impl Default for Stage {
 }
 
 impl Stage {
+    /// With several records of small writes in flight at once, which may leave holes: small ones wait for the one before otherwise.
+    #[must_use]
+    pub fn several_records() -> Self {
+        let stage = Self::default();
+        Self { settings: Settings { unfilled_appends: 4, ..stage.settings }, ..stage }
+    }
+
     /// Bytes of a cache device.
     #[must_use]
     pub fn member_bytes(&self) -> u64 {

@@ -5,6 +5,7 @@ use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/steps.rs`.
 pub const TOLD: &[Told] = &[
+    ("steps::small_writes_that_come_beside_a_record_share_the_next", "a record for each small write"),
     ("steps::one_superblock_at_a_time", "an epoch written beside another superblock"),
     ("steps::who_does_not_take_a_superblock_leaves", "a superblock that a cache device did not take, overlooked"),
     (
@@ -74,6 +75,11 @@ pub const TOLD: &[Told] = &[
 
 /// Mistakes that no other list has.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a record for each small write",
+        story: "Small writes that come one by one have a request of the cache devices each, though one would hold many of them.",
+        edits: &[Edit { file: "log.rs", old: "(self.in_flight < most || ", new: "(self.in_flight < most + 8 || " }],
+    },
     Mistake {
         name: "an epoch written beside another superblock",
         story: "A cache device leaves while a checkpoint is named: two superblocks are in flight, and the power leaves none of them whole.",

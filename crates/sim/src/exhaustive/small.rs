@@ -43,6 +43,7 @@ fn settings() -> Settings {
         destage_depth: 2,
         destage_run_bytes: 8 << 10,
         appends: 2,
+        unfilled_appends: 2,
         record_bytes: 16 << 10,
         max_fragments: 64,
         ..Settings::default()

@@ -1046,3 +1046,24 @@ fn a_page_is_given_away_when_nothing_is_written_there_any_more() {
     s.ends_well(grows);
     s.end();
 }
+
+/// Small writes that come one by one, each while the record of the one before is in flight, had a record each: a cache device that serves
+/// so many requests a second had them filled with one write each, where they hold sixteen. They wait for the record that is in flight, and
+/// share the next.
+#[test]
+fn small_writes_that_come_beside_a_record_share_the_next() {
+    let mut s = Scene::new("one by one", Stage::default());
+    s.write(0, 8);
+    let before = s.status().stats.records;
+    s.hold_back(|device, op| is_member(device) && matches!(op, DeviceOp::Write { .. }));
+    for n in 1..12 {
+        s.world.write(0, n * 8000, 8, false);
+        s.pass(MOMENT);
+    }
+    s.let_go();
+    s.answered();
+    assert_eq!(s.status().stats.records - before, 2, "the first, and one for all others");
+    s.lose_power();
+    s.read_all();
+    s.end();
+}
