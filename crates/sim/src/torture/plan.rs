@@ -171,7 +171,7 @@ impl Plan {
             reserve_segments: 2,
             free_percent: *r.pick(&[5, 10]),
             appends: *r.pick(&[1, 2, 4, 8]),
-            unfilled_appends: *Rng::new(seed ^ 0x6e61_676c_65).pick(&[1, 2, 8]),
+            unfilled_appends: *Rng::new(seed ^ 0x006e_6167_6c65).pick(&[1, 2, 8]),
             record_bytes: *r.pick(&[8 << 10, 16 << 10, 32 << 10]),
             max_fragments: *r.pick(&[64, 4096]),
             route: false,
