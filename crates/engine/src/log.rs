@@ -290,8 +290,8 @@ impl<B: Buf> Log<B> {
         Some(next)
     }
 
-    /// Sectors that several items share in a record. Writes of a burst have half as much as one may have: the first would wait for those
-    /// behind it.
+    /// Sectors that several items share in a record. Writes of a burst have half as much as one may have: the first would
+    /// wait for those behind it.
     fn shared_sectors(&self, core: &Core<B>) -> u32 {
         let most = (core.settings.record_bytes / 512) as u32;
         if self.class == Class::Mirrored && self.in_use.get() == 1 { most / 2 } else { most }

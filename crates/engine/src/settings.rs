@@ -52,7 +52,8 @@ pub struct Settings {
     pub free_percent: u32,
     /// Records in flight at once on a volume's log.
     pub appends: usize,
-    /// Records in flight on one of its open segments, from which on what waits has to fill another: until then it waits for one to end.
+    /// Records in flight on one of its open segments, at least 1, from which on only what fills another goes: what is less waits for one to
+    /// end. Clean data does not wait for that.
     pub unfilled_appends: usize,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
