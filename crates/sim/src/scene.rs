@@ -91,6 +91,9 @@ impl Default for Stage {
                 destage_percent: 100,
                 route: false,
                 read_around: false,
+                // Small writes are in flight at once, in records of their own, as large ones always may be: what comes of holes
+                // and of their order is told with few bytes.
+                unfilled_appends: 4,
                 idle_ns: u64::MAX >> 8,
                 ..Settings::default()
             },
@@ -100,13 +103,6 @@ impl Default for Stage {
 }
 
 impl Stage {
-    /// With several records of small writes in flight at once, which may leave holes: small ones wait for the one before otherwise.
-    #[must_use]
-    pub fn several_records() -> Self {
-        let stage = Self::default();
-        Self { settings: Settings { unfilled_appends: 4, ..stage.settings }, ..stage }
-    }
-
     /// Bytes of a cache device.
     #[must_use]
     pub fn member_bytes(&self) -> u64 {

@@ -177,7 +177,7 @@ fn h2_appended_under_the_sweep() {
 /// first was is no end of the log: what is appended there lands on the second.
 #[test]
 fn h3_hole_taken_for_the_end() {
-    let mut s = Scene::new("H3", Stage::several_records());
+    let mut s = Scene::new("H3", Stage::default());
     // Its record opens the segment: what follows waits for that one.
     s.write(0, 8);
     s.hold_back(appended);
@@ -253,7 +253,7 @@ fn h4_flush_after_a_death() {
 /// the hole.
 #[test]
 fn h5_hole_before_a_durable_record() {
-    let mut s = Scene::new("H5", Stage::several_records());
+    let mut s = Scene::new("H5", Stage::default());
     s.write(0, 8);
     s.hold_back(appended);
     s.world.write(0, 8000, 8, false);

@@ -500,7 +500,7 @@ fn p23_the_cache_devices_not_flushed() {
 /// the log behind one that never landed.
 #[test]
 fn p24_flushed_behind_a_hole() {
-    let mut s = Scene::new("P24", Stage::several_records());
+    let mut s = Scene::new("P24", Stage::default());
     // The segment is open: neither of the two brings its header.
     s.write(1024, 8);
     s.hold_back(|device, op| is_member(device) && carries_data(op));
@@ -713,7 +713,7 @@ fn p35_replayed_into_another_volume() {
 /// go from one to the other is not.
 #[test]
 fn p36_one_order_before_the_crash_and_another_after() {
-    let mut s = Scene::new("P36", Stage::several_records());
+    let mut s = Scene::new("P36", Stage::default());
     s.write(1024, 8);
     // The first one's record lies before the second one's, and completes after it.
     s.hold_back(|device, op| is_member(device) && carries_data(op));

@@ -44,7 +44,7 @@ fn a_sweep_leaves_cache_devices_to_clients() {
 #[test]
 fn a_cache_device_that_answers_others_is_slow_and_not_gone() {
     let mut stage = Stage { segments: 100, ..Stage::default() };
-    (stage.settings.member_timeout_ns, stage.settings.unfilled_appends) = (SECOND, 4);
+    stage.settings.member_timeout_ns = SECOND;
     let mut s = Scene::new("a long line", stage);
     s.write(0, 8);
     s.flush();

@@ -4,7 +4,7 @@
 //! write of 512 KiB goes past the cache here, and one of a block is absorbed.
 
 use headpond_engine::format::{INTENT_PAGE_BYTES, Mode, REGION_SECTORS, REGIONS_PER_PAGE, SUPERBLOCK_BYTES, Superblock};
-use headpond_engine::{Buf, Command, Device, DeviceOp, Reach};
+use headpond_engine::{Buf, Command, Device, DeviceOp, Reach, Settings};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::oracle::Oracle;
@@ -1052,7 +1052,9 @@ fn a_page_is_given_away_when_nothing_is_written_there_any_more() {
 /// share the next.
 #[test]
 fn small_writes_that_come_beside_a_record_share_the_next() {
-    let mut s = Scene::new("one by one", Stage::default());
+    let mut stage = Stage::default();
+    stage.settings.unfilled_appends = Settings::default().unfilled_appends;
+    let mut s = Scene::new("one by one", stage);
     s.write(0, 8);
     let before = s.status().stats.records;
     s.hold_back(|device, op| is_member(device) && matches!(op, DeviceOp::Write { .. }));
