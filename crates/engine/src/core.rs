@@ -175,6 +175,8 @@ pub(crate) struct Volume<B: Buf> {
     pub disk_lone_reads: Cell<u32>,
     /// When the last of those ended.
     pub disk_last_lone_read: Cell<u64>,
+    /// Flushes that clients wait for and the disk has something to do for.
+    pub disk_flushes: Cell<u32>,
     pub requests: Cell<u32>,
     pub requests_changed: Signal<B>,
     pub sweep_at: Cell<u64>,
@@ -297,9 +299,10 @@ impl<B: Buf> Volume<B> {
         self.synchronous.set(synchronous);
     }
 
-    /// Clients have left the disk alone for `idle` nanoseconds.
+    /// Clients have left the disk alone for `idle` nanoseconds. Who waits for its flush has not: the kernel holds back for it what he would
+    /// ask next, and a sweep that begins then has its writes before his.
     pub fn disk_idle(&self, now: u64, idle: u64) -> bool {
-        self.disk_in_use.get() == 0 && now.saturating_sub(self.disk_last_used.get()) >= idle
+        self.disk_in_use.get() == 0 && self.disk_flushes.get() == 0 && now.saturating_sub(self.disk_last_used.get()) >= idle
     }
 
     /// The same, but for the shares of bursts that it has.
@@ -450,6 +453,13 @@ impl<B: Buf> Core<B> {
         volume.disk_lone_reads.set(volume.disk_lone_reads.get() + u32::from(wants == DiskWants::LoneRead));
         DiskUse { core: self.clone(), volume: volume.clone(), wants }
     }
+    /// A client waits for a flush of the disk, until the guard is dropped; none if the disk has nothing of clients to make durable.
+    pub fn flush_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>) -> Option<DiskFlush<B>> {
+        (volume.has_disk() && volume.disk_flusher.owes()).then(|| {
+            volume.disk_flushes.set(volume.disk_flushes.get() + 1);
+            DiskFlush { core: self.clone(), volume: volume.clone() }
+        })
+    }
     /// How full the space for dirty data is: percent of the segments, or of the map's pieces, that may hold it.
     pub fn dirty_percent(&self) -> u32 {
         self.dirty_percent_of(&self.segments.borrow(), &self.pool.borrow())
@@ -583,6 +593,19 @@ impl<B: Buf> Drop for DiskUse<B> {
             self.volume.disk_lone_reads.set(self.volume.disk_lone_reads.get() - 1);
             self.volume.disk_last_lone_read.set(self.core.now());
         }
+    }
+}
+
+/// Counts a client's flush of the disk, which is a use of it.
+pub(crate) struct DiskFlush<B: Buf> {
+    core: Rc<Core<B>>,
+    volume: Rc<Volume<B>>,
+}
+
+impl<B: Buf> Drop for DiskFlush<B> {
+    fn drop(&mut self) {
+        self.volume.disk_flushes.set(self.volume.disk_flushes.get() - 1);
+        self.volume.disk_last_used.set(self.core.now());
     }
 }
 

@@ -65,6 +65,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         disk_last_used: Cell::new(core.now()),
         disk_lone_reads: Cell::new(0),
         disk_last_lone_read: Cell::new(0),
+        disk_flushes: Cell::new(0),
         requests: Cell::new(0),
         requests_changed: Signal::new(exec),
         sweep_at: Cell::new(0),

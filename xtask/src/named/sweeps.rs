@@ -18,6 +18,7 @@ pub const TOLD: &[Told] = &[
         "sweeps::a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits",
         "a flush of the disk for each chunk beside commits",
     ),
+    ("sweeps::a_disk_that_clients_have_flushed_is_not_idle_until_it_has", "a disk that stands still for a flush taken for idle"),
     ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
     ("sweeps::what_is_written_again_and_again_is_gathered_and_needs_no_sweep", "hot places that only a sweep wins back"),
 ];
@@ -73,6 +74,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "    let beside_readers = volume.has_lone_readers(core.now(), core.settings.idle_ns);\n",
             new: "    let beside_readers = false;\n",
         }],
+    },
+    Mistake {
+        name: "a disk that stands still for a flush taken for idle",
+        story: "Whoever waits for it asks nothing else meanwhile, and a sweep has its writes before what he asks next.",
+        edits: &[Edit { file: "core.rs", old: "&& self.disk_flushes.get() == 0 && now", new: "&& now" }],
     },
     Mistake {
         name: "a flush of the disk for each chunk beside commits",
