@@ -142,6 +142,12 @@ impl Load {
         (self.cache, self.long) = (Cache::Filled, true);
         self
     }
+    /// Over SSDs of so many bytes; from the first moment on.
+    fn brimful(mut self, cache_bytes: u64) -> Self {
+        (self.cache, self.cache_bytes) = (Cache::Brimful, cache_bytes);
+        (self.settle_s, self.window_s, self.long) = (0, 18, true);
+        self
+    }
     fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -323,6 +329,11 @@ pub fn catalogue() -> Vec<Load> {
         load("write stream 1 MiB x4 over a cache just filled", writes(one, MIB, 4, WIDE)).filled(),
         load("read stream 1 MiB x4 over a cache just filled", reads(one, MIB, 4, WIDE)).filled(),
         load("SATA disk: write stream 1 MiB x4 over a cache just filled", writes(one, MIB, 4, WIDE)).filled().sata_disk(),
+        // As in the real form of B1.
+        load("SATA disk: two stream writes over a cache filled to the brim", writes(Stream(2), 512 * KIB, 16, 0..512 * MIB))
+            .ssd(Cloud)
+            .brimful(64 * MIB)
+            .sata_disk(),
         load("SATA disk: write random 4 KiB flushed x8", writes(Random, 4 * KIB, 8, HOT).flushed()).sata_disk(),
         load("SATA disk: write stream 1 MiB flushed x1", writes(one, MIB, 1, WIDE).flushed()).sata_disk(),
         load("SATA disk: write stream 64 KiB x4", writes(one, 64 * KIB, 4, WIDE)).sata_disk(),

@@ -55,6 +55,8 @@ pub enum Cache {
     Full,
     /// Dirty data of others, who have ended a moment ago, in three quarters of what may be dirty.
     Filled,
+    /// Dirty data of others, who have ended a moment ago, in all of what may be dirty, and for a while: bare has had them too.
+    Brimful,
     /// The last clients' own writes, dirty, for as long alone as it takes before the others come.
     DirtyLast,
     /// The clients' own writes, dirty, more than half of what may be: measured in the steady state after that.
@@ -70,6 +72,7 @@ impl Cache {
             Cache::Warm | Cache::WarmLast => "warm",
             Cache::Full => "full",
             Cache::Filled => "just filled",
+            Cache::Brimful => "just filled to the brim",
             Cache::Dirty | Cache::DirtyLast => "dirty",
         }
     }

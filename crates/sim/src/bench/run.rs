@@ -127,9 +127,17 @@ pub fn run(load: &Load, options: Options) -> Result<Vec<Row>, Violation> {
 
 fn bare(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Result<Vec<Reached>, Violation> {
     let mut target = Bare::new(RotatingDisk::new(disk(load)));
+    if load.cache == Cache::Brimful {
+        fill_to_the_brim(&mut target, beyond(load), seed)?;
+    }
     let mut driver = Driver::begin(clients, seed, &mut target);
     driver.run(&mut target, span(load, options, load.settle_s))?;
     driver.run(&mut target, span(load, options, load.window_s))
+}
+
+/// Beyond the clients' regions there is room for what fills the cache before they begin.
+fn beyond(load: &Load) -> u64 {
+    load.extent().next_multiple_of(1 << 20)
 }
 
 /// The world of a load: its pool and volume, holding what they hold when the clients begin.
@@ -137,8 +145,7 @@ fn bare(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Result
 /// # Errors
 /// Something happened that must not.
 pub(super) fn world(load: &Load, clients: &[Clients], seed: u64) -> Result<World, Violation> {
-    // Beyond the clients' regions there is room for what fills the cache before they begin.
-    let beyond = load.extent().next_multiple_of(1 << 20);
+    let beyond = beyond(load);
     let bytes = beyond + 2 * load.cache_bytes + (RUNS as u64 + 2) * FORGETTING;
     let modelled = Modelled {
         sectors: bytes / 512,
@@ -168,6 +175,7 @@ pub(super) fn world(load: &Load, clients: &[Clients], seed: u64) -> Result<World
             driver.end(&mut world)?;
         }
         Cache::Filled => fill(&mut world, beyond, seed)?,
+        Cache::Brimful => fill_to_the_brim(&mut world, beyond, seed)?,
         Cache::Full => {
             warm(&mut world, beyond, beyond, beyond + 2 * load.cache_bytes, seed)?;
         }
@@ -269,21 +277,35 @@ pub(super) fn fates(before: &VolumeStats, after: &VolumeStats) -> Vec<(&'static 
 const ALONE_S: u64 = 24;
 /// Percent of the space for dirty data that others have filled when clients begin.
 const FILLED_PERCENT: u32 = 75;
+/// Seconds for which others write who fill it to the brim, and bytes of what they write to.
+const BRIM_S: u64 = 30;
+const BRIM: u64 = 512 << 20;
 
-/// Writes at random to the volume's end until most of what may be dirty is.
-fn fill(world: &mut World, beyond: u64, seed: u64) -> Result<(), Violation> {
-    let others = Clients {
+/// Others, who write at random beyond the clients' regions.
+fn others(beyond: u64, bytes: u64, depth: u32) -> Clients {
+    Clients {
         name: "others",
         pattern: Pattern::Random,
         sizes: vec![4096],
         skew: 0,
         reads: 0,
-        region: beyond..beyond + RUNS as u64 * FORGETTING,
-        pace: Pace::Closed(32),
+        region: beyond..beyond + bytes,
+        pace: Pace::Closed(depth),
         flushed: false,
         commits: false,
-    };
-    let mut driver = Driver::begin(&[others], seed, world);
+    }
+}
+
+/// Writes at random for longer than the cache can take it.
+fn fill_to_the_brim<T: Target>(target: &mut T, beyond: u64, seed: u64) -> Result<(), Violation> {
+    let mut driver = Driver::begin(&[others(beyond, BRIM, 16)], seed, target);
+    driver.run(target, Span { ns: BRIM_S * SECOND, answers: usize::MAX })?;
+    driver.end(target)
+}
+
+/// Writes at random to the volume's end until most of what may be dirty is.
+fn fill(world: &mut World, beyond: u64, seed: u64) -> Result<(), Violation> {
+    let mut driver = Driver::begin(&[others(beyond, RUNS as u64 * FORGETTING, 32)], seed, world);
     let begun = world.now;
     while status(world)?.dirty_percent < FILLED_PERCENT && world.now - begun < FILLING_S * SECOND {
         driver.run(world, Span { ns: SECOND / 4, answers: usize::MAX })?;
