@@ -28,8 +28,10 @@ const MOMENT_NS: u64 = 1_000_000;
 /// Bytes that a sweep has in memory at once, unless the least number of writes in flight is more.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Chunks that are on the disk and wait for its flush, and for all else that makes them clean.
-const OUTSTANDING: usize = 3;
+/// Chunks that are on the disk and wait for its flush, and for all else that makes them clean: twice as many as there are between two
+/// commits of clients. With three a sweep whose chunks were small stood still until the next commit, and so did writes that wanted
+/// space: found by `headpond experiments C2 --real`, where random writes over a full cache had half of what they have without that.
+const OUTSTANDING: usize = 6;
 
 /// Destages a volume as the policy says, for as long as the engine lives. While the ends of chunks are made clean the next
 /// one is written: neither the disk nor its sorted queue runs empty between them.
