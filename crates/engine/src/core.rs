@@ -453,8 +453,8 @@ impl<B: Buf> Core<B> {
         volume.disk_lone_reads.set(volume.disk_lone_reads.get() + u32::from(wants == DiskWants::LoneRead));
         DiskUse { core: self.clone(), volume: volume.clone(), wants }
     }
-    /// A client waits for a flush of the disk, until the guard is dropped; none if the disk has nothing of clients to make durable.
-    pub fn flush_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>) -> Option<DiskFlush<B>> {
+    /// A client waits for the disk to flush, until the guard is dropped; none if it has nothing of clients to make durable.
+    pub fn use_disk_for_flush(self: &Rc<Self>, volume: &Rc<Volume<B>>) -> Option<DiskFlush<B>> {
         (volume.has_disk() && volume.disk_flusher.owes()).then(|| {
             volume.disk_flushes.set(volume.disk_flushes.get() + 1);
             DiskFlush { core: self.clone(), volume: volume.clone() }

@@ -179,8 +179,8 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.stats.borrow_mut().flushes += 1;
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
-    let of_disk = core.flush_disk(volume);
-    if of_disk.is_some() {
+    let disk_use = core.use_disk_for_flush(volume);
+    if disk_use.is_some() {
         let mut commits = volume.commits.get();
         commits.note(since);
         volume.commits.set(commits);
@@ -189,7 +189,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     let on_members = durable(core).await;
     let members_took = core.now() - since;
     let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };
-    drop(of_disk);
+    drop(disk_use);
     volume.write_route.borrow_mut().flushed(core.now(), members_took, core.now() - since);
     let on_members = on_members.and(settled(core).await);
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).

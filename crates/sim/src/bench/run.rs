@@ -135,7 +135,7 @@ fn bare(load: &Load, clients: &[Clients], seed: u64, options: Options) -> Result
     driver.run(&mut target, span(load, options, load.window_s))
 }
 
-/// Beyond the clients' regions there is room for what fills the cache before they begin.
+/// Where what fills the cache before the clients begin has its room: beyond their regions.
 fn beyond(load: &Load) -> u64 {
     load.extent().next_multiple_of(1 << 20)
 }
