@@ -79,7 +79,8 @@ fn reading_limits(run: &Run<'_>, rig: &mut NfsRig<'_>, out: &mut Outcome, sample
     let memory = from_memory(rig, run, &folder, load(run, points[points.len() - 1]), "read")?;
     limits(out, samples, whos, points.len(), "reading by the most clients", memory, "MB");
     out.note(format!(
-        "Of the daemon's time the checksums of what is read from the cache are {:.2} ms for each MB; past the cache there are none to check.",
+        "Checksums, which are verified where the cache is read and made where something is admitted, take {:.2} ms of a processor for each MB here, \
+         measured by themselves. Past the cache there are none.",
         checksums_of_a_megabyte()
     ));
     run.fates_of(out, &rig.cached()?);
