@@ -18,6 +18,10 @@ pub const TOLD: &[Told] = &[
         "sweeps::a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits",
         "a flush of the disk for each chunk beside commits",
     ),
+    (
+        "sweeps::a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits",
+        "a sweep that stands still behind chunks that wait for a commit",
+    ),
     ("sweeps::a_disk_that_clients_have_flushed_is_not_idle_until_it_has", "a disk that stands still for a flush taken for idle"),
     ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
     ("sweeps::what_is_written_again_and_again_is_gathered_and_needs_no_sweep", "hot places that only a sweep wins back"),
@@ -84,6 +88,11 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a flush of the disk for each chunk beside commits",
         story: "A disk that stands still while it flushes does so again and again, and streams beside the sweep are slower than without a cache.",
         edits: &[Edit { file: "destage.rs", old: "if ends_now { 0 }", new: "if ends_now || true { 0 }" }],
+    },
+    Mistake {
+        name: "a sweep that stands still behind chunks that wait for a commit",
+        story: "Small chunks are soon written, and then the disk has time, nothing becomes clean, and writes wait for space.",
+        edits: &[Edit { file: "destage.rs", old: "const OUTSTANDING: usize = 6;", new: "const OUTSTANDING: usize = 3;" }],
     },
     Mistake {
         name: "a chunk that ends when all of it is written",
