@@ -348,7 +348,10 @@ async fn chunk<B: Buf>(
 async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Written<B>, patience: u64) -> End {
     let Written { outstanding, failures } = w;
     let chunk = &outstanding.chunk;
-    let on_disk = volume.disk_flusher.request_within(patience);
+    let on_disk = match patience {
+        0 => volume.disk_flusher.request(),
+        _ => volume.disk_flusher.request_after(for_a_commit(core.clone(), volume.clone(), patience)),
+    };
     // What hid parts of the pieces when they were written was not written with them: it must not be lost while the marks,
     // which speak of whole blocks, are kept. Superseded is not dead (R12).
     if durable(core).await.is_err() {
@@ -384,6 +387,16 @@ async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Writt
     volume.stats.borrow_mut().destaged.add(written.len() as u64 * 4096);
     core.space.notify();
     if chunk.failed.get() { End::Part } else { End::Won }
+}
+
+/// Waits for a flush of clients, `patience` nanoseconds at most, and no longer than they use the disk: to one that they leave alone a flush
+/// is nothing, and writes may want the space that it wins.
+async fn for_a_commit<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, patience: u64) {
+    let until = core.now().saturating_add(patience);
+    let look_every = (core.settings.idle_ns / 4).max(MOMENT_NS);
+    while core.now() < until && !volume.disk_idle(core.now(), core.settings.idle_ns) {
+        core.exec.sleep(look_every.min(until - core.now())).await;
+    }
 }
 
 /// Runs of consecutive blocks, none longer than `most_bytes`.

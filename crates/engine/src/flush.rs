@@ -104,15 +104,15 @@ impl<B: Buf> Flusher<B> {
         slot
     }
 
-    /// As [`Flusher::request`], by the flush that somebody else asks for within `patience` nanoseconds, or else by one of its own then.
-    pub fn request_within(self: &Rc<Self>, patience: u64) -> Outcome<B> {
-        if patience == 0 || !self.unflushed.get() {
+    /// As [`Flusher::request`], by the flush that somebody else asks for before `until` has come, or else by one of its own then.
+    pub fn request_after(self: &Rc<Self>, until: impl Future<Output = ()> + 'static) -> Outcome<B> {
+        if !self.unflushed.get() {
             return self.request();
         }
         let slot = self.the_next();
         let (this, awaited) = (self.clone(), slot.clone());
         self.exec.spawn(async move {
-            this.exec.sleep(patience).await;
+            until.await;
             this.hurry(&awaited);
         });
         slot

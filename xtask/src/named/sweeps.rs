@@ -22,6 +22,7 @@ pub const TOLD: &[Told] = &[
         "sweeps::a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits",
         "a sweep that stands still behind chunks that wait for a commit",
     ),
+    ("sweeps::chunks_wait_for_a_commit_no_longer_than_clients_use_the_disk", "chunks that wait for a commit of who has ended"),
     ("sweeps::a_disk_that_clients_have_flushed_is_not_idle_until_it_has", "a disk that stands still for a flush taken for idle"),
     ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
     ("sweeps::what_is_written_again_and_again_is_gathered_and_needs_no_sweep", "hot places that only a sweep wins back"),
@@ -93,6 +94,15 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a sweep that stands still behind chunks that wait for a commit",
         story: "Small chunks are soon written, and then the disk has time, nothing becomes clean, and writes wait for space.",
         edits: &[Edit { file: "destage.rs", old: "const OUTSTANDING: usize = 6;", new: "const OUTSTANDING: usize = 3;" }],
+    },
+    Mistake {
+        name: "chunks that wait for a commit of who has ended",
+        story: "The disk is idle, nothing becomes clean, and writes wait for space, for up to six seconds.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "    while core.now() < until && !volume.disk_idle(core.now(), core.settings.idle_ns) {",
+            new: "    while core.now() < until {",
+        }],
     },
     Mistake {
         name: "a chunk that ends when all of it is written",

@@ -224,6 +224,36 @@ fn a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits() {
     s.end();
 }
 
+/// As many chunks as may wait for a commit did, and the clients whose commit it would have been had ended: the disk was idle, writes wanted
+/// space, and nothing was clean for seconds. Seen by `headpond stat 1` beside `headpond experiments C2 --real`: writes took 100 ms.
+#[test]
+fn chunks_wait_for_a_commit_no_longer_than_clients_use_the_disk() {
+    const MS: u64 = 1_000_000;
+    let settings = Settings { idle_ns: 200 * MS, chunk_blocks: 16, destage_percent: 10, ..Stage::default().settings };
+    let mut s = Scene::new("chunks that wait, and an idle disk", Stage { segments: 100, settings, ..Stage::default() });
+    let clean = |s: &Scene| s.status().volumes[0].stats.destaged.bytes / 4096;
+    // A stream past the cache with a commit every two and a half seconds, small writes after the last of them, and a second of it more.
+    for n in 0..425 {
+        s.world.write(0, n * 64, 64, false);
+        s.pass(20 * MS);
+        if n % 125 == 124 {
+            s.flush();
+        }
+        if n == 375 {
+            for m in 0..1200 {
+                s.world.write(0, 100_000 + m * 7919 % 150_000 / 8 * 8, 8, false);
+            }
+        }
+    }
+    s.answered();
+    let before = clean(&s);
+    s.pass(600 * MS);
+    assert!(before == 0 && clean(&s) >= 16 * 6, "{before} blocks clean beside the stream, {} soon after", clean(&s));
+    s.lose_power();
+    s.read_all();
+    s.end();
+}
+
 /// ext4 commits its journal beside two streams, and a SATA disk stands still for the flush. The kernel holds back meanwhile what the
 /// streams would write next: the disk was taken for idle after a fifth of a second of that, and a sweep had its writes before theirs. At
 /// each commit streams over a cache that was full lost a third of a second. Found by `headpond experiments B1 --real`.
