@@ -212,8 +212,8 @@ const MISTAKES: &[Mistake] = &[
         story: "The record that a crash left on one copy is served, and is gone with that one device.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "if whole.iter().any(|w| !w) && places.len() > 1 {",
-            new: "if false && whole.iter().any(|w| !w) && places.len() > 1 {",
+            old: "if whole.iter().any(|w| !w) && copies.len() > 1 {",
+            new: "if false && whole.iter().any(|w| !w) && copies.len() > 1 {",
         }],
     },
     Mistake {
@@ -303,8 +303,8 @@ const MISTAKES: &[Mistake] = &[
         story: "A read cached what a bypass had left in the disk's volatile cache; after a power cut the disk has the older data, and the cache what it never got.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "if !p.dirty() && v.intent.is_set(",
-            new: "if false && !p.dirty() && v.intent.is_set(",
+            old: "            v.map.borrow().each_in(of_region, |b, p| {\n                if !p.dirty() {",
+            new: "            v.map.borrow().each_in(of_region, |b, p| {\n                if false && !p.dirty() {",
         }],
     },
     Mistake {

@@ -32,6 +32,7 @@ use crate::scrub::Scrub;
 use crate::segments::Segments;
 use crate::settings::Settings;
 use crate::stats::{PoolStats, VolumeStats};
+use crate::status::Starting;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -342,6 +343,8 @@ pub(crate) struct Core<B: Buf> {
     pub checkpoints_done: Cell<u64>,
     /// Sequence of the checkpoint that was tried last.
     pub checkpoint_tried: Cell<u64>,
+    /// How far the start is, while it reads what there is.
+    pub starting: Cell<Option<Starting>>,
     pub appended_since_checkpoint: Cell<u64>,
     /// A checkpoint waits for the marks under way before it begins; no new ones are let in.
     pub checkpoint_begins: Cell<bool>,

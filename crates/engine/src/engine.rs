@@ -14,7 +14,7 @@ use crate::policy::endurance::{Endurance, Wish};
 use crate::segments::Segments;
 use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
-use crate::status::{EnduranceStatus, MemberStatus, Status, VolumeStatus};
+use crate::status::{EnduranceStatus, MemberStatus, Starting, Status, VolumeStatus};
 use crate::write::{Content, write};
 use crate::{checkpoint, destage, grow, joining, preload, read, recovery, scrub, shares, space, volumes};
 use alloc::collections::BTreeSet;
@@ -99,6 +99,7 @@ impl<B: Buf> Engine<B> {
             checkpoint_signal: Signal::new(&exec),
             checkpoints_done: Cell::new(0),
             checkpoint_tried: Cell::new(0),
+            starting: Cell::new(None),
             appended_since_checkpoint: Cell::new(0),
             flights: RefCell::default(),
             checkpoint_begins: Cell::new(false),
@@ -192,6 +193,12 @@ impl<B: Buf> Engine<B> {
     pub fn poll(&self) -> Option<Effect<B>> {
         self.core.exec.run();
         self.core.exec.take_effect()
+    }
+
+    /// How far the start is, while it reads the checkpoint and the log; most of its time goes by in that.
+    #[must_use]
+    pub fn starting(&self) -> Option<Starting> {
+        self.core.starting.get()
     }
 
     /// How everything stands.

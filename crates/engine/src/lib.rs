@@ -55,4 +55,4 @@ pub use preload::Preload;
 pub use recovery::StartError;
 pub use scrub::Scrub;
 pub use settings::{Degraded, Settings};
-pub use status::Status;
+pub use status::{Starting, Status};

@@ -501,6 +501,51 @@ impl Map {
         self.name(segments, block, piece, |_| 0)
     }
 
+    /// The same of many pieces in order of address, sooner: a leaf that comes whole is made at once.
+    pub fn load(&mut self, segments: &mut Segments, pieces: &[(u64, Piece)]) {
+        for of_leaf in pieces.chunk_by(|a, b| a.0 / LEAF == b.0 / LEAF) {
+            if self.load_leaf(segments, of_leaf) {
+                continue;
+            }
+            for (block, piece) in of_leaf {
+                self.insert(segments, *block, *piece);
+            }
+        }
+    }
+
+    /// Makes a leaf of its pieces, if there is none yet and each is a block with a row; else nothing is done.
+    fn load_leaf(&mut self, segments: &mut Segments, pieces: &[(u64, Piece)]) -> bool {
+        let n = pieces[0].0 / LEAF;
+        if !pieces.is_sorted_by(|a, b| a.0 < b.0) || self.leaf(n).is_some() {
+            return false;
+        }
+        let mut leaf = Leaf::default();
+        let mut rows = Vec::with_capacity(room(pieces.len()));
+        for (block, piece) in pieces {
+            let Some(row) = Row::of(piece) else { return false };
+            rows.push(row);
+            leaf.rows.there |= 1 << (block % LEAF);
+            leaf.dirty |= u64::from(piece.dirty()) << (block % LEAF);
+        }
+        for (block, piece) in pieces {
+            segments.named(piece.segment, *block);
+            segments.gain(piece.segment, piece.dirty_sectors());
+        }
+        rows.resize(room(pieces.len()), Row::default());
+        leaf.rows.things = rows.into_boxed_slice();
+        self.blocks += pieces.len() as u64;
+        self.dirty_blocks += u64::from(leaf.dirty.count_ones());
+        self.room_rows += leaf.rows.room();
+        let span = self.spans.entry(n * LEAF / SPAN).or_default();
+        self.room_groups -= span.room();
+        let group = span.get_or_new(n * LEAF / GROUP % 64);
+        self.room_leaves -= group.room();
+        *group.get_or_new(n % 64) = leaf;
+        self.room_leaves += group.room();
+        self.room_groups += span.room();
+        true
+    }
+
     /// The same of what a client wrote. What it writes over was asked for once more; and what was not there, but `was_there` not
     /// long ago, has proved itself: see [`Map::asked`].
     pub fn write(&mut self, segments: &mut Segments, block: u64, piece: Piece, was_there: impl FnOnce() -> bool) -> bool {
@@ -804,6 +849,42 @@ mod tests {
             assert!(leaves.iter().all(|l| l.present() != 0 && l.rows.there & l.aside == 0));
             assert_eq!(map.room_leaves, groups.iter().map(|g| g.room()).sum::<u64>());
             assert_eq!(map.room_rows, leaves.iter().map(|l| l.rows.room()).sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_in_order_is_as_if_it_had_been_named_piece_by_piece() {
+        let mut dice = 1u64;
+        let mut below = move |n: u64| {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33) % n
+        };
+        for round in 0..200u64 {
+            let ((mut loaded, mut segments, n), (mut named, mut of_named, _)) = (world(), world());
+            let (range, mut model) = (GROUP - 200..GROUP + 200, Model::default());
+            let mut pieces: Vec<(u64, Piece)> = Vec::new();
+            let blocks: Vec<u64> = range.clone().filter(|_| below(4) > 0).collect();
+            for block in blocks {
+                // In every other round all are whole.
+                let parts = if round % 2 == 0 && below(30) == 0 { [(0, 3), (3, 5)].to_vec() } else { [(0, 8)].to_vec() };
+                for (first, count) in parts {
+                    pieces.push((block, piece(block + 1, n, first, count, below(2) == 0)));
+                }
+            }
+            let mut rest = &pieces[..];
+            while !rest.is_empty() {
+                let (some, others) = rest.split_at(1 + below(rest.len() as u64) as usize);
+                loaded.load(&mut segments, some);
+                rest = others;
+            }
+            for (block, piece) in &pieces {
+                named.insert(&mut of_named, *block, *piece);
+                model.insert(*block, *piece);
+            }
+            model.check(&loaded, &segments, range.clone());
+            assert_eq!((loaded.memory(), segments.live, segments.dirty), (named.memory(), of_named.live, of_named.dirty));
+            let blocks = |of: &Segments| of.get(n).map(|s| s.blocks.to_vec());
+            assert_eq!(blocks(&segments), blocks(&of_named));
         }
     }
 

@@ -5,20 +5,22 @@ use crate::blocks::Blocks;
 use crate::checkpoint::places;
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
-use crate::intent::Bit;
+use crate::intent::{Bit, Intent};
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
 use crate::policy::evict::Queue;
-use crate::segments::{Looked, Segment, SegmentState};
-use alloc::collections::BTreeMap;
+use crate::segments::{Looked, Segment, SegmentState, Segments};
+use crate::status::Starting;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use headpond_format::{
-    Class, Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Page, PageBody, Place, REGION_SECTORS, Record, RecordPlace, SegmentEntry,
-    SegmentHeader,
+    CheckpointPointer, Class, Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Page, PageBody, PieceEntry, Place, REGION_SECTORS, Record,
+    RecordPlace, SegmentEntry, SegmentHeader,
 };
 
 /// Reads in flight at once.
@@ -88,7 +90,7 @@ struct Found {
 /// Reads many ranges of members, a bounded number at once; `None` where a read failed.
 async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<Option<B>> {
     let mut out = Vec::with_capacity(ranges.len());
-    let mut waits: alloc::collections::VecDeque<IoWait<B>> = alloc::collections::VecDeque::new();
+    let mut waits: VecDeque<IoWait<B>> = VecDeque::new();
     let mut next = 0;
     while out.len() < ranges.len() {
         while next < ranges.len() && waits.len() < DEPTH {
@@ -107,7 +109,8 @@ async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<
 pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
     // What a dead daemon left in the members' caches must not be taken for durable.
     flush_members(core).await;
-    let (table, pieces) = load_image(core).await?;
+    let mut image = Image::open(core);
+    let (table, mut page) = image.table(core).await?;
     let mut found = scan(core, &table).await;
     let mut generation = core.pool.borrow().checkpoint.generation;
     let mut version = core.pool.borrow().checkpoint.version;
@@ -143,29 +146,31 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
         });
         segments.restored_all();
     }
-    // The image: pieces in segments that are still as the table says.
-    for (volume, p) in pieces {
-        let same = table.iter_entry(p.segment).is_some_and(|e| {
-            core.segments.borrow().get(p.segment).is_some_and(|s| s.generation == e.generation && s.volume == volume)
-        }) && u32::from(p.offset) + u32::from(p.span >> 3 & 7) < core.pool.borrow().segment_sectors();
-        // A dirty piece whose segment is gone stays, as lost: its range fails rather than show older data (R8).
-        let (first, count) = (p.span & 7, (p.span >> 3 & 7) + 1);
-        if let Some(v) = core.volume(volume).filter(|v| (same || p.span >> 6 & 1 == 1) && is_inside(v, p.block, first, count)) {
-            version = version.max(p.version);
-            let segment = if same { p.segment } else { LOST };
-            core.mark_if(!same, Mark::LostDirtyKept);
-            let mut piece = Piece::new(p.version, p.sum, segment, p.offset, first, count, p.span >> 6 & 1 == 1, p.span >> 7 == 1);
-            piece.live = p.live;
-            v.map.borrow_mut().insert(&mut core.segments.borrow_mut(), p.block, piece);
-        }
-    }
-    // The log after it, oldest segment first, so that of two places of one version the newer counts.
+    // The log after the image, oldest segment first, so that of two places of one version the newer counts.
     let mut replay: Vec<&Found> = found.iter().filter(|f| f.replay_from != u32::MAX).collect();
     replay.sort_unstable_by_key(|f| f.header.generation);
-    let mut marks: Vec<(u16, Entry)> = Vec::new();
-    for f in replay {
-        version = version.max(replay_segment(core, f, &mut marks).await);
+    let first_page = u64::from(page.is_some()) * PAGE_BYTES as u64;
+    let of = first_page + image.bytes() + replay.iter().map(|f| Reading::<B>::bytes(core, f)).sum::<u64>();
+    core.starting.set(Some(Starting { read: 0, of }));
+    let still = table.still_there(&core.segments.borrow());
+    let mut lost = false;
+    while let Some((volume, pieces)) = page {
+        let (newest, some_lost) = load_page(core, volume, &pieces, &still);
+        (version, lost) = (version.max(newest), lost || some_lost);
+        has_read(core, PAGE_BYTES as u64);
+        page = image.pieces(core).await?;
     }
+    let mut marks: Vec<(u16, Entry)> = Vec::new();
+    let mut replay = replay.into_iter();
+    let mut next = replay.next().map(|f| Reading::begin(core, f));
+    while let Some(reading) = next {
+        // Read while this one is put together: devices and processor need not wait for each other.
+        next = replay.next().map(|f| Reading::begin(core, f));
+        let bytes = Reading::<B>::bytes(core, reading.found);
+        version = version.max(replay_segment(core, reading, &mut marks).await);
+        has_read(core, bytes);
+    }
+    core.starting.set(None);
     for (volume, e) in marks {
         let Some(v) = core.volume(volume) else { continue };
         let mut map = v.map.borrow_mut();
@@ -182,7 +187,9 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
             _ => map.forget(&mut segments, e.block, mask(e.first, e.sectors), e.version),
         }
     }
-    drop_lost_clean(core);
+    if lost {
+        drop_lost_clean(core);
+    }
     let first = (core.pool.borrow().sequence + 1) * GENERATIONS;
     core.generation.set(first.max(generation + 1));
     core.version.set(version + GAP);
@@ -204,9 +211,14 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
     Ok(())
 }
 
-/// Whether sectors of a block are the volume's: nothing else is ever read from its disk, or written to it.
-fn is_inside<B: Buf>(volume: &Volume<B>, block: u64, first: u8, sectors: u8) -> bool {
-    let (start, extent) = (block * BLOCK_SECTORS + u64::from(first), volume.extent());
+/// So many bytes more of what a start reads have come.
+fn has_read<B: Buf>(core: &Core<B>, bytes: u64) {
+    core.starting.set(core.starting.get().map(|s| Starting { read: s.read + bytes, ..s }));
+}
+
+/// Whether sectors of a block are in `extent`, the volume's own: nothing else is ever read from its disk, or written to it.
+fn is_inside(extent: &Range<u64>, block: u64, first: u8, sectors: u8) -> bool {
+    let start = block * BLOCK_SECTORS + u64::from(first);
     extent.start <= start && start + u64::from(sectors) <= extent.end
 }
 
@@ -225,54 +237,128 @@ async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {
 struct Table(BTreeMap<u32, SegmentEntry>);
 
 impl Table {
-    fn iter_entry(&self, n: u32) -> Option<&SegmentEntry> {
-        self.0.get(&n)
+    /// Of each number whose segment is the one of the table, the volume.
+    fn still_there(&self, segments: &Segments) -> Vec<Option<u16>> {
+        let mut there = Vec::new();
+        for (n, s) in segments.iter().filter(|(n, s)| self.0.get(n).is_some_and(|e| e.generation == s.generation)) {
+            there.resize(n as usize, None);
+            there.push(Some(s.volume));
+        }
+        there
     }
 }
 
-async fn load_image<B: Buf>(core: &Rc<Core<B>>) -> Result<(Table, Vec<(u16, headpond_format::PieceEntry)>), StartError> {
-    let (pointer, key) = {
+/// A page of the image with pieces, and whose they are.
+type Pieces = (u16, Vec<PieceEntry>);
+
+/// The pages of the checkpoint, in order. Those behind are read meanwhile; the whole image is never in memory.
+struct Image<B: Buf> {
+    pointer: CheckpointPointer,
+    key: u64,
+    /// The page that is to be taken next.
+    next: u32,
+    /// Reads of it and of those behind it; `None` for one that is nowhere.
+    reads: VecDeque<Option<IoWait<B>>>,
+}
+
+impl<B: Buf> Image<B> {
+    fn open(core: &Core<B>) -> Self {
         let pool = core.pool.borrow();
-        (pool.checkpoint.clone(), pool.key)
-    };
-    let mut table = BTreeMap::new();
-    let mut pieces = Vec::new();
-    // Of a page beyond its area nothing is read.
-    let range = |m: u8, at: u32| {
-        let layout = core.pool.borrow().members[usize::from(m)].layout;
-        let (at, len) = (u64::from(at) * PAGE_BYTES as u64, PAGE_BYTES as u32);
-        if at + u64::from(len) > layout.checkpoint_bytes { (m, 0, 0) } else { (m, layout.checkpoint(pointer.area) + at, len) }
-    };
-    let mut index = 0;
-    while index < pointer.pages {
-        let end = (index + DEPTH as u32).min(pointer.pages);
-        let mut ranges = Vec::new();
-        for i in index..end {
-            // From either copy in turn, so that both members are read at once.
-            let on: Vec<(u8, u32)> =
-                places(i, &pointer.members).into_iter().filter(|(m, _)| core.pool.borrow().is_in_sync(*m)).collect();
-            ranges.push(on.get(i as usize % on.len().max(1)).map_or((0, 0, 0), |(m, at)| range(*m, *at)));
+        Self { pointer: pool.checkpoint.clone(), key: pool.key, next: 0, reads: VecDeque::new() }
+    }
+
+    /// Bytes of it from the next page on.
+    fn bytes(&self) -> u64 {
+        u64::from(self.pointer.pages - self.next) * PAGE_BYTES as u64
+    }
+
+    /// Where page `index` is, on members in sync. Of a page beyond its area nothing is read.
+    fn places(&self, core: &Core<B>, index: u32) -> Vec<(u8, u64)> {
+        let pool = core.pool.borrow();
+        let place = |(m, at): (u8, u32)| {
+            let layout = pool.members[usize::from(m)].layout;
+            let at = u64::from(at) * PAGE_BYTES as u64;
+            let is_there = pool.is_in_sync(m) && at + PAGE_BYTES as u64 <= layout.checkpoint_bytes;
+            is_there.then(|| (m, layout.checkpoint(self.pointer.area) + at))
+        };
+        places(index, &self.pointer.members).into_iter().filter_map(place).collect()
+    }
+
+    /// The next page.
+    async fn take(&mut self, core: &Rc<Core<B>>) -> Result<Option<PageBody>, StartError> {
+        let read = |(m, offset)| core.exec.io(Device::Member(m), DeviceOp::Read { offset, len: PAGE_BYTES as u32 });
+        // Half of them are read while the other half is taken.
+        if self.reads.len() <= DEPTH / 2 {
+            for index in self.next + self.reads.len() as u32..self.pointer.pages.min(self.next + DEPTH as u32) {
+                // From either copy in turn, so that both members are read at once.
+                let on = self.places(core, index);
+                self.reads.push_back(on.get(index as usize % on.len().max(1)).copied().map(read));
+            }
         }
-        let read = read_all(core, &ranges).await;
-        for (i, bytes) in (index..end).zip(read) {
-            let mut page = bytes.and_then(|b| Page::decode(key, &b.to_bytes(), pointer.sequence, i).ok());
-            if page.is_none() {
-                for (m, at) in places(i, &pointer.members) {
-                    if page.is_none() && core.pool.borrow().is_in_sync(m) {
-                        core.mark(Mark::PageFromSecondPlace);
-                        let again = read_all(core, &[range(m, at)]).await.pop().flatten();
-                        page = again.and_then(|b| Page::decode(key, &b.to_bytes(), pointer.sequence, i).ok());
-                    }
+        let Some(first) = self.reads.pop_front() else { return Ok(None) };
+        let index = self.next;
+        self.next += 1;
+        let decode = |bytes: B| Page::decode(self.key, &bytes.to_bytes(), self.pointer.sequence, index).ok();
+        let mut page = match first {
+            Some(wait) => wait.await.ok().flatten().and_then(decode),
+            None => None,
+        };
+        if page.is_none() {
+            for place in self.places(core, index) {
+                if page.is_none() {
+                    core.mark(Mark::PageFromSecondPlace);
+                    page = read(place).await.ok().flatten().and_then(decode);
                 }
             }
-            match page.ok_or(StartError::CheckpointLost { page: i })?.body {
-                PageBody::Segments(list) => table.extend(list.into_iter().map(|s| (s.segment, s))),
-                PageBody::Pieces(volume, list) => pieces.extend(list.into_iter().map(|p| (volume, p))),
+        }
+        page.map(|page| Some(page.body)).ok_or(StartError::CheckpointLost { page: index })
+    }
+
+    /// The segment table, with which an image begins, and the first page of pieces.
+    async fn table(&mut self, core: &Rc<Core<B>>) -> Result<(Table, Option<Pieces>), StartError> {
+        let mut table = BTreeMap::new();
+        loop {
+            match self.take(core).await? {
+                Some(PageBody::Segments(list)) => table.extend(list.into_iter().map(|s| (s.segment, s))),
+                Some(PageBody::Pieces(volume, list)) => return Ok((Table(table), Some((volume, list)))),
+                None => return Ok((Table(table), None)),
             }
         }
-        index = end;
     }
-    Ok((Table(table), pieces))
+
+    /// The next page of pieces.
+    async fn pieces(&mut self, core: &Rc<Core<B>>) -> Result<Option<Pieces>, StartError> {
+        match self.take(core).await? {
+            Some(PageBody::Pieces(volume, list)) => Ok(Some((volume, list))),
+            Some(PageBody::Segments(_)) => Err(StartError::CheckpointLost { page: self.next - 1 }),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Puts a page of the image into its volume's map: pieces in segments that are there `still`. A dirty one whose segment is gone stays, as
+/// lost: its range fails rather than show older data (R8). Returns the largest version, and whether any is lost.
+fn load_page<B: Buf>(core: &Rc<Core<B>>, volume: u16, page: &[PieceEntry], still: &[Option<u16>]) -> (u64, bool) {
+    let Some(v) = core.volume(volume) else { return (0, false) };
+    let (extent, capacity) = (v.extent(), core.pool.borrow().segment_sectors());
+    let (mut newest, mut lost) = (0, false);
+    let mut pieces = Vec::with_capacity(page.len());
+    for p in page {
+        let (first, count) = (p.span & 7, (p.span >> 3 & 7) + 1);
+        let same = still.get(p.segment as usize) == Some(&Some(volume)) && u32::from(p.offset) + u32::from(count - 1) < capacity;
+        if !is_inside(&extent, p.block, first, count) || !same && p.span >> 6 & 1 == 0 {
+            continue;
+        }
+        newest = newest.max(p.version);
+        lost |= !same;
+        let segment = if same { p.segment } else { LOST };
+        let mut piece = Piece::new(p.version, p.sum, segment, p.offset, first, count, p.span >> 6 & 1 == 1, p.span >> 7 == 1);
+        piece.live = p.live;
+        pieces.push((p.block, piece));
+    }
+    core.mark_if(lost, Mark::LostDirtyKept);
+    v.map.borrow_mut().load(&mut core.segments.borrow_mut(), &pieces);
+    (newest, lost)
 }
 
 /// Reads the header of every slot, and puts together which segments there are.
@@ -359,23 +445,62 @@ struct Copy<B> {
     data: Option<B>,
 }
 
+/// A segment whose copies are being read, from sector `from` on.
+struct Reading<'a, B: Buf> {
+    found: &'a Found,
+    from: u32,
+    copies: Vec<(Place, IoWait<B>)>,
+}
+
+impl<'a, B: Buf> Reading<'a, B> {
+    /// The sectors that are read: on the grid of units, and behind the segment's header.
+    fn sectors(core: &Core<B>, found: &Found) -> Range<u32> {
+        let pool = core.pool.borrow();
+        let (unit, capacity) = (pool.unit / 512, pool.segment_sectors());
+        (found.replay_from / unit * unit).clamp(unit, capacity)..capacity
+    }
+
+    /// Bytes of each copy that are read.
+    fn bytes(core: &Core<B>, found: &Found) -> u64 {
+        Self::sectors(core, found).len() as u64 * 512
+    }
+
+    fn begin(core: &Rc<Core<B>>, found: &'a Found) -> Self {
+        let Range { start: from, end: capacity } = Self::sectors(core, found);
+        let places = found.header.copies.into_iter().filter(|c| core.pool.borrow().is_in_sync(c.member) && from < capacity);
+        let read = |p: Place| {
+            let offset = core.slot_offset(p) + u64::from(from) * 512;
+            (p, core.exec.io(Device::Member(p.member), DeviceOp::Read { offset, len: (capacity - from) * 512 }))
+        };
+        Self { found, from, copies: places.map(read).collect() }
+    }
+
+    /// Of members that have left meanwhile nothing counts.
+    async fn copies(self, core: &Rc<Core<B>>) -> Vec<Copy<B>> {
+        let len = ((core.pool.borrow().segment_sectors() - self.from) * 512) as usize;
+        let mut copies = Vec::new();
+        for (place, wait) in self.copies {
+            let data = wait.await.ok().flatten().filter(|b| b.len() == len);
+            if core.pool.borrow().is_in_sync(place.member) {
+                copies.push(Copy { place, data });
+            }
+        }
+        copies
+    }
+}
+
 /// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold.
 /// Returns the largest version seen.
-async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(u16, Entry)>) -> u64 {
+async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, marks: &mut Vec<(u16, Entry)>) -> u64 {
     let (key, unit, capacity) = {
         let pool = core.pool.borrow();
         (pool.key, pool.unit, pool.segment_sectors())
     };
-    let places: Vec<Place> = f.header.copies.iter().copied().filter(|c| core.pool.borrow().is_in_sync(c.member)).collect();
-    // On the grid of units, and behind the segment's header.
-    let from = (f.replay_from / (unit / 512) * (unit / 512)).clamp(unit / 512, capacity);
-    let ranges: Vec<_> =
-        places.iter().map(|p| (p.member, core.slot_offset(*p) + u64::from(from) * 512, (capacity - from) * 512)).collect();
+    let (f, from) = (reading.found, reading.from);
     if from == capacity {
         return 0;
     }
-    let copies: Vec<Copy<B>> =
-        read_all(core, &ranges).await.into_iter().zip(&places).map(|(data, place)| Copy { place: *place, data }).collect();
+    let copies = reading.copies(core).await;
     let copies = reread_around_errors(core, copies, from, capacity).await;
     let mut version = 0;
     let mut repairs: Vec<(Place, u32, Vec<B>)> = Vec::new();
@@ -412,7 +537,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
             }
             good.push(best);
         }
-        if whole.iter().any(|w| !w) && places.len() > 1 {
+        if whole.iter().any(|w| !w) && copies.len() > 1 {
             core.mark(Mark::RecordCompleted);
             let composed = compose::<B>(&record, key, unit, header_sectors, &good);
             for (c, _) in copies.iter().zip(&whole).filter(|(_, whole)| !**whole) {
@@ -430,7 +555,9 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, f: &Found, marks: &mut Vec<(
                 }
                 _ if !there => core.mark(Mark::DataOnNoCopy),
                 _ => {
-                    let Some(v) = volume.as_ref().filter(|v| is_inside(v, e.block, e.first, e.sectors)) else { continue };
+                    let Some(v) = volume.as_ref().filter(|v| is_inside(&v.extent(), e.block, e.first, e.sectors)) else {
+                        continue;
+                    };
                     let dirty = e.kind != EntryKind::Clean;
                     let zeroes = e.kind == EntryKind::Zeroes;
                     let piece = Piece::new(e.version, e.sum, f.number, e.offset as u16, e.first, e.sectors, dirty, zeroes);
@@ -544,11 +671,14 @@ fn drop_lost_clean<B: Buf>(core: &Rc<Core<B>>) {
 fn drop_unproved<B: Buf>(core: &Rc<Core<B>>) {
     for v in core.all_volumes() {
         let mut blocks = Vec::new();
-        v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
-            if !p.dirty() && v.intent.is_set(b * BLOCK_SECTORS / REGION_SECTORS, Bit::Intent) {
-                blocks.push(b);
-            }
-        });
+        for region in Intent::<B>::regions(&v.extent()).filter(|r| v.intent.is_set(*r, Bit::Intent)) {
+            let of_region = region * REGION_SECTORS / BLOCK_SECTORS..(region + 1) * REGION_SECTORS / BLOCK_SECTORS;
+            v.map.borrow().each_in(of_region, |b, p| {
+                if !p.dirty() {
+                    blocks.push(b);
+                }
+            });
+        }
         let mut map = v.map.borrow_mut();
         let mut segments = core.segments.borrow_mut();
         core.mark_if(!blocks.is_empty(), Mark::UnprovedDropped);

@@ -51,6 +51,15 @@ pub struct Status {
     pub stats: PoolStats,
 }
 
+/// How far a start is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Starting {
+    /// Bytes of the checkpoint and of the log behind it that have been read.
+    pub read: u64,
+    /// Bytes of both.
+    pub of: u64,
+}
+
 /// The budget of what the cache devices may be written.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct EnduranceStatus {

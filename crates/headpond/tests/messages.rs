@@ -146,7 +146,7 @@ fn all_errors() -> Vec<Walked> {
             Devices(DevicesError::Setup(io())), Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
             Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()),
             // Its next step is a field: what may be in it is looked at where a `ublk::Error` is made.
-            GiveUp { wrong: text(), next: "Unmount it".into() }),
+            GiveUp { wrong: text(), next: "Unmount it".into() }, Ended {}),
         one_of_each!("host/src/control.rs", "CallError", CallError:
             NotRunning(path()), Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
         one_of_each!("host/src/offline.rs", "OfflineError", OfflineError:

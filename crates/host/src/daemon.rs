@@ -8,9 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use headpond_engine::Settings;
 use headpond_engine::io::{Command, CommandError, CommandId, SECTOR};
 use headpond_engine::status::VolumeStatus;
+use headpond_engine::{Settings, Starting};
 use headpond_format::{Mode, VolumeEntry};
 
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
@@ -126,6 +126,11 @@ pub enum StartError {
     Devices(#[from] DevicesError),
     #[error(transparent)]
     Engine(CommandError),
+    #[error(
+        "The start was ended before the pool was up. What was acknowledged is on the cache devices, as it was; nothing is served. Start \
+         the daemon again"
+    )]
+    Ended,
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(
@@ -285,6 +290,12 @@ enum StopState {
     Stopped(Result<(), String>),
 }
 
+/// Is told how far a start is, and says whether it is to go on.
+pub type GoesOn<'a> = &'a mut dyn FnMut(Option<Starting>) -> bool;
+
+/// How often it is told.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// How long a daemon that hands over waits for its sweeps to end, and for NBD clients.
 const QUIESCE: Duration = Duration::from_secs(5);
 /// How long it waits for requests to be answered: longer than a cache device that hangs is waited for.
@@ -297,12 +308,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Daemon {
     /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones; others as soon
     /// as they come. `estate` is what an earlier life of this process has left.
-    pub fn start(options: Options, estate: Estate) -> Result<Daemon, StartError> {
-        Daemon::start_listening(options, estate, true)
+    ///
+    /// Until the engine is up `goes_on` is told how far that is, as far as it is known, ten times a second; if it says no the start ends.
+    pub fn start(options: Options, estate: Estate, goes_on: GoesOn<'_>) -> Result<Daemon, StartError> {
+        Daemon::start_listening(options, estate, true, goes_on)
     }
 
     /// The same, with a control socket or without one.
-    fn start_listening(options: Options, mut estate: Estate, listen: bool) -> Result<Daemon, StartError> {
+    fn start_listening(options: Options, mut estate: Estate, listen: bool, goes_on: GoesOn<'_>) -> Result<Daemon, StartError> {
         let folder = |path: &Path| {
             let path = path.to_owned();
             |source| StartError::Folder { path, source }
@@ -376,7 +389,14 @@ impl Daemon {
             }
         }
         let events = Journal::open(state.events(&superblock.pool));
-        started.end().map_err(StartError::Engine)?;
+        loop {
+            if !goes_on(handle.starting()) {
+                return Err(StartError::Ended);
+            }
+            if let Some(result) = started.wait(LOOK) {
+                break result.map_err(StartError::Engine)?;
+            }
+        }
         tracing::info!("the engine is up");
         if places != known_places
             && let Err(error) = state.remember(&superblock.pool, &places)

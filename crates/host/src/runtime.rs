@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use headpond_engine::election::Election;
 use headpond_engine::io::{Command, CommandError, CommandId, Device, Effect, Reply, Request, RequestId};
-use headpond_engine::{Engine, Settings, Status};
+use headpond_engine::{Engine, Settings, Starting, Status};
 
 use crate::buf::HostBuf;
 use crate::claim::Claim;
@@ -81,6 +81,7 @@ enum Message {
     Add(Given),
     Remove(Device),
     Measure(Device, Sender<std::io::Result<u64>>),
+    Starting(Sender<Option<Starting>>),
     Status(Sender<Status>),
     Snapshot(Sender<Snapshot>),
     Pinned(u16, Sender<Vec<Range<u64>>>),
@@ -144,6 +145,13 @@ impl Handle {
         let (to, size) = mpsc::channel();
         self.send(Message::Measure(device, to));
         size.recv().ok()
+    }
+
+    /// How far the start is, while that is known.
+    pub fn starting(&self) -> Option<Starting> {
+        let (to, starting) = mpsc::channel();
+        self.send(Message::Starting(to));
+        starting.recv().ok().flatten()
     }
 
     /// How everything stands; `None` if the runtime has ended.
@@ -352,6 +360,7 @@ impl Thread {
             }
             // Whoever asked may have left, here and below.
             Message::Measure(device, to) => drop(to.send(self.devices.measure(device))),
+            Message::Starting(to) => drop(to.send(self.engine.starting())),
             Message::Status(to) => drop(to.send(self.engine.status())),
             Message::Snapshot(to) => {
                 let snapshot = Snapshot {

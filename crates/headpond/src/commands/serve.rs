@@ -1,16 +1,16 @@
 //! `headpond serve`: the daemon.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use headpond_engine::Settings;
+use headpond_engine::{Settings, Starting};
 use headpond_host::backing::Spec;
 use headpond_host::daemon::{Choice, Daemon, Options};
 use headpond_host::pool::list::list;
@@ -26,6 +26,7 @@ use super::pool::Folder;
 use super::print;
 use crate::config::Config;
 use crate::exit::{self, Usage};
+use crate::size;
 
 /// How often a wish to end is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -186,7 +187,14 @@ fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyho
     let own = std::env::current_exe().unwrap_or_default();
     log.begin();
     let signals = Signals::hold()?;
-    let daemon = Daemon::start(options, estate)?;
+    let mut shown = Shown::new(log);
+    let goes_on = &mut |starting| {
+        shown.tell(starting);
+        !signals.wait(Duration::ZERO)
+    };
+    let started = Daemon::start(options, estate, goes_on);
+    shown.end();
+    let daemon = started?;
     if let Some(report) = daemon.report() {
         // Each is an event as well, and so in the log.
         for advice in report.advice.iter().filter(|_| log == Log::Text) {
@@ -212,6 +220,61 @@ fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyho
     let error = exec(&own, &text);
     drop(estate);
     Err(anyhow!("Nor could {}: {error}. What was acknowledged is on the cache devices. Start the daemon again", own.display()))
+}
+
+/// How far a start is, for whoever looks at the terminal, and for the log of one that takes long.
+struct Shown {
+    log: Log,
+    begun: Instant,
+    /// When it was shown last, in whole seconds since then.
+    last: u64,
+    on_terminal: bool,
+}
+
+/// Seconds between two lines in the log.
+const LINE_EVERY: u64 = 10;
+
+impl Shown {
+    fn new(log: Log) -> Shown {
+        Shown { log, begun: Instant::now(), last: 0, on_terminal: log == Log::Text && std::io::stderr().is_terminal() }
+    }
+
+    fn tell(&mut self, starting: Option<Starting>) {
+        let seconds = self.begun.elapsed().as_secs();
+        let every = if self.on_terminal { 1 } else { LINE_EVERY };
+        let Some(starting) = starting.filter(|_| seconds >= self.last + every) else { return };
+        self.last = seconds;
+        let text = how_far(starting, self.begun.elapsed());
+        match (self.on_terminal, self.log) {
+            (true, _) => {
+                eprint!("\r\x1b[K{text}");
+                let _ = std::io::stderr().flush();
+            }
+            (false, Log::Text) => eprintln!("headpond: {text}"),
+            (false, Log::Json) => {
+                let (read, of) = (starting.read, starting.of);
+                let left = seconds_left(starting, self.begun.elapsed());
+                tracing::warn!(read_bytes = read, bytes = of, seconds_left = left, "the pool is not up yet");
+            }
+        }
+    }
+
+    fn end(&self) {
+        if self.on_terminal && self.last > 0 {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// Seconds until all is read, if it goes on as it did since the beginning.
+fn seconds_left(starting: Starting, since: Duration) -> Option<u64> {
+    let left = starting.of.saturating_sub(starting.read) as f64 / starting.read as f64 * since.as_secs_f64();
+    (starting.read > 0).then(|| left.ceil() as u64)
+}
+
+fn how_far(starting: Starting, since: Duration) -> String {
+    let left = seconds_left(starting, since).map(|seconds| format!(", about {seconds} s left")).unwrap_or_default();
+    format!("starting: {} of {} read{left}", size::show(starting.read), size::show(starting.of))
 }
 
 /// Becomes another program, with the same command line; returns only if that fails.

@@ -16,7 +16,7 @@ pub(crate) struct Inside(Arc<Shared>);
 
 /// Starts a daemon that nobody outside this process reaches.
 pub(crate) fn start(options: Options) -> Result<(Daemon, Inside), StartError> {
-    let daemon = Daemon::start_listening(Options { frontend: Choice::None, ..options }, Estate::default(), false)?;
+    let daemon = Daemon::start_listening(Options { frontend: Choice::None, ..options }, Estate::default(), false, &mut |_| true)?;
     let inside = Inside(daemon.shared.clone());
     Ok((daemon, inside))
 }
