@@ -254,7 +254,12 @@ impl Shown {
             (false, Log::Json) => {
                 let (read, of) = (starting.read, starting.of);
                 let left = seconds_left(starting, self.begun.elapsed());
-                tracing::warn!(read_bytes = read, bytes = of, seconds_left = left, "the pool is not up yet");
+                tracing::warn!(
+                    read_bytes = read,
+                    bytes = of,
+                    seconds_left = left,
+                    "the pool is not up yet. Wait for it, or end the start with SIGTERM"
+                );
             }
         }
     }
