@@ -329,3 +329,16 @@ fn ready(report: &Report, metrics: Option<SocketAddr>) -> String {
     let metrics = metrics.map(|address| format!("; metrics at http://{address}/metrics")).unwrap_or_default();
     format!("pool {} is up{}{metrics}", report.pool, volumes.collect::<String>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_a_start_is_is_told_with_an_estimate_once_there_is_one() {
+        let after = |read: u64, seconds| how_far(Starting { read, of: 4 << 30 }, Duration::from_secs(seconds));
+        assert_eq!(after(0, 3), "starting: 0 B of 4 GiB read");
+        assert_eq!(after(1 << 30, 10), "starting: 1 GiB of 4 GiB read, about 30 s left");
+        assert_eq!(after(4 << 30, 40), "starting: 4 GiB of 4 GiB read, about 0 s left");
+    }
+}
