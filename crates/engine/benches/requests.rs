@@ -10,7 +10,7 @@ use headpond_engine::Buf;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use support::{BLOCK, Bytes, Dice, Host, ROUNDS, cpu_ns, hits, median, report, rounds, scattered};
+use support::{BLOCK, Bytes, Dice, Host, ROUNDS, cpu_ns, hits, hits_of, median, report, rounds, scattered};
 
 /// Blocks that are cached: 1 GiB, so that data and map are in no processor's cache.
 const BLOCKS: u64 = 1 << 18;
@@ -31,6 +31,49 @@ fn warm() -> Host {
     assert_eq!((v.cached_blocks, v.stats.absorbed.requests), (BLOCKS, BLOCKS), "all was absorbed: {:?}", v.stats);
     host.freeze();
     host
+}
+
+/// Blocks of a request of a stream.
+const LONG: u32 = 32;
+/// Blocks that come into the cache with one write: fewer than are a stream, or the disk would have them.
+const TOGETHER: u64 = 64;
+
+/// A host whose cache holds `BLOCKS` blocks that lie beside their neighbours.
+fn warm_for_streams() -> Host {
+    let mut host = Host::new(MEMBER);
+    let mut data = vec![0u8; TOGETHER as usize * BLOCK];
+    for n in scattered(BLOCKS / TOGETHER) {
+        let first = n * TOGETHER;
+        (first..).zip(data.chunks_mut(BLOCK)).for_each(|(b, block)| block[..8].copy_from_slice(&b.to_le_bytes()));
+        host.write(first, 0, Bytes::from_bytes(&data));
+        host.run();
+        host.replies().for_each(drop);
+    }
+    let v = &host.engine().status().volumes[0];
+    assert_eq!((v.cached_blocks, v.stats.absorbed.requests), (BLOCKS, BLOCKS / TOGETHER), "all was absorbed: {:?}", v.stats);
+    host.freeze();
+    host
+}
+
+/// A stream of hits over all that is cached, of requests of 128 KiB; and what of each is not the engine's.
+fn stream_of_hits() {
+    let mut host = warm_for_streams();
+    let mut client = vec![0u8; LONG as usize * BLOCK];
+    let count = BLOCKS / u64::from(LONG);
+    let alone = rounds(count, || {
+        for n in 0..count {
+            let data = host.run_alone(n, LONG);
+            for (from, to) in data.bytes().chunks(BLOCK).zip(client.chunks_mut(BLOCK)) {
+                black_box(headpond_engine::format::checksum(1, from));
+                to.copy_from_slice(from);
+            }
+            black_box(&mut client);
+        }
+    });
+    report("stream_checksum_and_copy_alone_128KiB", alone);
+    report("stream_hit_128KiB", rounds(count, || hits_of((0..BLOCKS).step_by(LONG as usize), LONG, &mut host, &mut client)));
+    let v = &host.engine().status().volumes[0];
+    assert_eq!(v.stats.hit.requests, count * ROUNDS as u64, "each was a hit: {:?}", v.stats);
 }
 
 /// What of a hit is not the engine's: the device's data, which no processor's cache has, checksummed and copied.
@@ -91,6 +134,7 @@ fn main() {
         group.bench_function("random", |b| b.iter(|| hits(&mut host, &mut dice, BLOCKS, 1, &mut client)));
         group.finish();
     }
+    stream_of_hits();
     let [one, two] = [1, 2].map(engines_at_once);
     println!("hits_of_one_engine {one:.0} 1/s");
     println!("hits_of_two_engines {two:.0} 1/s");

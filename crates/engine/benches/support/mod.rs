@@ -305,6 +305,13 @@ impl Host {
             .slice((n / 64 % 4096) as usize * BLOCK..(n / 64 % 4096 + 1) as usize * BLOCK)
     }
 
+    /// So many blocks in a row as the device has them: the `n`-th of such runs.
+    pub fn run_alone(&self, n: u64, blocks: u32) -> Bytes {
+        let bytes = u64::from(blocks) * BLOCK as u64;
+        let runs = self.member_bytes / 2 / bytes;
+        self.members[0].read(n % runs * bytes, bytes as usize)
+    }
+
     /// Ends the engine as a crash would.
     pub fn end(&mut self) {
         self.engine = None;
@@ -363,10 +370,10 @@ impl Host {
         }
     }
 
-    /// Asks for a block to be read.
-    pub fn read(&mut self, block: u64) {
+    /// Asks for so many blocks to be read.
+    pub fn read(&mut self, block: u64, blocks: u32) {
         self.next += 1;
-        self.engine().request(0, RequestId(self.next), Request::Read { sector: block * 8, sectors: 8 });
+        self.engine().request(0, RequestId(self.next), Request::Read { sector: block * 8, sectors: blocks * 8 });
     }
 
     /// Asks for a block to be written, or what begins so many sectors past its beginning.
@@ -415,9 +422,13 @@ impl Dice {
 
 /// Random hits, one at a time, each copied into the client's buffer.
 pub fn hits(host: &mut Host, dice: &mut Dice, among: u64, count: u64, client: &mut [u8]) {
-    for _ in 0..count {
-        let block = dice.below(among);
-        host.read(block);
+    hits_of((0..count).map(|_| dice.below(among)), 1, host, client);
+}
+
+/// Hits of so many blocks each, one at a time.
+pub fn hits_of(all: impl Iterator<Item = u64>, blocks: u32, host: &mut Host, client: &mut [u8]) {
+    for block in all {
+        host.read(block, blocks);
         host.run();
         for reply in host.replies() {
             let mut at = 0;
