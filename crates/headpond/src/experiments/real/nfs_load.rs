@@ -86,17 +86,22 @@ pub(super) fn quantities(all: &[Reached]) -> Vec<f64> {
     all.iter().map(|it| it.rate).chain(all.iter().map(|it| it.busy)).chain(all.iter().map(|it| it.daemon)).collect()
 }
 
-/// Says how busy the processors were at the last point, of `points`, what the daemon took of them, and what the way over NFS gives from
-/// memory there.
-pub(super) fn limits(out: &mut Outcome, samples: &Samples, whos: &[Who], points: usize, what: &str, memory: Reached, unit: &str) {
-    let busy = whos.iter().map(|who| format!("{} {:.0} %", who.name(), samples.median(*who, 2 * points - 1)));
-    let busy = busy.collect::<Vec<_>>().join(", ");
-    let cached: Vec<Who> = whos.iter().copied().filter(|who| *who != Who::Bare).collect();
-    let daemon = cached.iter().map(|who| format!("{} {:.2}", who.name(), samples.median(*who, 3 * points - 1)));
-    let daemon = daemon.collect::<Vec<_>>().join(", ");
-    out.note(format!("The processors, {what}, in the busier half of the time: {busy} busy. The daemon took, in ms of one for each of {unit}: {daemon}."));
+/// Says of each point, by what was done there, how busy the processors were and what the daemon took of them; and what the way over NFS
+/// gives from memory at the last.
+pub(super) fn limits(out: &mut Outcome, samples: &Samples, whos: &[Who], done: &[String], memory: Reached, unit: &str) {
+    let points = done.len();
+    for (n, what) in done.iter().enumerate() {
+        let busy = whos.iter().map(|who| format!("{} {:.0} %", who.name(), samples.median(*who, points + n)));
+        let busy = busy.collect::<Vec<_>>().join(", ");
+        let behind = whos.iter().filter(|who| **who != Who::Bare);
+        let daemon = behind.map(|who| format!("{} {:.2}", who.name(), samples.median(*who, 2 * points + n)));
+        let daemon = daemon.collect::<Vec<_>>().join(", ");
+        out.note(format!(
+            "The processors, {what}, in the busier half of the time: {busy} busy. The daemon took, in ms of one for each of {unit}: {daemon}."
+        ));
+    }
     out.note(format!(
-        "The same clients and server on a file system in memory, no device and no front end behind it: {} {unit} a second, {:.0} % busy.",
+        "As the last, on a file system in memory, no device and no front end behind it: {} {unit} a second, {:.0} % busy.",
         crate::experiments::quantity(memory.rate),
         memory.busy
     ));

@@ -95,7 +95,8 @@ fn burst(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
     run.tax_of(out, &samples, &[(last, "random writes")]);
     let folder = rig.memory()?;
     let memory = from_memory(&rig, run, &folder, load(MOST), "random-write")?;
-    limits(out, &samples, &whos, points.len(), "writing by the most clients", memory, "writes");
+    let done: Vec<String> = points.iter().map(|clients| format!("{clients} clients writing")).collect();
+    limits(out, &samples, &whos, &done, memory, "writes");
     run.fates_of(out, &rig.cached()?);
     Ok(())
 }
@@ -163,7 +164,8 @@ pub fn a4(run: &Run<'_>) -> Result<Outcome> {
     run.tax_of(&mut out, &samples, &[(points.len() - 1, "random reads")]);
     let folder = rig.memory()?;
     let memory = from_memory(&rig, run, &folder, load(MOST), "random-read")?;
-    limits(&mut out, &samples, &whos, points.len(), "reading by the most clients", memory, "reads");
+    let done: Vec<String> = points.iter().map(|clients| format!("{clients} clients reading")).collect();
+    limits(&mut out, &samples, &whos, &done, memory, "reads");
     run.fates_of(&mut out, &rig.cached()?);
     Ok(out)
 }

@@ -66,7 +66,8 @@ pub fn a1(run: &Run<'_>) -> Result<Outcome> {
     let folder = rig.memory()?;
     let most = load(run, points[points.len() - 1]);
     let memory = from_memory(&rig, run, &folder, most, "write")?;
-    limits(&mut out, &samples, &whos, 2 * points.len(), "re-writing by the most clients", memory, "MB");
+    let done = points.iter().flat_map(|clients| ["writing", "re-writing"].map(|way| format!("{clients} clients {way}")));
+    limits(&mut out, &samples, &whos, &done.collect::<Vec<_>>(), memory, "MB");
     run.fates_of(&mut out, &rig.cached()?);
     Ok(out)
 }
@@ -77,7 +78,8 @@ fn reading_limits(run: &Run<'_>, rig: &mut NfsRig<'_>, out: &mut Outcome, sample
     run.tax_of(out, samples, &[(points.len() - 1, "read")]);
     let folder = rig.memory()?;
     let memory = from_memory(rig, run, &folder, load(run, points[points.len() - 1]), "read")?;
-    limits(out, samples, whos, points.len(), "reading by the most clients", memory, "MB");
+    let done: Vec<String> = points.iter().map(|clients| format!("{clients} clients reading")).collect();
+    limits(out, samples, whos, &done, memory, "MB");
     out.note(format!(
         "Checksums, which are verified where the cache is read and made where something is admitted, take {:.2} ms of a processor for each MB here, \
          measured by themselves. Past the cache there are none.",
