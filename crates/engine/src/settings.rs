@@ -26,7 +26,7 @@ pub struct Settings {
     pub route: bool,
     /// The most that is read from the cache devices ahead of small reads that follow each other, and kept in memory for them;
     /// zero: nothing, and never more than 1 MiB. A disk does the same with its own buffer, and answers such reads sooner than an SSD answers one. It is enough
-    /// to keep an SSD at its full speed; 16 readers are followed at once, with up to twice this in memory for each.
+    /// to keep an SSD at its full speed; 64 readers are followed at once, with up to twice this in memory for each.
     pub ahead_bytes: u64,
     /// Longest write-zeroes or discard that is absorbed.
     pub zeroes_bytes: u64,

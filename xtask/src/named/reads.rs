@@ -8,6 +8,7 @@ pub const TOLD: &[Told] = &[
     ("reads::what_is_kept_is_served_while_the_map_names_it", "kept data served though a newer write is in the map"),
     ("reads::what_is_read_ahead_proves_itself", "damaged data kept of what is read ahead"),
     ("reads::nobody_waits_long_for_what_is_read_ahead", "a read that waits for what is read ahead however long that takes"),
+    ("reads::many_readers_side_by_side_are_all_read_ahead_of", "sixteen readers followed of many"),
     (
         "reads::a_large_read_does_not_fail_for_what_the_disk_has",
         "a read that begins again for each damaged piece until it is given up",
@@ -56,6 +57,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "const PATIENCE_NS: u64 = 5_000_000;",
             new: "const PATIENCE_NS: u64 = u64::MAX / 2;",
         }],
+    },
+    Mistake {
+        name: "sixteen readers followed of many",
+        story: "Who reads small pieces beside sixteen others asks the cache devices for each of them, and a disk that reads ahead for all is sooner.",
+        edits: &[Edit { file: "policy/ahead.rs", old: "pub const READERS: usize = 64;", new: "pub const READERS: usize = 16;" }],
     },
     Mistake {
         name: "a read that begins again for each damaged piece until it is given up",

@@ -82,6 +82,31 @@ fn nobody_waits_long_for_what_is_read_ahead() {
     s.end();
 }
 
+/// Sixty-four clients read small pieces side by side, as an NFS server's do: each is read ahead of. Sixteen were, and the others had no
+/// more than the cache devices answer requests, less than a disk that reads ahead for all of them: found by
+/// `headpond bench --real --only "64 streams"`.
+#[test]
+fn many_readers_side_by_side_are_all_read_ahead_of() {
+    const READERS: u64 = 64;
+    const BLOCKS: u64 = 24;
+    let mut stage = reading_ahead();
+    (stage.segments, stage.segment_bytes) = (128, 256 << 10);
+    let apart = stage.sectors / READERS;
+    let mut s = Scene::new("many readers side by side are all read ahead of", stage);
+    for reader in 0..READERS {
+        s.write(reader * apart, BLOCKS * 8);
+    }
+    let before = from_memory(&s);
+    for n in 0..BLOCKS {
+        let asked: Vec<_> = (0..READERS).map(|reader| s.world.read(0, reader * apart + n * 8, 8)).collect();
+        s.until("all are answered", |w| !asked.iter().any(|request| w.waits(*request)));
+    }
+    let served = from_memory(&s) - before;
+    // All but the first few of each.
+    assert!(served > READERS * BLOCKS * 3 / 4, "{served} of {}: {}", READERS * BLOCKS, s.story());
+    s.end();
+}
+
 /// A cache device reads badly: each time that the read of many clean pieces begins again, another of them is damaged. All of it is
 /// on the disk, but for the one block that is dirty.
 #[test]
