@@ -2,6 +2,7 @@
 
 use super::Run;
 use super::fio::{JobFile, Rates, job};
+use super::ior;
 use super::modelled;
 use super::rig::{Plan, Rig};
 use super::rounds::{Samples, must};
@@ -82,6 +83,7 @@ pub fn c1(run: &Run<'_>) -> Result<Outcome> {
         must(&mut out, format!("{what}, by bare behind the same front end"), ratio, 0.995);
     }
     run.tax(&mut out, &samples, &["write", "read"]);
+    ior::streams(run, &rig, &mut out, load.streams, load.stream_bytes)?;
     run.fates(&mut out, &rig)?;
     Ok(out)
 }

@@ -2,6 +2,7 @@
 
 use super::Run;
 use super::fio::{JobFile, job};
+use super::ior;
 use super::rig::{Plan, Rig};
 use super::rounds::{Samples, must};
 use anyhow::{Context, Result, bail};
@@ -105,6 +106,7 @@ pub fn a5(run: &Run<'_>) -> Result<Outcome> {
          directory, by threads of this program, from when all are there until the last is done: fio's own engine would have seen each \
          file itself before it begins. Nothing of them is in the kernel's cache. No more than three rounds are taken."
     ));
+    ior::metadata(run, &rig, &mut out, &whos, &counts[..2], if run.quick { 32 } else { 64 })?;
     run.fates(&mut out, &rig)?;
     Ok(out)
 }

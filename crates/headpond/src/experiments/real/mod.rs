@@ -11,6 +11,7 @@ mod c_streams;
 mod catalogue;
 mod fio;
 pub mod given;
+mod ior;
 mod machine;
 mod metadata;
 pub mod modelled;

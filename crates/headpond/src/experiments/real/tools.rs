@@ -51,6 +51,12 @@ impl Tool {
     }
 }
 
+/// Whether there is a program of that name, however it ends when it is asked for help.
+pub fn is_there(program: &str) -> bool {
+    let ended = Command::new(program).arg("-h").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    ended.is_ok()
+}
+
 fn succeeds(program: &str, args: &[&str]) -> bool {
     let ended = Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     ended.is_ok_and(|status| status.success())
