@@ -39,7 +39,7 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
     rig.run("state_disk new\ncreate_pool\nserve\nattach\nload write $(volume) 0 64 1\nload read $(volume) 0 64 1\nno_errors")?;
     rig.run(SECOND).context("a second volume")?;
     // The kernel's own workers for the daemon come and go meanwhile; who is gone is none that attends.
-    let names = "for name in /proc/$(cat /run/daemon.pid)/task/*/comm; do cat \"$name\" 2>/dev/null || true; done";
+    let names = "must [ -d /proc/$(cat /run/daemon.pid)/task ]\nfor name in /proc/$(cat /run/daemon.pid)/task/*/comm; do cat \"$name\" 2>/dev/null || true; done";
     let attend = rig.run(names)?.iter().filter(|name| name.starts_with("ublk-")).count();
     let named = rig.run("named")?.iter().filter(|line| line.starts_with("named ")).count();
     rig.run("detach_volume\nstop_daemon\nload read $(drive disk) 0 64 1")?;

@@ -1,29 +1,35 @@
 //! ior and mdtest themselves, where they are installed. Debian has neither, so no experiment needs them: what they say stands beside what
 //! fio says in their place.
+//!
+//! Each is first tried in a folder that no volume is under. If it cannot do there what is asked of it, that is told and nothing is
+//! measured; what fails afterwards is not the tool's, and ends the experiment.
 
 use super::Run;
 use super::rig::Rig;
 use super::rounds::Samples;
-use super::tools::is_there;
-use anyhow::{Context, Result};
+use super::tools::{Interrupted, is_there};
+use anyhow::{Context, Result, bail};
 use headpond_sim::experiments::outcome::{Outcome, Who};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// Rounds at most: what they say decides nothing.
 const ROUNDS: usize = 3;
-/// mdtest's phases, as it calls them.
+/// What is read of what they print.
+const SUMS: [&str; 2] = ["Max Write:", "Max Read:"];
 const PHASES: [&str; 3] = ["File creation", "File stat", "File removal"];
 
-/// The program in so many processes: by MPI where there is more than one, if it is here.
-fn command(program: &str, processes: u64) -> Option<Command> {
+/// The program in so many processes: by MPI where there is more than one.
+fn command(program: &str, processes: u64) -> Result<Command> {
     if !is_there(program) {
-        return None;
+        bail!("{program} is not installed; build it from github.com/hpc/ior to see what it says");
     }
     if processes == 1 {
-        return Some(Command::new(program));
+        return Ok(Command::new(program));
     }
     if !is_there("mpirun") {
-        return None;
+        bail!("mpirun is not installed; install Debian's package mpich to have {program} run in {processes} processes");
     }
     let mut command = Command::new("mpirun");
     command.args(["-n", &processes.to_string(), program]);
@@ -36,7 +42,7 @@ fn command(program: &str, processes: u64) -> Option<Command> {
     ] {
         command.env(name, value);
     }
-    Some(command)
+    Ok(command)
 }
 
 /// The number behind a name in what a tool printed; of several the last. ior has a unit before the one that is wanted, in brackets.
@@ -47,24 +53,52 @@ fn number(said: &str, name: &str) -> Option<f64> {
     if line.contains('(') { numbers.get(1).copied() } else { numbers.first().copied() }
 }
 
-/// C1 by ior: so many processes, a file of so many bytes each, written and read in requests of 1 MiB, one at a time.
+/// A file of so many bytes for each process, written and read in requests of 1 MiB.
+fn ior(processes: u64, bytes: u64, folder: &Path) -> Result<Command> {
+    let mut ior = command("ior", processes)?;
+    // -E, -k: the same files each time, as what is written anew may lie elsewhere. Without -v newer ones leave the sums out.
+    ior.args(["-v", "-a", "POSIX", "--posix.odirect", "-w", "-r", "-F", "-E", "-k", "-e", "-t", "1m"]);
+    ior.args(["-b", &bytes.to_string(), "-o", &folder.join("ior").display().to_string()]);
+    Ok(ior)
+}
+
+/// So many files for each process, all in one directory.
+fn mdtest(processes: u64, each: u64, folder: &Path) -> Result<Command> {
+    let mut mdtest = command("mdtest", processes)?;
+    mdtest.args(["-F", "-C", "-T", "-r", "-n", &each.to_string(), "-d", &folder.join("mdtest").display().to_string()]);
+    Ok(mdtest)
+}
+
+/// Runs one, and returns what it says.
+fn ask(rig: &Rig<'_>, mut tool: Command, names: &[&str]) -> Result<Vec<f64>> {
+    let said = rig.run(&mut tool)?;
+    let of =
+        |name: &&str| number(&said, name).with_context(|| format!("{:?} does not tell {name} in: {said}", tool.get_program()));
+    names.iter().map(of).collect()
+}
+
+/// Whether the tool does what is asked of it where no volume is in its way.
+fn is_usable(out: &mut Outcome, rig: &Rig<'_>, names: &[&str], tool: impl FnOnce(&Path) -> Result<Command>) -> Result<bool> {
+    let folder = rig.path().join("tried");
+    fs::create_dir_all(&folder)?;
+    match tool(&folder).and_then(|tool| ask(rig, tool, names)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is::<Interrupted>() => Err(error),
+        Err(error) => {
+            out.note(format!("{error:#}. The figures by fio stand without it."));
+            Ok(false)
+        }
+    }
+}
+
+/// C1 by ior: so many processes, a file of so many bytes each.
 pub fn streams(run: &Run<'_>, rig: &Rig<'_>, out: &mut Outcome, processes: u64, bytes: u64) -> Result<()> {
-    if command("ior", processes).is_none() {
-        out.note("ior is not installed, or mpirun is not.");
+    if !is_usable(out, rig, &SUMS, |folder| ior(processes, 1 << 20, folder))? {
         return Ok(());
     }
     let samples = Samples::take(run.rounds().min(ROUNDS), &rig.whos(), |who| {
         rig.settle(who)?;
-        let mut ior = command("ior", processes).context("ior is gone")?;
-        // The same files in each round: what is written anew may lie elsewhere.
-        // Without -v newer ones leave the sums out.
-        ior.args(["-v", "-a", "POSIX", "--posix.odirect", "-w", "-r", "-F", "-E", "-k", "-e", "-t", "1m"]);
-        ior.args(["-b", &bytes.to_string(), "-o", &rig.point(who, 0).join("ior").display().to_string()]);
-        let said = rig.run(&mut ior)?;
-        ["Max Write:", "Max Read:"]
-            .into_iter()
-            .map(|name| number(&said, name).with_context(|| format!("ior does not tell {name} in: {said}")))
-            .collect()
+        ask(rig, ior(processes, bytes, &rig.point(who, 0))?, &SUMS)
     })?;
     for (n, what) in ["write", "read"].into_iter().enumerate() {
         samples.figure(out, format!("{what}, by ior itself, {processes} processes"), "MB/s", n);
@@ -72,23 +106,15 @@ pub fn streams(run: &Run<'_>, rig: &Rig<'_>, out: &mut Outcome, processes: u64, 
     Ok(())
 }
 
-/// A5 by mdtest: processes share out so many files, all in one directory.
+/// A5 by mdtest: processes share out so many files.
 pub fn metadata(run: &Run<'_>, rig: &Rig<'_>, out: &mut Outcome, whos: &[Who], counts: &[u64], files: u64) -> Result<()> {
     for processes in counts.iter().copied() {
-        if command("mdtest", processes).is_none() {
-            out.note(format!("mdtest is not installed, or mpirun is not, for {processes} processes."));
+        if !is_usable(out, rig, &PHASES, |folder| mdtest(processes, 1, folder))? {
             continue;
         }
         let samples = Samples::take(run.rounds().min(ROUNDS), whos, |who| {
             rig.settle(who)?;
-            let mut mdtest = command("mdtest", processes).context("mdtest is gone")?;
-            mdtest.args(["-F", "-C", "-T", "-r", "-n", &(files / processes).to_string()]);
-            mdtest.args(["-d", &rig.point(who, 0).join("mdtest").display().to_string()]);
-            let said = rig.run(&mut mdtest)?;
-            PHASES
-                .into_iter()
-                .map(|name| number(&said, name).with_context(|| format!("mdtest does not tell {name} in: {said}")))
-                .collect()
+            ask(rig, mdtest(processes, files / processes, &rig.point(who, 0))?, &PHASES)
         })?;
         for (n, what) in ["create", "stat, from the kernel's cache", "remove"].into_iter().enumerate() {
             samples.figure(out, format!("{what}, by mdtest itself, {processes} processes"), "files/s", n);
