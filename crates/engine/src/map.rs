@@ -6,248 +6,28 @@
 //!
 //! What a block costs bounds how much can be cached: `docs/PERFORMANCE.md` has the figures.
 
+mod few;
+mod leaf;
+mod piece;
+#[cfg(test)]
+mod tests;
+
+pub use piece::{Mask, Piece, mask};
+
 use crate::blocks::Blocks;
 use crate::io::BLOCK_SECTORS;
 use crate::segments::Segments;
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::cell::Cell;
-use core::ops::{Deref, DerefMut, Range};
+use core::ops::Range;
+use few::Few;
+use leaf::{Leaf, Row, Some64, bits, room};
 
 const LEAF: u64 = 64;
 /// Blocks of a group of leaves.
 const GROUP: u64 = 64 * LEAF;
 /// Blocks of a span of groups, a GiB: the tree of spans is small enough for a processor's own memory, also where much is cached.
 const SPAN: u64 = 64 * GROUP;
-
-/// Sectors of a block as bits.
-pub type Mask = u8;
-
-/// The bits of `count` sectors from `first` on.
-#[must_use]
-pub fn mask(first: u8, count: u8) -> Mask {
-    (((1u16 << count) - 1) << first) as u8
-}
-
-/// A run of sectors of one block, as it was written, and those of them that nothing newer covers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
-    version_flags: u64,
-    /// Checksum of all its sectors, bound to volume, block and version.
-    pub sum: u64,
-    /// The segment that holds it.
-    pub segment: u32,
-    /// Its first sector there; 0 if it stands for zeroes.
-    pub offset: u16,
-    /// The sectors of the block that are this piece's.
-    pub live: Mask,
-    span: u8,
-}
-
-const DIRTY: u64 = 1 << 63;
-const ZEROES: u64 = 1 << 62;
-const VERSION: u64 = (1 << 56) - 1;
-
-impl Piece {
-    /// A piece of `count` sectors from sector `first` of a block on, all live.
-    #[must_use]
-    #[allow(clippy::too_many_arguments)] // one for each field
-    pub fn new(version: u64, sum: u64, segment: u32, offset: u16, first: u8, count: u8, dirty: bool, zeroes: bool) -> Self {
-        let flags = if dirty { DIRTY } else { 0 } | if zeroes { ZEROES } else { 0 };
-        Self {
-            version_flags: version & VERSION | flags,
-            sum,
-            segment,
-            offset: if zeroes { 0 } else { offset },
-            live: mask(first, count),
-            span: first | (count - 1) << 3,
-        }
-    }
-    /// The version of the write.
-    #[must_use]
-    pub fn version(&self) -> u64 {
-        self.version_flags & VERSION
-    }
-    /// The disk does not have it yet.
-    #[must_use]
-    pub fn dirty(&self) -> bool {
-        self.version_flags & DIRTY != 0
-    }
-    /// It stands for zeroes and has no data.
-    #[must_use]
-    pub fn zeroes(&self) -> bool {
-        self.version_flags & ZEROES != 0
-    }
-    /// First sector of the block that it was written with.
-    #[must_use]
-    pub fn first(&self) -> u8 {
-        self.span & 7
-    }
-    /// Sectors that it was written with.
-    #[must_use]
-    pub fn sectors(&self) -> u8 {
-        (self.span >> 3) + 1
-    }
-    /// Sectors that it takes in the log, if it is dirty.
-    fn dirty_sectors(&self) -> Option<u8> {
-        self.dirty().then(|| if self.zeroes() { 0 } else { self.sectors() })
-    }
-    fn set_clean(&mut self) {
-        self.version_flags &= !DIRTY;
-    }
-    /// First sector in bits 0 to 2, sectors less one in bits 3 to 5, bit 6 dirty, bit 7 zeroes: as in a checkpoint.
-    #[must_use]
-    pub fn packed_span(&self) -> u8 {
-        self.span | u8::from(self.dirty()) << 6 | u8::from(self.zeroes()) << 7
-    }
-}
-
-/// A piece that is a whole block, all live: version (56 bits), checksum (64), segment (24) and offset (16). Whether it is
-/// dirty is in the leaf. In words of 32 bits, as those of 64 would make 24 bytes of it.
-#[derive(Clone, Copy, Default, Debug)]
-struct Row([u32; 5]);
-
-impl Row {
-    /// In place of the offset of what stands for zeroes: no whole block of data begins at a segment's last sector.
-    const ZEROES: u16 = u16::MAX;
-
-    /// `None` for a piece that takes a place aside. That is also for a segment number that a pool of fewer than 2^24
-    /// segments does not have, as that of one that is lost.
-    fn of(piece: &Piece) -> Option<Self> {
-        let offset = if piece.zeroes() { Self::ZEROES } else { piece.offset };
-        let is_whole = piece.live == Mask::MAX && piece.first() == 0 && u64::from(piece.sectors()) == BLOCK_SECTORS;
-        if !is_whole || piece.segment >> 24 != 0 || piece.zeroes() != (offset == Self::ZEROES) {
-            return None;
-        }
-        let version = piece.version() | u64::from(offset) << 56;
-        let segment = piece.segment | u32::from(offset) >> 8 << 24;
-        Some(Self([piece.sum as u32, (piece.sum >> 32) as u32, version as u32, (version >> 32) as u32, segment]))
-    }
-
-    #[inline]
-    fn piece(&self, dirty: bool) -> Piece {
-        let [sum, sum_high, version, version_high, segment] = self.0;
-        let version = u64::from(version) | u64::from(version_high) << 32;
-        let offset = (version >> 56 | u64::from(segment >> 24) << 8) as u16;
-        let sum = u64::from(sum) | u64::from(sum_high) << 32;
-        Piece::new(version, sum, segment & 0xff_ffff, offset, 0, BLOCK_SECTORS as u8, dirty, offset == Self::ZEROES)
-    }
-}
-
-/// Up to 64 things, each with a number below 64: as much memory as there are.
-#[derive(Clone, Debug)]
-struct Some64<T> {
-    /// Numbers that are there.
-    there: u64,
-    /// The things in order of their numbers, and room behind them: always as much as [`room`] says.
-    things: Box<[T]>,
-}
-
-/// So many things there is room for where there are `count`: up to an eighth more, so that not each new one takes an
-/// allocation.
-fn room(count: usize) -> usize {
-    count.next_multiple_of((count.next_power_of_two() / 16).max(1))
-}
-
-impl<T> Default for Some64<T> {
-    fn default() -> Self {
-        Self { there: 0, things: Box::default() }
-    }
-}
-
-impl<T: Clone + Default> Some64<T> {
-    #[inline]
-    fn rank(&self, bit: u64) -> usize {
-        (self.there & ((1 << bit) - 1)).count_ones() as usize
-    }
-
-    #[inline]
-    fn get(&self, bit: u64) -> Option<&T> {
-        (self.there >> bit & 1 == 1).then(|| &self.things[self.rank(bit)])
-    }
-
-    /// Those of the numbers in `among`.
-    fn iter(&self, among: u64) -> impl Iterator<Item = (u64, &T)> {
-        bits(self.there & among).map(|bit| (bit, &self.things[self.rank(bit)]))
-    }
-
-    /// The one with this number, which is there from now on.
-    fn get_or_new(&mut self, bit: u64) -> &mut T {
-        let at = self.rank(bit);
-        if self.there >> bit & 1 == 0 {
-            let count = self.there.count_ones() as usize;
-            self.make_room(count + 1);
-            self.things[at..=count].rotate_right(1);
-            self.there |= 1 << bit;
-        }
-        &mut self.things[at]
-    }
-
-    fn remove(&mut self, bit: u64) {
-        if self.there >> bit & 1 == 1 {
-            let (at, count) = (self.rank(bit), self.there.count_ones() as usize);
-            self.things[at] = T::default();
-            self.things[at..count].rotate_left(1);
-            self.make_room(count - 1);
-            self.there &= !(1 << bit);
-        }
-    }
-
-    fn make_room(&mut self, count: usize) {
-        let room = room(count);
-        if room != self.things.len() {
-            let mut things = core::mem::take(&mut self.things).into_vec();
-            things.reserve_exact(room.saturating_sub(things.len()));
-            things.resize(room, T::default());
-            self.things = things.into_boxed_slice();
-        }
-    }
-
-    /// What there is room for.
-    fn room(&self) -> u64 {
-        self.things.len() as u64
-    }
-}
-
-/// The numbers of the bits that are set.
-fn bits(mut of: u64) -> impl Iterator<Item = u64> {
-    core::iter::from_fn(move || {
-        let bit = (of != 0).then(|| u64::from(of.trailing_zeros()));
-        of &= of.wrapping_sub(1);
-        bit
-    })
-}
-
-#[derive(Clone, Debug, Default)]
-struct Leaf {
-    rows: Some64<Row>,
-    /// Blocks whose pieces are aside.
-    aside: u64,
-    /// Blocks with anything dirty.
-    dirty: u64,
-    /// Blocks that a client asked for, and of these the ones that it asked for twice.
-    asked: Cell<[u64; 2]>,
-}
-
-impl Leaf {
-    /// Some of its blocks were asked for; what is not there does not count.
-    fn ask(&self, blocks: u64) {
-        let ([once, twice], blocks) = (self.asked.get(), blocks & self.present());
-        self.asked.set([once | blocks, twice | once & blocks]);
-    }
-
-    /// Blocks with anything cached.
-    fn present(&self) -> u64 {
-        self.rows.there | self.aside
-    }
-
-    /// The piece of a block that has a row.
-    #[inline]
-    fn piece(&self, bit: u64) -> Option<Piece> {
-        self.rows.get(bit).map(|row| row.piece(self.dirty >> bit & 1 == 1))
-    }
-}
 
 /// Where a piece is kept aside: the first of its live sectors, which are no other piece's.
 fn key(block: u64, piece: &Piece) -> u64 {
@@ -520,19 +300,18 @@ impl Map {
             return false;
         }
         let mut leaf = Leaf::default();
-        let mut rows = Vec::with_capacity(room(pieces.len()));
+        let (mut there, mut rows) = (0_u64, Vec::with_capacity(room(pieces.len())));
         for (block, piece) in pieces {
             let Some(row) = Row::of(piece) else { return false };
             rows.push(row);
-            leaf.rows.there |= 1 << (block % LEAF);
+            there |= 1 << (block % LEAF);
             leaf.dirty |= u64::from(piece.dirty()) << (block % LEAF);
         }
         for (block, piece) in pieces {
             segments.named(piece.segment, *block);
             segments.gain(piece.segment, piece.dirty_sectors());
         }
-        rows.resize(room(pieces.len()), Row::default());
-        leaf.rows.things = rows.into_boxed_slice();
+        leaf.rows = Some64::of(there, rows);
         self.blocks += pieces.len() as u64;
         self.dirty_blocks += u64::from(leaf.dirty.count_ones());
         self.room_rows += leaf.rows.room();
@@ -676,50 +455,6 @@ impl Map {
     }
 }
 
-/// The pieces of one block while they change: each has a live sector of eight, and one more comes in.
-#[derive(Clone)]
-struct Few {
-    pieces: [Piece; BLOCK_SECTORS as usize + 1],
-    len: usize,
-}
-
-impl Default for Few {
-    fn default() -> Self {
-        Self { pieces: [Piece::new(0, 0, 0, 0, 0, 1, false, false); BLOCK_SECTORS as usize + 1], len: 0 }
-    }
-}
-
-impl Few {
-    fn push(&mut self, piece: Piece) {
-        self.pieces[self.len] = piece;
-        self.len += 1;
-    }
-
-    fn retain(&mut self, keep: impl Fn(&Piece) -> bool) {
-        let mut kept = 0;
-        for n in 0..self.len {
-            if keep(&self.pieces[n]) {
-                self.pieces[kept] = self.pieces[n];
-                kept += 1;
-            }
-        }
-        self.len = kept;
-    }
-}
-
-impl Deref for Few {
-    type Target = [Piece];
-    fn deref(&self) -> &[Piece] {
-        &self.pieces[..self.len]
-    }
-}
-
-impl DerefMut for Few {
-    fn deref_mut(&mut self) -> &mut [Piece] {
-        &mut self.pieces[..self.len]
-    }
-}
-
 fn window(blocks: &Range<u64>, leaf: u64) -> u64 {
     let low = blocks.start.saturating_sub(leaf * LEAF).min(LEAF);
     let high = blocks.end.saturating_sub(leaf * LEAF).min(LEAF);
@@ -728,252 +463,4 @@ fn window(blocks: &Range<u64>, leaf: u64) -> u64 {
     }
     let ones = |n: u64| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
     ones(high) & !ones(low)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use headpond_format::Class;
-
-    fn world() -> (Map, Segments, u32) {
-        let mut segments = Segments::default();
-        segments.add_member(0, 8);
-        segments.add_member(1, 8);
-        let n = segments.open(1, Class::Mirrored, 0, false, 2).unwrap();
-        (Map::default(), segments, n)
-    }
-
-    /// Numbers below what is asked for, the same each time.
-    fn dice() -> impl FnMut(u64) -> u64 {
-        let mut state = 1u64;
-        move |n| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        }
-    }
-
-    fn piece(version: u64, segment: u32, first: u8, count: u8, dirty: bool) -> Piece {
-        Piece::new(version, version * 7, segment, version as u16, first, count, dirty, false)
-    }
-
-    #[test]
-    fn a_late_older_piece_does_not_hide_a_newer_one() {
-        let (mut map, mut segments, n) = world();
-        map.insert(&mut segments, 5, piece(9, n, 2, 3, true));
-        assert!(map.insert(&mut segments, 5, piece(4, n, 0, 8, true)));
-        let mut seen = Vec::new();
-        map.each(5, |p| seen.push((p.version(), p.live)));
-        seen.sort_unstable();
-        assert_eq!(seen, [(4, 0b1110_0011), (9, 0b0001_1100)]);
-        assert!(!map.insert(&mut segments, 5, piece(3, n, 2, 3, true)));
-        assert_eq!((segments.live, segments.dirty, map.extra_pieces()), (2, 2, 1));
-    }
-
-    #[test]
-    fn what_is_cached_in_a_row_is_counted_from_either_end() {
-        let (mut map, mut segments, n) = world();
-        let there = |block: u64| block != 60 && block != 200 && (10..333).contains(&block);
-        for block in (0..400).filter(|b| there(*b)) {
-            map.insert(&mut segments, block, piece(block + 1, n, 0, 8, block % 3 == 0));
-        }
-        for from in 0..400 {
-            for most in [0, 1, 5, 64, 130, 1000] {
-                let behind = (from..from + most).take_while(|b| there(*b)).count() as u64;
-                let before = (from.saturating_sub(most)..from).rev().take_while(|b| there(*b)).count() as u64;
-                assert_eq!((map.cached_from(from, most), map.cached_before(from, most)), (behind, before), "{from} {most}");
-            }
-        }
-    }
-
-    #[test]
-    fn fragments_that_fill_a_block_replace_what_they_cover() {
-        let (mut map, mut segments, n) = world();
-        map.insert(&mut segments, 63, piece(1, n, 0, 8, false));
-        for i in 0..8 {
-            map.insert(&mut segments, 63, piece(2 + u64::from(i), n, i, 1, true));
-        }
-        let mut versions = Vec::new();
-        map.each(63, |p| versions.push(p.version()));
-        assert_eq!(versions.len(), 8);
-        map.insert(&mut segments, 63, piece(20, n, 0, 8, true));
-        assert_eq!((map.extra_pieces(), segments.live, map.blocks()), (0, 1, 1));
-        map.mark_clean(&mut segments, 63, 19);
-        assert!(map.any_dirty(0..64));
-        map.mark_clean(&mut segments, 63, 20);
-        assert!(!map.any_dirty(0..64) && map.any(63..64) && !map.any(64..128));
-        map.forget(&mut segments, 63, 0xff, 21);
-        assert_eq!((segments.live, map.blocks()), (0, 0));
-    }
-
-    /// What the map has to say, kept as simply as can be: who holds each sector, and whether it is dirty.
-    #[derive(Default)]
-    struct Model(BTreeMap<u64, Piece>);
-
-    impl Model {
-        fn sectors(block: u64, mask: Mask) -> impl Iterator<Item = u64> {
-            bits(u64::from(mask)).map(move |s| block * BLOCK_SECTORS + s)
-        }
-
-        fn insert(&mut self, block: u64, piece: Piece) {
-            for s in Self::sectors(block, piece.live) {
-                if self.0.get(&s).is_none_or(|old| old.version() <= piece.version()) {
-                    self.0.insert(s, piece);
-                }
-            }
-        }
-
-        fn check(&self, map: &Map, segments: &Segments, range: Range<u64>) {
-            let mut found: BTreeMap<u64, Piece> = BTreeMap::new();
-            let mut pieces: BTreeMap<u64, u64> = BTreeMap::new();
-            let mut dirty = Vec::new();
-            map.each_in(range.clone(), |block, p| {
-                *pieces.entry(block).or_default() += 1;
-                if p.dirty() && dirty.last() != Some(&block) {
-                    dirty.push(block);
-                }
-                for s in Self::sectors(block, p.live) {
-                    // All but what is live of it is as it was put in.
-                    let live = self.0.get(&s).map_or(0, |m| m.live);
-                    assert!(found.insert(s, Piece { live, ..*p }).is_none(), "two pieces live in sector {s}");
-                }
-            });
-            assert_eq!(found, self.0);
-            for block in range.clone() {
-                let mut count = 0;
-                map.each(block, |_| count += 1);
-                assert_eq!(count, pieces.get(&block).copied().unwrap_or(0));
-                assert_eq!(map.any(block..block + 1), count > 0);
-                assert_eq!(map.any_dirty(block..block + 1), dirty.contains(&block));
-            }
-            let mut out = Vec::new();
-            map.dirty_from(range.start, range.end, usize::MAX, &mut out);
-            assert_eq!(out, dirty);
-            let sum: u64 = pieces.values().sum();
-            assert_eq!((map.blocks(), map.extra_pieces()), (pieces.len() as u64, sum - pieces.len() as u64));
-            assert_eq!((segments.live, map.dirty_blocks()), (sum, dirty.len() as u64));
-            let spans = map.spans.values();
-            let groups: Vec<_> = spans.clone().flat_map(|s| s.iter(u64::MAX).map(|(_, group)| group)).collect();
-            assert_eq!(map.room_groups, spans.map(Some64::room).sum::<u64>());
-            let leaves: Vec<&Leaf> = groups.iter().flat_map(|g| g.iter(u64::MAX).map(|(_, leaf)| leaf)).collect();
-            assert!(leaves.iter().all(|l| l.present() != 0 && l.rows.there & l.aside == 0));
-            assert_eq!(map.room_leaves, groups.iter().map(|g| g.room()).sum::<u64>());
-            assert_eq!(map.room_rows, leaves.iter().map(|l| l.rows.room()).sum::<u64>());
-        }
-    }
-
-    #[test]
-    fn what_is_loaded_in_order_is_as_if_it_had_been_named_piece_by_piece() {
-        let mut below = dice();
-        for round in 0..200u64 {
-            let ((mut loaded, mut segments, n), (mut named, mut of_named, _)) = (world(), world());
-            let (range, mut model) = (GROUP - 200..GROUP + 200, Model::default());
-            let mut pieces: Vec<(u64, Piece)> = Vec::new();
-            let blocks: Vec<u64> = range.clone().filter(|_| below(4) > 0).collect();
-            for block in blocks {
-                // In every other round all are whole, and none is there twice: what an image says of that is not taken on trust.
-                let parts = match below(60) * (round % 2) {
-                    1 | 2 => [(0, 3), (3, 5)].to_vec(),
-                    3 => [(0, 8), (0, 8)].to_vec(),
-                    _ => [(0, 8)].to_vec(),
-                };
-                for (first, count) in parts {
-                    pieces.push((block, piece(block + 1, n, first, count, below(2) == 0)));
-                }
-            }
-            if round % 7 == 6 {
-                pieces.reverse();
-            }
-            let mut rest = &pieces[..];
-            while !rest.is_empty() {
-                let (some, others) = rest.split_at(1 + below(rest.len() as u64) as usize);
-                loaded.load(&mut segments, some);
-                rest = others;
-            }
-            for (block, piece) in &pieces {
-                named.insert(&mut of_named, *block, *piece);
-                model.insert(*block, *piece);
-            }
-            model.check(&loaded, &segments, range.clone());
-            assert_eq!((loaded.memory(), segments.live, segments.dirty), (named.memory(), of_named.live, of_named.dirty));
-            let blocks = |of: &Segments| of.get(n).map(|s| s.blocks.to_vec());
-            assert_eq!(blocks(&segments), blocks(&of_named));
-        }
-    }
-
-    #[test]
-    fn any_sequence_of_changes_leaves_who_came_last_in_each_sector() {
-        let mut below = dice();
-        for _ in 0..60 {
-            let (mut map, mut segments, n) = world();
-            let mut model = Model::default();
-            // About the end of a leaf, or of a group of them.
-            let range = [GROUP - 40..GROUP + 40, 30..100][below(2) as usize].clone();
-            for turn in 0..300 {
-                let block = range.start + below(range.end - range.start);
-                let version = if below(8) == 0 { below(turn + 1) + 1 } else { turn + 1 } | below(2) << 55;
-                let (first, count) = if below(2) == 0 { (0, 8) } else { (below(4) as u8, below(4) as u8 + 1) };
-                match below(8) {
-                    0 => {
-                        let sectors = mask(first, count);
-                        map.forget(&mut segments, block, sectors, version);
-                        model.0.retain(|s, p| s / 8 != block || sectors >> (s % 8) & 1 == 0 || p.version() >= version);
-                    }
-                    1 => {
-                        map.mark_clean(&mut segments, block, version);
-                        let cleaned = |s: &u64, p: &Piece| s / 8 == block && p.version() <= version && p.dirty();
-                        model.0.retain(|s, p| !(cleaned(s, p) && p.zeroes()));
-                        model.0.iter_mut().filter(|(s, p)| cleaned(s, p)).for_each(|(_, p)| p.set_clean());
-                    }
-                    2 => {
-                        map.drop_clean(&mut segments, block, |p| p.sum % 2 == 0);
-                        model.0.retain(|s, p| s / 8 != block || p.dirty() || p.sum % 2 != 0);
-                    }
-                    _ => {
-                        let segment = [n, n, n, 0xff_ffff, 1 << 24, u32::MAX][below(6) as usize];
-                        let offset = [0, 8, 0x1234, u16::MAX - 7, u16::MAX][below(5) as usize];
-                        let sum = below(u64::MAX) << 33 | below(u64::MAX);
-                        let piece = Piece::new(version, sum, segment, offset, first, count, below(2) == 0, below(4) == 0);
-                        map.insert(&mut segments, block, piece);
-                        model.insert(block, piece);
-                    }
-                }
-            }
-            model.check(&map, &segments, range.clone());
-            for block in range.clone() {
-                map.forget(&mut segments, block, Mask::MAX, u64::MAX);
-            }
-            assert_eq!((map.memory(), map.blocks(), segments.live, segments.dirty), (0, 0, 0, 0));
-        }
-    }
-
-    #[test]
-    fn a_row_says_what_the_piece_does() {
-        for version in [0, 1, 0x12_3456_789a_bcde, VERSION] {
-            for segment in [0, 1, 0x00ab_cdef, 0xff_ffff, 1 << 24, u32::MAX] {
-                for offset in [0, 1, 0x1234, u16::MAX - 1, u16::MAX] {
-                    for flags in 0..4 {
-                        let (dirty, zeroes) = (flags & 1 == 1, flags & 2 == 2);
-                        let piece = Piece::new(version, !version << 3, segment, offset, 0, 8, dirty, zeroes);
-                        let fits = segment < 1 << 24 && (zeroes || offset != u16::MAX);
-                        assert_eq!(Row::of(&piece).map(|row| row.piece(dirty)), fits.then_some(piece));
-                    }
-                }
-            }
-        }
-        let part = Piece::new(1, 2, 3, 4, 0, 7, false, false);
-        let torn = Piece { live: 0x7f, ..Piece::new(1, 2, 3, 4, 0, 8, false, false) };
-        assert!(Row::of(&part).is_none() && Row::of(&torn).is_none());
-        assert_eq!((size_of::<Row>(), size_of::<Leaf>(), size_of::<Some64<Leaf>>()), (20, 56, 24));
-    }
-
-    #[test]
-    fn dirty_blocks_come_in_order_of_address() {
-        let (mut map, mut segments, n) = world();
-        for b in [700, 3, 64, 65, 4096, 12] {
-            map.insert(&mut segments, b, piece(b + 1, n, 0, 8, true));
-        }
-        let mut out = Vec::new();
-        map.dirty_from(4, 4096, 10, &mut out);
-        assert_eq!(out, [12, 64, 65, 700]);
-    }
 }
