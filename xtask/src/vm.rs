@@ -138,6 +138,8 @@ pub struct Context {
     sizes: rig::Sizes,
     /// SSDs are files as fast as they may be, rather than modelled drives, which lose at a power cut what was not flushed.
     throttled: bool,
+    /// How many times slower than those they stand for the disks and the SSDs that are files are.
+    slower: u64,
     folder: PathBuf,
     rounds: u64,
     length: Duration,
@@ -301,6 +303,7 @@ pub fn run(args: &[String]) -> Result<()> {
         clock: machine::Clock::Device,
         sizes: rig::SMALL,
         throttled: false,
+        slower: 1,
         folder: options.folder.canonicalize().with_context(|| format!("there is no folder {}", options.folder.display()))?,
         rounds: if options.short { options.rounds.min(3) } else { options.rounds },
         patient: options.short,

@@ -28,7 +28,10 @@ pub enum Form {
     /// On this machine.
     Real,
     /// On this machine, and on block devices that were given.
-    Devices,
+    Devices {
+        /// How many times slower than what they stand for these are.
+        slower: u64,
+    },
 }
 
 impl Form {
@@ -36,7 +39,7 @@ impl Form {
     pub fn name(self) -> &'static str {
         match self {
             Form::Simulated => "simulated",
-            Form::Real | Form::Devices => "real",
+            Form::Real | Form::Devices { .. } => "real",
         }
     }
 }

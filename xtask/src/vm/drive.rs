@@ -30,8 +30,11 @@ pub enum Speed {
     Instant,
     /// 12,000 requests and 500 MB a second; a flush takes a millisecond.
     Ssd,
-    /// 7200 rpm, 200 MB/s.
-    Rotating,
+    /// 7200 rpm, 200 MB/s, and whatever it does takes so many times longer.
+    Rotating {
+        /// One, or how many times.
+        slower: u64,
+    },
 }
 
 impl Speed {
@@ -42,7 +45,14 @@ impl Speed {
                 let params = SsdParams { flush_ns: MILLISECOND, ..SsdParams::throttled(12_000, 500_000_000) };
                 Some(Box::new(Ssd::new(&params)))
             }
-            Speed::Rotating => Some(Box::new(RotatingDisk::new(RotatingParams::nearline_7200()))),
+            Speed::Rotating { .. } => Some(Box::new(RotatingDisk::new(RotatingParams::nearline_7200()))),
+        }
+    }
+
+    fn slower(self) -> u64 {
+        match self {
+            Speed::Rotating { slower } => slower.max(1),
+            Speed::Instant | Speed::Ssd => 1,
         }
     }
 }
@@ -109,10 +119,15 @@ impl Drive {
             ending: false,
         };
         let back = Arc::new(Back {
-            export: ExportInfo { rotational: speed == Speed::Rotating, multi_conn: true, ..ExportInfo::new(0, name, bytes) },
+            export: ExportInfo {
+                rotational: matches!(speed, Speed::Rotating { .. }),
+                multi_conn: true,
+                ..ExportInfo::new(0, name, bytes)
+            },
             state: Mutex::new(state),
             wake: Condvar::new(),
             begun: Instant::now(),
+            slower: speed.slower(),
         });
         let paces = back.clone();
         let pacer = match speed {
@@ -278,6 +293,8 @@ struct Back {
     state: Mutex<State>,
     wake: Condvar,
     begun: Instant,
+    /// How many times slower than the clock the model's time goes.
+    slower: u64,
 }
 
 impl Back {
@@ -285,8 +302,9 @@ impl Back {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// In the model's time.
     fn now(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
+        self.begun.elapsed().as_nanos() as u64 / self.slower
     }
 
     /// Lets requests go when their time has come.
@@ -298,7 +316,7 @@ impl Back {
             let next = state.model.as_ref().and_then(|model| model.next_completion());
             state = match next {
                 Some(next) if next > now => {
-                    let wait = Duration::from_nanos(next - now);
+                    let wait = Duration::from_nanos((next - now) * self.slower);
                     self.wake.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
                 }
                 Some(_) => {

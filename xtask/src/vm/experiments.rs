@@ -17,6 +17,8 @@ const USAGE: &str = "\
 cargo xtask vm experiments [EXPERIMENT..] [--quick] [--markdown FILE] [--out DIR] [..]
   EXPERIMENT..      of A1, A2, A3, A4, A6, A7 (all of them)
   --quick           fewer points, rounds and seconds
+  --slower N        disks and SSDs that are so many times slower, all of them alike (1): the same as processors that are so many times
+                    faster, where emulated ones are what limits
   --markdown FILE   make the part of the virtual machine on this page anew, which is docs/EXPERIMENTS.md
   --out DIR         put experiments.html, experiments.json and experiments.csv there
   --suite SUITE     Debian's suite that the kernel is taken from (the backports of this machine's release)
@@ -40,6 +42,7 @@ const SCRIPT: &str = include_str!("guest/experiments.sh");
 struct Options {
     which: Vec<String>,
     quick: bool,
+    slower: u64,
     markdown: Option<PathBuf>,
     out: Option<PathBuf>,
     suite: Option<String>,
@@ -53,6 +56,7 @@ impl Options {
         let mut options = Options {
             which: Vec::new(),
             quick: false,
+            slower: 1,
             markdown: None,
             out: None,
             suite: None,
@@ -65,6 +69,7 @@ impl Options {
             let mut value = || args.next().with_context(|| format!("{word} wants a value\n{USAGE}"));
             match word.as_str() {
                 "--quick" => options.quick = true,
+                "--slower" => options.slower = times(value()?)?,
                 "--markdown" => options.markdown = Some(value()?.into()),
                 "--out" => options.out = Some(value()?.into()),
                 "--suite" => options.suite = Some(value()?.clone()),
@@ -83,9 +88,25 @@ impl Options {
 
     /// The command as anybody would give it.
     fn words(&self) -> String {
-        let quick = if self.quick { " --quick" } else { "" };
-        format!("cargo xtask vm experiments {}{quick}", self.which.join(" "))
+        format!("cargo xtask vm experiments {}{}", self.which.join(" "), self.manner())
     }
+
+    /// In which manner they are run, as options that this command and the guest's share.
+    fn manner(&self) -> String {
+        let quick = if self.quick { " --quick" } else { "" };
+        match self.slower {
+            1 => quick.to_owned(),
+            times => format!("{quick} --slower {times}"),
+        }
+    }
+}
+
+/// How many times slower, at most: an SSD has ten requests a second left then.
+const SLOWEST: u64 = 1000;
+
+fn times(value: &str) -> Result<u64> {
+    let times = value.parse().ok().filter(|it| (1..=SLOWEST).contains(it));
+    times.with_context(|| format!("--slower wants a whole number from 1 to {SLOWEST}, and got {value}\n{USAGE}"))
 }
 
 /// `cargo xtask vm experiments`.
@@ -114,6 +135,7 @@ pub fn run(args: &[String]) -> Result<()> {
         clock: Clock::counter()?,
         sizes: SIZES,
         throttled: true,
+        slower: options.slower,
         folder: folder.canonicalize().with_context(|| format!("there is no folder {}", folder.display()))?,
         rounds: 1,
         length: Duration::ZERO,
@@ -168,11 +190,11 @@ pub fn run(args: &[String]) -> Result<()> {
 /// What the guest is told to run.
 fn script(options: &Options, page: bool) -> String {
     let devices = |flag: &str, names: &[&str]| names.iter().map(|it| format!(" {flag} \"$(drive {it})\"")).collect::<String>();
-    let quick = if options.quick { " --quick" } else { "" };
     let markdown = if page { " --markdown /host/results/page.md" } else { "" };
     format!(
-        "{SCRIPT}\nexperiments {}{quick}{}{}{markdown} --made-by '{}'",
+        "{SCRIPT}\nexperiments {}{}{}{}{markdown} --made-by '{}'",
         options.which.join(" "),
+        options.manner(),
         devices("--disk", &DISKS),
         devices("--ssd", &SSDS),
         options.words()
@@ -200,11 +222,19 @@ mod tests {
         assert!(last.starts_with("experiments A4 A1 --quick --disk \"$(drive disk)\" --disk \"$(drive front)\""), "{last}");
         assert!(last.ends_with("--ssd \"$(drive ssdd)\" --made-by 'cargo xtask vm experiments A4 A1 --quick'"), "{last}");
         assert_eq!(of("").unwrap().which, ALL);
+        let options = of("A2 --slower 10").unwrap();
+        assert_eq!(options.words(), "cargo xtask vm experiments A2 --slower 10");
+        assert!(script(&options, false).contains("\nexperiments A2 --slower 10 --disk "));
     }
 
     #[test]
     fn what_is_not_known_is_named() {
-        for (words, named) in [("A5", "knows no A5"), ("--rounds", "knows no --rounds"), ("--out", "--out wants a value")] {
+        for (words, named) in [
+            ("A5", "knows no A5"),
+            ("--rounds", "knows no --rounds"),
+            ("--out", "--out wants a value"),
+            ("--slower 0", "from 1 to 1000, and got 0"),
+        ] {
             let error = of(words).err().unwrap().to_string();
             assert!(error.contains(named), "{error}");
         }

@@ -39,6 +39,8 @@ pub struct Parts<'a> {
     pub drives: Vec<(&'a str, &'a Path)>,
     /// Names and files of those that are files as fast as they may be.
     pub throttled: Vec<(&'a str, &'a Path)>,
+    /// How many times slower than as fast as they may be these are.
+    pub slower: u64,
     /// `tcg,thread=multi`, or what is faster here.
     pub accel: &'a str,
     /// What its guest tells the time by.
@@ -51,6 +53,13 @@ pub struct Throttle {
     pub iops: u64,
     /// Bytes in a second.
     pub bytes_per_s: u64,
+}
+
+impl Throttle {
+    /// So many times slower.
+    fn slowed(self, slower: u64) -> Throttle {
+        Throttle { iops: self.iops / slower, bytes_per_s: self.bytes_per_s / slower }
+    }
 }
 
 /// As fast as the modelled SSDs. QEMU itself counts, which costs an emulated machine a fraction of what another process does.
@@ -137,7 +146,7 @@ impl Machine {
             command.arg("-device").arg(device(name).to_string());
         }
         for (name, file) in &parts.throttled {
-            let Throttle { iops, bytes_per_s } = THROTTLE;
+            let Throttle { iops, bytes_per_s } = THROTTLE.slowed(parts.slower);
             // In memory too where the kernel can.
             let direct = if past_the_page_cache(file) { "on" } else { "off" };
             command.arg("-object").arg(format!("throttle-group,id=group-{name},x-iops-total={iops},x-bps-total={bytes_per_s}"));

@@ -180,6 +180,7 @@ pub fn run(args: &[String]) -> Result<()> {
         clock: Clock::counter()?,
         sizes: Sizes { cache: scale.cache, disk: scale.disk() },
         throttled: true,
+        slower: 1,
         folder: folder.canonicalize().with_context(|| format!("there is no folder {}", folder.display()))?,
         rounds,
         length: Duration::ZERO,

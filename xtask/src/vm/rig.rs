@@ -110,6 +110,7 @@ pub struct Rig {
     initramfs: PathBuf,
     accel: String,
     clock: Clock,
+    slower: u64,
     verbose: bool,
     /// The disk, the two SSDs, and the server's own disk, without the SSDs where these are files; then what was added.
     pub drives: Vec<Drive>,
@@ -139,6 +140,7 @@ impl Rig {
             initramfs: vm.initramfs.clone(),
             accel: vm.accel.clone(),
             clock: vm.clock,
+            slower: vm.slower,
             verbose: vm.verbose,
             drives: Vec::new(),
             files: Vec::new(),
@@ -154,7 +156,8 @@ impl Rig {
         for (name, program) in [("headpond", &vm.headpond), ("xtask", &std::env::current_exe()?)] {
             strip(program, &rig.share().join(name))?;
         }
-        let (disk, ssd) = if vm.instant { (Speed::Instant, Speed::Instant) } else { (Speed::Rotating, Speed::Ssd) };
+        let (disk, ssd) =
+            if vm.instant { (Speed::Instant, Speed::Instant) } else { (Speed::Rotating { slower: vm.slower }, Speed::Ssd) };
         for (name, bytes, speed) in [
             ("disk", vm.sizes.disk, disk),
             ("ssda", vm.sizes.cache, ssd),
@@ -178,7 +181,8 @@ impl Rig {
 
     /// One more disk, before the boot.
     pub fn add_disk(&mut self, name: &'static str, bytes: u64) -> Result<()> {
-        self.drives.push(Drive::new(name, bytes, Speed::Rotating, &self.folder)?);
+        let speed = Speed::Rotating { slower: self.slower };
+        self.drives.push(Drive::new(name, bytes, speed, &self.folder)?);
         Ok(())
     }
 
@@ -208,6 +212,7 @@ impl Rig {
             share: &self.folder.join("share"),
             drives: self.drives.iter().map(|drive| (drive.name, drive.socket())).collect(),
             throttled: self.files.iter().map(|(name, path)| (*name, path.as_path())).collect(),
+            slower: self.slower,
             accel: &self.accel,
             clock: self.clock,
         };

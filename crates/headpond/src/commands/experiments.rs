@@ -53,6 +53,9 @@ pub struct Experiments {
     /// Yes, what is on the given devices may be erased
     #[arg(long, requires = "disks")]
     yes_erase: bool,
+    /// How many times slower than what they stand for all of the given devices are: windows are longer, and it is said
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000), requires = "disks", hide = true)]
+    slower: u64,
     /// The command that is said to have made the figures, where another one runs this one
     #[arg(long, value_name = "WORDS", hide = true)]
     made_by: Option<String>,
@@ -155,7 +158,7 @@ impl Experiments {
         let _ = fs::remove_dir(&folder);
         let (command, options) = (self.command(), self.options());
         let (form, parameters) = match &run.given {
-            Some(given) => (Form::Devices, real::parameters_of_devices(system, given)),
+            Some(given) => (Form::Devices { slower: given.slower }, real::parameters_of_devices(system, given)),
             None => (Form::Real, real::parameters(system)),
         };
         Ok((Reports { form, reports, options, command, parameters }, interrupted))
@@ -174,7 +177,7 @@ impl Experiments {
                 other.id
             )));
         }
-        let given = Given { disks: self.disks.clone(), ssds: self.ssds.clone() };
+        let given = Given { disks: self.disks.clone(), ssds: self.ssds.clone(), slower: self.slower };
         let on_them =
             given.look().map_err(|why| Usage(format!("{why}. Nothing was done. Give devices that are free and fit")))?;
         if !self.yes_erase {

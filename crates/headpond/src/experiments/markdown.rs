@@ -10,9 +10,13 @@ fn marks(form: Form) -> [&'static str; 2] {
     match form {
         Form::Simulated => ["<!-- begin: made by the command below -->", "<!-- end -->"],
         Form::Real => ["<!-- begin: real form, made by the command below -->", "<!-- end of the real form -->"],
-        Form::Devices => {
+        Form::Devices { slower: 1 } => {
             ["<!-- begin: real form on devices, made by the command below -->", "<!-- end of the real form on devices -->"]
         }
+        Form::Devices { .. } => [
+            "<!-- begin: real form on slower devices, made by the command below -->",
+            "<!-- end of the real form on slower devices -->",
+        ],
     }
 }
 

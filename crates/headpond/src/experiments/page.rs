@@ -48,11 +48,18 @@ fn method(reports: &Reports) -> String {
              medians, with the least and the most of the rounds, and ratios are taken within a round. Made by \
              <code>{command}</code>.{quick}</p>"
         ),
-        Form::Devices => format!(
+        Form::Devices { slower } => format!(
             "<p>Each experiment ran on this machine, in real time, with the tools named, on the devices that were given: on a disk alone, \
              behind the front end that Headpond serves (pass-through, so that the front end's own cost is seen), and with Headpond before \
              it, its daemon and its default settings. They take turns, round by round; figures are medians, with the least and the most of \
-             the rounds, and ratios are taken within a round. Made by <code>{command}</code>.{quick}</p>"
+             the rounds, and ratios are taken within a round.{} Made by <code>{command}</code>.{quick}</p>",
+            match slower {
+                1 => String::new(),
+                times => format!(
+                    " All of the devices are {times} times slower than what they stand for, alike: to them the processors are {times} times \
+                     faster, and windows are longer."
+                ),
+            }
         ),
     }
 }
@@ -62,7 +69,7 @@ pub fn page(reports: &Reports) -> String {
     let mut out = String::new();
     let form = match reports.form {
         Form::Simulated => "simulated",
-        Form::Real | Form::Devices => "for real",
+        Form::Real | Form::Devices { .. } => "for real",
     };
     open(&mut out, &format!("Headpond: the field's experiments, {form}"));
     let failed = |r: &Report| matches!(r.outcome, Err(Missing::Failed(_)));
@@ -197,7 +204,7 @@ fn sentence(words: &str) -> String {
 fn calibration(out: &mut String, reports: &Reports) {
     match reports.form {
         Form::Real => out.push_str("<section><h2>Machine and models</h2>\n"),
-        Form::Devices => out.push_str("<section><h2>Machine and devices</h2>\n"),
+        Form::Devices { .. } => out.push_str("<section><h2>Machine and devices</h2>\n"),
         Form::Simulated => {
             out.push_str("<section><h2>Calibration and parameters</h2><p>Where a figure of the bare hardware was published, the bare model must come within 15 % of it. The rows of A2, A5, A7, B and C2 to C7 have no such figure and stand on the parameters below alone.</p>\n");
             let all = reports.reports.iter().flat_map(|r| r.outcome.iter().flat_map(|it| &it.verdicts));

@@ -77,14 +77,18 @@ fn the_real_form_has_its_own_place_shows_rounds_and_says_what_it_has_not() {
     let made = markdown(old, &reports).unwrap();
     assert!(made.contains("-->simulated<!--") && !made.contains("-->old<!--"), "{made}");
     // What ran on devices has a place of its own, beside that.
-    reports.form = Form::Devices;
+    reports.form = Form::Devices { slower: 1 };
     assert_eq!(markdown(old, &reports), None);
     let places = format!(
         "{old}\n<!-- begin: real form on devices, made by the command below -->new<!-- end of the real form on devices -->"
     );
     let beside = markdown(&places, &reports).unwrap();
     assert!(beside.starts_with(old) && !beside.contains("-->new<!--"), "{beside}");
-    assert!(page(&reports).contains("on the devices that were given"));
+    assert!(page(&reports).contains("on the devices that were given") && !page(&reports).contains("slower"));
+    // And so has what ran on devices that were slower than what they stand for.
+    reports.form = Form::Devices { slower: 10 };
+    assert_eq!(markdown(&places, &reports), None);
+    assert!(page(&reports).contains("are 10 times slower than what they stand for"));
     reports.form = Form::Real;
     for (form, it) in [("page", page(&reports)), ("text", terminal(&reports)), ("Markdown", made)] {
         for words in ["ot in this form: its tool is absent", "2,020 (1,900 to 2,100)", "rounds 3.000 to 5.500", "not decided"] {

@@ -69,11 +69,27 @@ fn faults_come_and_go_on_command() {
 
 #[test]
 fn a_rotating_drive_takes_its_time() {
-    let (_folder, drive) = set_up(Speed::Rotating);
+    let (_folder, drive) = set_up(Speed::Rotating { slower: 1 });
     let mut client = Client::connect(drive.socket(), "ssd", Duration::from_secs(20)).unwrap();
     let begun = Instant::now();
     for n in [900_u64, 100, 700, 300, 500] {
         ask(&mut client, Request::Read { offset: n << 10, len: 512 }).unwrap();
     }
     assert!(begun.elapsed() > Duration::from_millis(3), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_drive_whose_time_goes_slower_takes_so_many_times_longer() {
+    let took = |slower| {
+        let (_folder, drive) = set_up(Speed::Rotating { slower });
+        let mut client = Client::connect(drive.socket(), "ssd", Duration::from_secs(20)).unwrap();
+        let begun = Instant::now();
+        for n in [900_u64, 100, 700, 300, 500] {
+            ask(&mut client, Request::Read { offset: n << 10, len: 512 }).unwrap();
+        }
+        begun.elapsed()
+    };
+    // Where the platter is when a request comes is chance: five turns of 8.3 ms at most, and nothing at least.
+    let slow = took(40);
+    assert!(slow > Duration::from_millis(120), "{slow:?}");
 }

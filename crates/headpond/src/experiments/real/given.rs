@@ -24,6 +24,8 @@ pub struct Given {
     pub disks: Vec<PathBuf>,
     /// The SSDs.
     pub ssds: Vec<PathBuf>,
+    /// How many times slower than what they stand for all of them are.
+    pub slower: u64,
 }
 
 impl fmt::Display for Given {
@@ -88,7 +90,7 @@ mod tests {
                 })
                 .collect()
         };
-        Given { disks: make("disk"), ssds: make("ssd") }
+        Given { disks: make("disk"), ssds: make("ssd"), slower: 1 }
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn parameters_of_devices(system: FileSystem, given: &Given) -> Vec<Parameter
     let uname = rustix::system::uname();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let here = |name, value: String, why| row(name, value, Source::ThisMachine, why);
-    vec![
+    let mut all = vec![
         here(
             "machine",
             format!("{cores} cores, {} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
@@ -73,7 +73,15 @@ pub fn parameters_of_devices(system: FileSystem, given: &Given) -> Vec<Parameter
             format!("the daemon as it is served, {}, default settings", Frontend::of_kernel().name()),
             "nothing is tuned; the SSDs alone are behind the same front end",
         ),
-    ]
+    ];
+    if given.slower > 1 {
+        all.push(here(
+            "time of the devices",
+            format!("{} times slower than that of what they stand for, disks and SSDs alike", given.slower),
+            "to them these processors, which would be what is measured, are so many times faster; windows are longer, and nothing else is another",
+        ));
+    }
+    all
 }
 
 /// The machine and the models, as a table for readers.

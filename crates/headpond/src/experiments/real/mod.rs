@@ -89,6 +89,11 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// How many times slower than what they stand for the devices are.
+    fn slower(&self) -> u64 {
+        self.given.as_ref().map_or(1, |it| it.slower)
+    }
+
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

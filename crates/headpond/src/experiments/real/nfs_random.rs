@@ -38,7 +38,13 @@ fn lay_out(run: &Run<'_>, rig: &NfsRig<'_>, whos: &[Who]) -> Result<()> {
 
 /// Seconds that count.
 fn window(run: &Run<'_>) -> u64 {
-    if run.quick { run.window() } else { 2 * run.window() }
+    run.slower() * if run.quick { run.window() } else { 2 * run.window() }
+}
+
+/// The same of what so many clients do: on slower devices many of them have enough of it, a few hundred requests of a bare disk, in a
+/// third of what one needs, and a burst is one only as long as it does not fill the cache.
+fn window_of(run: &Run<'_>, clients: u64) -> u64 {
+    if run.slower() > 1 && clients > 1 { window(run).div_ceil(3) } else { window(run) }
 }
 
 fn plot(out: &mut Outcome, samples: &Samples, title: &str, whos: &[Who], points: &[u64]) {
@@ -67,7 +73,7 @@ fn burst(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
         let mut all = Vec::new();
         for clients in points {
             rig.settle(who)?;
-            all.push(load(*clients).random(&rig, &rig.folders(who), "random-write", 1, window(run))?);
+            all.push(load(*clients).random(&rig, &rig.folders(who), "random-write", 1, window_of(run, *clients))?);
             if who == Who::Back {
                 percent = percent.max(rig.dirty_percent()?);
             }
@@ -112,7 +118,7 @@ fn full(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
     let samples = Samples::take(run.rounds().min(3), &whos, |who| {
         // Filled on the server, as its clients may be too slow for that.
         if who == Who::Back {
-            load.fill(&rig, who, run.filling())?;
+            load.fill(&rig, who, run.slower() * run.filling())?;
         }
         let before = rig.dirty_percent()?;
         let reached = load.random(&rig, &rig.folders(who), "random-write", 1, window(run))?;
@@ -148,7 +154,7 @@ pub fn a4(run: &Run<'_>) -> Result<Outcome> {
         for clients in points {
             rig.settle(who)?;
             let folders = rig.folders(who);
-            all.push(forgetful(|| load(*clients).random(&rig, &folders, "random-read", 1, window(run)))?);
+            all.push(forgetful(|| load(*clients).random(&rig, &folders, "random-read", 1, window_of(run, *clients)))?);
         }
         Ok(quantities(&all))
     })?;
@@ -197,6 +203,7 @@ pub fn a6(run: &Run<'_>) -> Result<Outcome> {
     let rig = run.nfs_rig(&Plan { whos: &whos, ssd: None })?;
     // So small a part is in reach of a disk's arm and what it reads ahead: that favours bare.
     let (part, long) = if run.quick { (128 << 10, 15) } else { (256 << 10, 25) };
+    let long = run.slower() * long;
     let load = Load { part, ..load(MOST) };
     load.lay_out(&rig, &whos)?;
     let mut curves: [Vec<Line>; 2] = Default::default();

@@ -355,5 +355,5 @@ fn model(path: &Path, plan: &Plan<'_>) -> Result<(Given, Modelled)> {
         let place = |it: &Wanted| places.get(&it.name).cloned().with_context(|| format!("there is no modelled {}", it.name));
         all.iter().map(place).collect::<Result<Vec<PathBuf>>>()
     };
-    Ok((Given { disks: places_of(&disks)?, ssds: places_of(&ssds)? }, modelled))
+    Ok((Given { disks: places_of(&disks)?, ssds: places_of(&ssds)?, slower: 1 }, modelled))
 }
