@@ -5,7 +5,8 @@
 //! per copy. It is named when it is on all of them under the membership that then holds (R7), and what waits for it is
 //! told.
 //!
-//! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`).
+//! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`); clean data always
+//! does, on a cache device each (`policy/lanes.rs`).
 
 use crate::core::{Core, Fill, MarksGuard, Volume};
 use crate::exec::Slot;
@@ -14,6 +15,7 @@ use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
 use crate::policy::bands::{self, Bands};
 use crate::policy::evict::Queue;
+use crate::policy::lanes;
 use crate::shares::wanted_for;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -130,8 +132,14 @@ struct Open<B: Buf> {
     header: Rc<Slot<bool, B>>,
 }
 
-/// Bands of the log of clean data.
+/// Bands of a lane of the log of clean data: one for each [`Queue`].
 const CLEAN: usize = 2;
+const _: () = assert!(CLEAN * lanes::MOST <= bands::MOST);
+
+/// Which [`Queue`] a band of the log of clean data is for.
+fn queue_of(band: usize) -> usize {
+    band & (CLEAN - 1)
+}
 
 /// What waits for an open segment, and that segment.
 struct Band<B: Buf> {
@@ -159,7 +167,7 @@ impl<B: Buf> Band<B> {
 /// The log of one class of one volume.
 pub(crate) struct Log<B: Buf> {
     class: Class,
-    /// All there is goes to the first while only one is in use. Clean data has one for each [`Queue`].
+    /// All there is goes to the first while only one is in use. Clean data has one for each [`Queue`] of each lane.
     bands: RefCell<Vec<Band<B>>>,
     /// Those in use.
     in_use: Cell<usize>,
@@ -194,7 +202,7 @@ impl<B: Buf> Log<B> {
 
     fn band_of(&self, core: &Core<B>, item: &Item<B>, sweep: u64) -> usize {
         let block = match item {
-            Item::Fill { queue, .. } => return *queue as usize,
+            Item::Fill { start, queue, .. } => return lanes::of(*start, self.lanes()).0 * CLEAN + *queue as usize,
             Item::Write { start, .. } => start / BLOCK_SECTORS,
             Item::Zeroes { block, .. } => *block,
             Item::Move { block, .. } if core.free() > core.settings.reserve_segments + bands::MOST as u32 => *block,
@@ -206,6 +214,40 @@ impl<B: Buf> Log<B> {
         self.borders.borrow_mut().of(block, sweep, self.in_use.get())
     }
 
+    /// Lanes that clean data is spread over.
+    fn lanes(&self) -> usize {
+        self.in_use.get() / CLEAN
+    }
+
+    /// The members with open segments of other lanes of a band's queue.
+    fn beside(&self, core: &Core<B>, band: usize) -> Vec<u8> {
+        if self.class != Class::Single {
+            return Vec::new();
+        }
+        let (bands, segments) = (self.bands.borrow(), core.segments.borrow());
+        let others = (queue_of(band)..bands::MOST).step_by(CLEAN).filter(|n| *n != band);
+        let open = others.filter_map(|n| segments.get(bands[n].open.as_ref()?.segment));
+        open.flat_map(|s| s.places().map(|p| p.member)).collect()
+    }
+
+    /// Clean data in the parts that have lanes of their own.
+    fn stripes(&self, items: Vec<Item<B>>) -> Vec<Item<B>> {
+        let mut stripes = Vec::with_capacity(items.len());
+        for item in items {
+            let mut rest = Some(item);
+            while let Some(item) = rest.take() {
+                let sectors = match &item {
+                    Item::Fill { start, .. } => lanes::of(*start, self.lanes()).1,
+                    _ => u32::MAX,
+                };
+                let (stripe, more) = item.split(sectors, Record::MAX_ENTRIES).unwrap_or((item, None));
+                stripes.push(stripe);
+                rest = more;
+            }
+        }
+        stripes
+    }
+
     /// Appends items and names them; ends when all are on all their copies, or one could not be appended.
     pub fn append(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, items: Vec<Item<B>>) -> Rc<Slot<Appended, B>> {
         let done = Slot::new(&core.exec);
@@ -213,6 +255,13 @@ impl<B: Buf> Log<B> {
             done.set(Ok(()));
             return done;
         }
+        let items = match self.class {
+            Class::Mirrored => items,
+            Class::Single => {
+                self.in_use.set(CLEAN * core.lanes_of(volume));
+                self.stripes(items)
+            }
+        };
         let batch = Rc::new(Batch { left: Cell::new(items.len()), result: Cell::new(Ok(())), done: done.clone() });
         for item in items {
             let band = self.band_of(core, &item, volume.swept_to.get());
@@ -337,12 +386,13 @@ impl<B: Buf> Log<B> {
                     Draw::Reserve if matches!(first, Item::Move { .. }) && band + 1 != self.in_use.get() => Draw::Move,
                     draw => draw,
                 };
-                match core.open_segment(self.class, volume.number, draw) {
+                match core.open_segment(self.class, volume.number, draw, &self.beside(core, band)) {
                     Some(n) => {
                         let mut segments = core.segments.borrow_mut();
                         if let Some(s) = segments.get_mut(n) {
                             s.sorted = self.class == Class::Mirrored && self.in_use.get() > 1;
-                            s.queue = if self.class == Class::Single && band > 0 { Queue::Main } else { Queue::Probation };
+                            s.queue =
+                                if self.class == Class::Single && queue_of(band) > 0 { Queue::Main } else { Queue::Probation };
                         }
                         (n, true)
                     }
@@ -746,8 +796,8 @@ fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: 
 }
 
 impl<B: Buf> Core<B> {
-    /// Opens a segment for a volume if what is free allows it.
-    pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, draw: Draw) -> Option<u32> {
+    /// Opens a segment for a volume if what is free allows it; not on these members, if others have as much room.
+    pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, draw: Draw, not_on: &[u8]) -> Option<u32> {
         let copies = match class {
             Class::Mirrored => self.pool.borrow().copies_now(),
             Class::Single => 1,
@@ -782,7 +832,7 @@ impl<B: Buf> Core<B> {
         }
         let generation = self.generation.get() + 1;
         let diskless = self.volume(volume).is_some_and(|v| !v.has_disk());
-        let n = self.segments.borrow_mut().open(generation, class, volume, diskless, copies)?;
+        let n = self.segments.borrow_mut().open(generation, class, volume, diskless, copies, not_on)?;
         self.generation.set(generation);
         Some(n)
     }

@@ -110,6 +110,9 @@ pub struct Taken {
     pub dirty_sectors: [u64; 2],
 }
 
+/// So many slots less are about as much room as a member with more has: what is won back of two members by turns.
+const ABOUT_AS_MUCH: u32 = 2;
+
 /// All segments of a pool, and the free slots of each member.
 #[derive(Debug, Default)]
 pub struct Segments {
@@ -263,8 +266,17 @@ impl Segments {
         self.free_slots.iter().map(|s| s.len() as u64).sum()
     }
 
-    /// Opens a segment with `copies` copies on the members with most room; `None` where there is no room.
-    pub fn open(&mut self, generation: u64, class: Class, volume: u16, diskless: bool, copies: usize) -> Option<u32> {
+    /// Opens a segment with `copies` copies on the members with most room; `None` where there is no room. The first is not on a
+    /// member in `not_on`, if another has about as much room.
+    pub fn open(
+        &mut self,
+        generation: u64,
+        class: Class,
+        volume: u16,
+        diskless: bool,
+        copies: usize,
+        not_on: &[u8],
+    ) -> Option<u32> {
         let mut members: Vec<u8> = (0..self.free_slots.len() as u8).filter(|m| self.free_on(*m) > 0).collect();
         // Most room first; equal ones turn about, so that clean segments spread evenly.
         let turn = generation as u8;
@@ -273,6 +285,10 @@ impl Segments {
         });
         if members.len() < copies || copies == 0 {
             return None;
+        }
+        let fits = |m: &u8| !not_on.contains(m) && self.free_on(*m) + ABOUT_AS_MUCH >= self.free_on(members[0]);
+        if let Some(better) = members.iter().position(fits) {
+            members[..=better].rotate_right(1);
         }
         let mut places = [Place::NONE; 2];
         for (place, m) in places.iter_mut().zip(members.iter().take(copies)) {
@@ -584,12 +600,29 @@ mod tests {
     fn what_a_member_that_has_just_left_held_lacks_a_copy_at_once() {
         let mut s = Segments::default();
         (0..2).for_each(|m| s.add_member(m, 10));
-        assert!(s.open(0, Class::Mirrored, 0, false, 2).is_some());
+        assert!(s.open(0, Class::Mirrored, 0, false, 2, &[]).is_some());
         s.gain(0, Some(8));
         assert_eq!(s.lacking(2, |_| true), 0);
         assert_eq!(s.lacking(2, |m| m != 1), 1);
         s.drop_member(1);
         assert_eq!(s.lacking(2, |m| m != 1), 1);
+    }
+
+    #[test]
+    fn a_second_segment_is_beside_the_first_where_there_is_about_as_much_room() {
+        let mut s = Segments::default();
+        (0..2).for_each(|m| s.add_member(m, 10));
+        let mut open = |not_on: &[u8]| {
+            let n = s.open(0, Class::Single, 0, false, 1, not_on).unwrap();
+            s.get(n).unwrap().copies[0].member
+        };
+        let first = open(&[]);
+        let second = 1 - first;
+        assert_eq!([open(&[first]), open(&[first]), open(&[first])], [second; 3]);
+        // It has two slots less now; with three less it has had its share.
+        assert_eq!([open(&[first]), open(&[first])], [second, first]);
+        // All are taken already: as if none were.
+        assert_eq!(open(&[0, 1]), first);
     }
 
     #[test]
@@ -599,8 +632,8 @@ mod tests {
         assert_eq!((s.free_sets(1), s.free_sets(2), s.total_sets(2)), (30, 15, 15));
         s.close_member(0);
         assert_eq!((s.free_sets(1), s.free_sets(2)), (20, 10));
-        assert!((0..10).all(|n| s.open(n, Class::Mirrored, 0, false, 2).is_some()));
-        assert_eq!((s.free_sets(2), s.open(11, Class::Mirrored, 0, false, 2)), (0, None));
+        assert!((0..10).all(|n| s.open(n, Class::Mirrored, 0, false, 2, &[]).is_some()));
+        assert_eq!((s.free_sets(2), s.open(11, Class::Mirrored, 0, false, 2, &[])), (0, None));
         s.add_member(0, 1);
         s.add_member(1, 9);
         assert_eq!((s.free_sets(1), s.free_sets(2)), (10, 1));

@@ -7,6 +7,7 @@ use crate::evict::victim_of;
 use crate::io::{BLOCK_SECTORS, Buf, CommandError};
 use crate::policy::bands;
 use crate::policy::gather;
+use crate::policy::lanes;
 use crate::policy::pace::Room;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::{For, Part, Share, Unfit, kept_below, may_lose, may_open, percent};
@@ -167,6 +168,14 @@ impl<B: Buf> Core<B> {
     /// Open segments that what a volume writes is sorted into while space is short.
     pub(crate) fn bands_of(&self, volume: &Volume<B>) -> usize {
         self.most_dirty(volume).map_or(usize::MAX, bands::number).min(self.bands())
+    }
+
+    /// Open segments of each queue that a volume's clean data is spread over, on a member each.
+    pub(crate) fn lanes_of(&self, volume: &Volume<B>) -> usize {
+        let volumes = self.volumes.borrow().values().filter(|v| v.mode.get() != Mode::PassThrough).count();
+        let slots = self.shared_slots();
+        let slots = volume.share.get().most(slots).map_or(slots, |most| most.min(slots));
+        lanes::number(self.pool.borrow().in_sync().count(), slots, volumes)
     }
 }
 

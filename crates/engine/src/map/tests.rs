@@ -7,7 +7,7 @@ fn world() -> (Map, Segments, u32) {
     let mut segments = Segments::default();
     segments.add_member(0, 8);
     segments.add_member(1, 8);
-    let n = segments.open(1, Class::Mirrored, 0, false, 2).unwrap();
+    let n = segments.open(1, Class::Mirrored, 0, false, 2, &[]).unwrap();
     (Map::default(), segments, n)
 }
 
