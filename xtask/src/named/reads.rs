@@ -27,6 +27,7 @@ pub const TOLD: &[Told] = &[
         "what is cached of a stream picked out of what passes under the heads",
     ),
     ("reads::what_the_disk_need_not_have_been_asked_for_fails_no_read", "a read that fails for what the cache has"),
+    ("reads::clients_that_read_what_is_cached_have_all_cache_devices", "clean data in one segment after the other"),
 ];
 
 /// Mistakes that only they need.
@@ -108,5 +109,10 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a read that fails for what the cache has",
         story: "The disk is asked for more than what is missing, and cannot read that: the client is told so, though the cache has it.",
         edits: &[Edit { file: "read.rs", old: "if failed && plan.reads_more {", new: "if failed && plan.by_disk {" }],
+    },
+    Mistake {
+        name: "clean data in one segment after the other",
+        story: "Whoever reads what is cached has one cache device at a time, and readers of several files come to wait on the same one.",
+        edits: &[Edit { file: "policy/lanes.rs", old: "members.min(MOST)", new: "members.min(1)" }],
     },
 ];
