@@ -27,7 +27,7 @@ pub const TOLD: &[Told] = &[
         "what is cached of a stream picked out of what passes under the heads",
     ),
     ("reads::what_the_disk_need_not_have_been_asked_for_fails_no_read", "a read that fails for what the cache has"),
-    ("reads::each_mebibyte_of_clean_data_is_on_all_cache_devices", "clean data in one segment after the other"),
+    ("reads::clean_data_next_to_each_other_is_on_all_cache_devices", "clean data in one segment after the other"),
 ];
 
 /// Mistakes that only they need.
