@@ -5,12 +5,12 @@
 //! per copy. It is named when it is on all of them under the membership that then holds (R7), and what waits for it is
 //! told.
 //!
-//! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`); clean data always
-//! does, on a cache device each (`policy/lanes.rs`).
+//! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`). Clean data
+//! always has one for each queue, and these on several cache devices where the pool bears it (`policy/lanes.rs`).
 
 use crate::core::{Core, Fill, MarksGuard, Volume};
 use crate::exec::Slot;
-use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
+use crate::io::{BLOCK, BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
 use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
 use crate::policy::bands::{self, Bands};
@@ -138,7 +138,7 @@ const _: () = assert!(CLEAN * lanes::MOST <= bands::MOST);
 
 /// Which [`Queue`] a band of the log of clean data is for.
 fn queue_of(band: usize) -> usize {
-    band & (CLEAN - 1)
+    band % CLEAN
 }
 
 /// What waits for an open segment, and that segment.
@@ -202,7 +202,7 @@ impl<B: Buf> Log<B> {
 
     fn band_of(&self, core: &Core<B>, item: &Item<B>, sweep: u64) -> usize {
         let block = match item {
-            Item::Fill { start, queue, .. } => return lanes::of(*start, self.lanes()).0 * CLEAN + *queue as usize,
+            Item::Fill { start, queue, .. } => return self.lane_of(core, *start).0 * CLEAN + *queue as usize,
             Item::Write { start, .. } => start / BLOCK_SECTORS,
             Item::Zeroes { block, .. } => *block,
             Item::Move { block, .. } if core.free() > core.settings.reserve_segments + bands::MOST as u32 => *block,
@@ -214,9 +214,9 @@ impl<B: Buf> Log<B> {
         self.borders.borrow_mut().of(block, sweep, self.in_use.get())
     }
 
-    /// Lanes that clean data is spread over.
-    fn lanes(&self) -> usize {
-        self.in_use.get() / CLEAN
+    /// The lane of clean data that begins at a sector, and how many sectors are of the same stripe.
+    fn lane_of(&self, core: &Core<B>, start: u64) -> (usize, u32) {
+        lanes::of(start, self.in_use.get() / CLEAN, (core.settings.record_bytes / BLOCK * BLOCK_SECTORS) as u32)
     }
 
     /// The members with open segments of other lanes of a band's queue.
@@ -231,13 +231,13 @@ impl<B: Buf> Log<B> {
     }
 
     /// Clean data in the parts that have lanes of their own.
-    fn stripes(&self, items: Vec<Item<B>>) -> Vec<Item<B>> {
+    fn stripes(&self, core: &Core<B>, items: Vec<Item<B>>) -> Vec<Item<B>> {
         let mut stripes = Vec::with_capacity(items.len());
         for item in items {
             let mut rest = Some(item);
             while let Some(item) = rest.take() {
                 let sectors = match &item {
-                    Item::Fill { start, .. } => lanes::of(*start, self.lanes()).1,
+                    Item::Fill { start, .. } => self.lane_of(core, *start).1,
                     _ => u32::MAX,
                 };
                 let (stripe, more) = item.split(sectors, Record::MAX_ENTRIES).unwrap_or((item, None));
@@ -259,7 +259,7 @@ impl<B: Buf> Log<B> {
             Class::Mirrored => items,
             Class::Single => {
                 self.in_use.set(CLEAN * core.lanes_of(volume));
-                self.stripes(items)
+                self.stripes(core, items)
             }
         };
         let batch = Rc::new(Batch { left: Cell::new(items.len()), result: Cell::new(Ok(())), done: done.clone() });

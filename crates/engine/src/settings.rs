@@ -57,6 +57,9 @@ pub struct Settings {
     pub unfilled_appends: usize,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
+    /// Slots that a pool has for each open segment more of each queue that a volume's clean data is spread over, one on each cache
+    /// device: see [`crate::policy::lanes`].
+    pub lane_slots: u64,
     /// A cache device that answers nothing for this long has left; so has one that answers others and leaves one request without an
     /// answer for three times as long.
     pub member_timeout_ns: u64,
@@ -96,6 +99,7 @@ impl Default for Settings {
             appends: 4,
             unfilled_appends: 1,
             record_bytes: 128 << 10,
+            lane_slots: 64,
             member_timeout_ns: 10_000_000_000,
             drive_writes_milli: 0,
             degraded: Degraded::WriteThrough,

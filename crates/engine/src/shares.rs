@@ -175,7 +175,7 @@ impl<B: Buf> Core<B> {
         let volumes = self.volumes.borrow().values().filter(|v| v.mode.get() != Mode::PassThrough).count();
         let slots = self.shared_slots();
         let slots = volume.share.get().most(slots).map_or(slots, |most| most.min(slots));
-        lanes::number(self.pool.borrow().in_sync().count(), slots, volumes)
+        lanes::number(self.pool.borrow().in_sync().count(), slots, volumes, self.settings.lane_slots)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::rng::Rng;
 use crate::shrink::Kept;
 use crate::sickness::Sickness;
 use headpond_engine::format::Mode;
+use headpond_engine::policy::lanes;
 use headpond_engine::{Degraded, Settings};
 use std::fmt;
 
@@ -126,6 +127,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("around", |p| p.settings.read_around),
     ("reads-on", |p| p.reads_on),
     ("flushes-each", |p| p.flushes_each),
+    ("lanes", |p| p.lanes() > 1),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
     ("two-volumes", |p| p.volumes > 1),
     ("mode-switches", |p| p.switch_modes),
@@ -145,6 +147,12 @@ impl Plan {
                 Err(format!("there is no feature {name:?}; there are {}", names.join(", ")))
             }
         })
+    }
+
+    /// Open segments of each queue that clean data of a volume is spread over, while no member is missing.
+    fn lanes(&self) -> usize {
+        let slots = (self.member_bytes - (2 << 20)) / self.segment_bytes * self.members as u64;
+        lanes::number(self.members, slots, usize::from(self.volumes), self.settings.lane_slots)
     }
 
     /// The plan of a seed.
@@ -173,6 +181,8 @@ impl Plan {
             appends: *r.pick(&[1, 2, 4, 8]),
             unfilled_appends: *Rng::new(seed ^ 0x006e_6167_6c65).pick(&[1, 2, 8]),
             record_bytes: *r.pick(&[8 << 10, 16 << 10, 32 << 10]),
+            // Pools of a few slots have lanes, too: their open segments, and what becomes of them, are what is looked at.
+            lane_slots: *Rng::new(seed ^ 0x6c61_6e65).pick(&[4, 8, 64]),
             max_fragments: *r.pick(&[64, 4096]),
             route: false,
             read_around: false,

@@ -210,5 +210,11 @@ fn clean_data_next_to_each_other_is_on_all_cache_devices() {
     let apart = on.chunks(2).filter(|pair| pair[0] != pair[1]).count();
     // A lane whose segment could not be opened beside the other's shares its device for a while.
     assert!(apart >= STRIPES / 2 * 3 / 4, "only {apart} pairs of {on:?}; {}", s.story());
+    // Where each of the open segments stands is in a checkpoint, and what comes after is found behind it.
+    s.checkpoint();
+    (0..64).for_each(|n| s.write(n * 101 % 64 * 97, 3));
+    s.obey(Command::Preload { volume: 0, ranges: std::iter::once(8192..12288).collect() });
+    s.lose_power();
+    s.read_all();
     s.end();
 }
