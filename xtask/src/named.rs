@@ -13,6 +13,7 @@ mod gain;
 mod hazards;
 mod peers;
 mod reads;
+mod room;
 mod shares;
 mod slow;
 mod steps;
@@ -37,6 +38,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
         .chain(reads::MISTAKES)
+        .chain(room::MISTAKES)
         .chain(around::MISTAKES)
         .chain(slow::MISTAKES)
         .chain(synchronous::MISTAKES)
@@ -57,6 +59,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
         .chain(reads::TOLD)
+        .chain(room::TOLD)
         .chain(around::TOLD)
         .chain(slow::TOLD)
         .chain(synchronous::TOLD)

@@ -225,7 +225,11 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         }
     }
     core.wait_settled().await;
-    core.mark_if(pages.overflow, Mark::CheckpointTooLarge);
+    if pages.overflow {
+        core.mark(Mark::CheckpointTooLarge);
+        core.image_overflows.set(core.image_overflows.get() + 1);
+        core.space.notify();
+    }
     if pages.overflow || core.pool.borrow().epoch != epoch {
         return false;
     }

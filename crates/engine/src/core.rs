@@ -343,6 +343,8 @@ pub(crate) struct Core<B: Buf> {
     pub checkpoints_done: Cell<u64>,
     /// Sequence of the checkpoint that was tried last.
     pub checkpoint_tried: Cell<u64>,
+    /// Images that did not fit into the checkpoint areas, in this life.
+    pub image_overflows: Cell<u64>,
     /// How far the start is, while it reads what there is.
     pub starting: Cell<Option<Starting>>,
     pub appended_since_checkpoint: Cell<u64>,
@@ -477,7 +479,7 @@ impl<B: Buf> Core<B> {
         self.pieces_percent_of(&self.segments.borrow(), &self.pool.borrow())
     }
     fn pieces_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
-        let left = self.most_pieces_of(pool).saturating_sub(segments.dirty_diskless);
+        let left = self.sure_pieces_of(pool).saturating_sub(segments.dirty_diskless);
         let of_pieces = (segments.dirty - segments.dirty_diskless) * 100 / (left * 9 / 10).max(1);
         of_pieces.min(200) as u32
     }

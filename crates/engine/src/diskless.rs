@@ -54,7 +54,7 @@ impl<B: Buf> Core<B> {
         let others: u64 = self.volumes.borrow().values().filter(|v| !v.has_disk()).map(|v| v.sectors.get()).sum();
         let left = (u64::from(total) / 2).saturating_sub(before);
         // All of it is in the map for good, each sector of a block by itself at the worst: half of the map at most.
-        let blocks = self.most_pieces_of(&pool) / (2 * BLOCK_SECTORS);
+        let blocks = self.sure_pieces_of(&pool) / (2 * BLOCK_SECTORS);
         let in_map = (blocks * BLOCK_SECTORS).saturating_sub(others - instead_of);
         let most = (left.saturating_sub(SPARE) / 2 * u64::from(pool.segment_sectors())).min(in_map);
         if sectors <= most && set_aside_for(sectors, &pool) <= left {

@@ -99,6 +99,7 @@ impl<B: Buf> Engine<B> {
             checkpoint_signal: Signal::new(&exec),
             checkpoints_done: Cell::new(0),
             checkpoint_tried: Cell::new(0),
+            image_overflows: Cell::new(0),
             starting: Cell::new(None),
             appended_since_checkpoint: Cell::new(0),
             flights: RefCell::default(),

@@ -65,7 +65,7 @@ fn entry<B: Buf>(core: &Core<B>, member: u8, id: [u8; 16], bytes: u64) -> Result
     }
     let Some(like) = pool.members.first().map(|m| m.layout) else { return Err(CommandError::NoMembers) };
     // The maps of all volumes must still fit into the checkpoint areas.
-    let (most, least) = (core.most_pieces_of(&pool), smallest(&pool.members));
+    let (most, least) = (core.sure_pieces_of(&pool), smallest(&pool.members));
     let layout = Layout::plan(bytes, like.segment_bytes, like.intent_pages);
     let fits = |l: &Layout| {
         let members = pool.in_sync().count() as u64 + 1;

@@ -11,6 +11,7 @@ use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::bands;
 use crate::policy::gather;
+use crate::policy::image::{self, Areas};
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::For;
 use crate::read::runs;
@@ -19,7 +20,7 @@ use crate::shares::{a_checkpoint_pays, keep_to_maximums};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use headpond_format::{Class, Page};
+use headpond_format::Class;
 
 impl<B: Buf> Core<B> {
     /// Pieces that the maps may hold.
@@ -27,15 +28,31 @@ impl<B: Buf> Core<B> {
         self.most_pieces_of(&self.pool.borrow())
     }
 
-    pub(crate) fn most_pieces_of(&self, pool: &Pool) -> u64 {
-        if self.settings.max_pieces > 0 {
-            return self.settings.max_pieces;
+    fn most_pieces_of(&self, pool: &Pool) -> u64 {
+        match self.settings.max_pieces {
+            0 => image::most(&self.areas(pool)),
+            most => most,
         }
-        let members = pool.in_sync().count().max(1) as u64;
-        let area = pool.in_sync().map(|m| pool.members[usize::from(m)].layout.checkpoint_bytes).min().unwrap_or(0);
-        // Half of what the areas can hold is kept for the segment table and for pages that are not full.
-        let pages = area / headpond_format::PAGE_BYTES as u64 * members / members.min(2);
-        (pages.saturating_sub(1) * Page::PIECES as u64 / 2).max(1024)
+    }
+
+    /// The same of those that cannot be let go.
+    pub(crate) fn sure_pieces_of(&self, pool: &Pool) -> u64 {
+        match self.settings.max_pieces {
+            0 => image::sure(&self.areas(pool)),
+            most => most,
+        }
+    }
+
+    fn areas(&self, pool: &Pool) -> Areas {
+        let layouts = || pool.in_sync().map(|m| pool.members[usize::from(m)].layout);
+        let members = layouts().count().max(1) as u64;
+        let area = layouts().map(|l| l.checkpoint_bytes).min().unwrap_or(0);
+        Areas {
+            pages: area / headpond_format::PAGE_BYTES as u64 * members / members.min(2),
+            segments: layouts().map(|l| u64::from(l.slots())).sum(),
+            volumes: self.volumes.borrow().len() as u64,
+            overflows: self.image_overflows.get(),
+        }
     }
 
     fn map_has_room(&self, volume: &Volume<B>) -> bool {
@@ -47,7 +64,12 @@ impl<B: Buf> Core<B> {
     /// Whether clean pieces have to go so that dirty ones find room in the map, ahead of demand.
     fn map_is_nearly_full(&self) -> bool {
         let (most, segments) = (self.most_pieces(), self.segments.borrow());
-        segments.live >= most - most / 16 && segments.dirty < segments.live
+        segments.live >= most - most / 32 && segments.dirty < segments.live
+    }
+
+    /// Whether the maps hold more than an image may have: a cache device has left, or an image did not fit.
+    fn map_is_overfull(&self) -> bool {
+        self.segments.borrow().live > self.most_pieces()
     }
 
     /// Whether there is a segment, and room in the map, for what a client writes.
@@ -151,6 +173,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
 async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
     if let Some(victim) = victim(core) {
         return let_go(core, victim).await;
+    }
+    // No checkpoint can be had before there is room for it.
+    if core.map_is_overfull() && thin_one(core) {
+        core.mark(Mark::MapThinned);
+        return true;
     }
     let waiting = waits_for_checkpoint(core);
     if waiting > 0 {

@@ -12,6 +12,7 @@ pub mod evict;
 pub mod gain;
 pub mod gather;
 pub mod ghost;
+pub mod image;
 pub mod lanes;
 pub mod pace;
 pub mod pins;

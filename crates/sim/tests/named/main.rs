@@ -13,6 +13,7 @@ mod gain;
 mod hazards;
 mod peers;
 mod reads;
+mod room;
 mod shares;
 mod slow;
 mod steps;
