@@ -585,6 +585,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         dirty_percent: core.dirty_percent_of(&segments, &pool),
         lacking_copies: segments.lacking(pool.copies_now(), |m| pool.is_in_sync(m)),
         set_aside: core.set_aside(&pool),
+        memory_is_short: core.memory_is_short(),
         set_aside_taken: segments.taken_set_aside(),
         scrub: core.scrub.borrow().clone(),
         endurance: EnduranceStatus {

@@ -71,7 +71,8 @@ pub struct Settings {
     /// A start goes on for good without members that are missing, though they may hold all copies of dirty data. Volumes that
     /// may lack some are refused then.
     pub without_missing: bool,
-    /// The most pieces that the map may hold: the hard cap of memory. Zero: as many as the checkpoint areas can describe.
+    /// The most pieces that the map may hold: the hard cap of memory. Zero: as many as the checkpoint areas can describe, which are the
+    /// most in any case. 24 bytes of memory each where blocks lie densely.
     pub max_pieces: u64,
     /// The most pieces beyond the first of their block, of a volume with a disk.
     pub max_fragments: u64,

@@ -29,18 +29,25 @@ impl<B: Buf> Core<B> {
     }
 
     fn most_pieces_of(&self, pool: &Pool) -> u64 {
-        match self.settings.max_pieces {
-            0 => image::most(&self.areas(pool)),
-            most => most,
-        }
+        self.no_more_than_memory(image::most(&self.areas(pool)))
     }
 
     /// The same of those that cannot be let go.
     pub(crate) fn sure_pieces_of(&self, pool: &Pool) -> u64 {
+        self.no_more_than_memory(image::sure(&self.areas(pool)))
+    }
+
+    fn no_more_than_memory(&self, pieces: u64) -> u64 {
         match self.settings.max_pieces {
-            0 => image::sure(&self.areas(pool)),
-            most => most,
+            0 => pieces,
+            most => most.min(pieces),
         }
+    }
+
+    /// Whether the cap of memory, and nothing else, keeps more from being cached.
+    pub(crate) fn memory_is_short(&self) -> bool {
+        let pieces = image::most(&self.areas(&self.pool.borrow()));
+        self.no_more_than_memory(pieces) < pieces && self.map_is_nearly_full()
     }
 
     fn areas(&self, pool: &Pool) -> Areas {

@@ -33,6 +33,8 @@ pub struct Status {
     pub segments_free: u64,
     /// How full the space for dirty data is, in percent.
     pub dirty_percent: u32,
+    /// The map has all the memory that the settings give it, so that part of the cache devices stays unused.
+    pub memory_is_short: bool,
     /// Dirty pieces on fewer copies than they could have, and on one at least: they are being copied.
     pub lacking_copies: u64,
     /// Segments, each with its copies, that are set aside for volumes without a backing device.

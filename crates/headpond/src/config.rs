@@ -82,6 +82,7 @@ pub struct Engine {
     zeroes_bytes: Option<Size>,
     ahead_bytes: Option<Size>,
     checkpoint_bytes: Option<Size>,
+    map_bytes: Option<Size>,
     destage_run_bytes: Option<Size>,
     dirty_percent: Option<Percent>,
     destage_percent: Option<Percent>,
@@ -183,6 +184,18 @@ impl Config {
     }
 }
 
+/// Memory that a cached block is reckoned with, in bytes: it takes 24 where blocks lie densely, and the allocator its part. Blocks that lie
+/// far apart from each other take up to 83.
+const PIECE_BYTES: u64 = 32;
+/// A map that is smaller is of no use, and costs nothing.
+const LEAST_PIECES: u64 = 4096;
+
+/// Half of the machine's memory, in bytes.
+fn half_of_memory() -> u64 {
+    let machine = rustix::system::sysinfo();
+    machine.totalram.saturating_mul(u64::from(machine.mem_unit)) / 2
+}
+
 impl Engine {
     /// The defaults, but for what the file says.
     pub fn settings(&self) -> Settings {
@@ -207,6 +220,8 @@ impl Engine {
         for (given, setting) in percents {
             *setting = given.map_or(*setting, |Percent(percent)| percent);
         }
+        let map = self.map_bytes.map_or_else(half_of_memory, |Size(bytes)| bytes);
+        settings.max_pieces = (map / PIECE_BYTES).max(LEAST_PIECES);
         settings.read_around = self.read_around.unwrap_or(settings.read_around);
         settings.route = self.route.unwrap_or(settings.route);
         settings.drive_writes_milli = self.drive_writes_per_day.map_or(settings.drive_writes_milli, |DriveWrites(milli)| milli);
@@ -253,6 +268,14 @@ mod tests {
         for value in ["-1", "0.0001", "1e9", "nan", "'much'"] {
             assert!(milli(&format!("drive_writes_per_day = {value}")).is_err_and(|error| error.contains("line 2")), "{value}");
         }
+    }
+
+    #[test]
+    fn the_map_has_half_of_the_memory_unless_it_is_said_otherwise() {
+        let pieces = |text: &str| parse(&format!("[engine]\n{text}\n")).unwrap().engine.settings().max_pieces;
+        assert_eq!([pieces("map_bytes = '32GiB'"), pieces("map_bytes = 0")], [1 << 30, LEAST_PIECES]);
+        let usual = pieces("");
+        assert!((LEAST_PIECES + 1..=half_of_memory() / PIECE_BYTES).contains(&usual), "{usual}");
     }
 
     /// The keys of a table, as the parser itself names them when it meets one that it does not know.

@@ -9,6 +9,7 @@ pub const TOLD: &[Told] = &[
         "room::clean_data_has_nearly_all_of_the_cache_devices",
         "half of the checkpoint areas kept for what takes a hundredth of them",
     ),
+    ("room::the_map_takes_no_more_memory_than_it_may", "a map without a cap of memory"),
     ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "a checkpoint waited for that has no room"),
 ];
 
@@ -22,6 +23,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "let parts = (PARTS - 1).saturating_sub(areas.overflows);",
             new: "let parts = (PARTS / 2).saturating_sub(areas.overflows);",
         }],
+    },
+    Mistake {
+        name: "a map without a cap of memory",
+        story: "A small server with large cache devices has no memory left for anything else.",
+        edits: &[Edit { file: "space.rs", old: "most => most.min(pieces),", new: "_ => pieces," }],
     },
     Mistake {
         name: "a checkpoint waited for that has no room",

@@ -150,6 +150,17 @@ pub(super) fn share_report(volume: &VolumeStatus, segment_bytes: u64) -> Share {
     }
 }
 
+/// Bytes that are cached, and those of the cache devices that serve.
+fn cached_and_there(status: &Status) -> (u64, u64) {
+    let cached: u64 = status.volumes.iter().map(|volume| volume.cached_blocks).sum();
+    (cached * BLOCK, status.members.iter().filter(|member| member.in_sync).map(|member| member.bytes).sum())
+}
+
+/// In GiB, for people.
+fn gib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 30))
+}
+
 fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> {
     let mut advice = Vec::new();
     for member in status.members.iter().filter(|member| !member.in_sync && is_somebody(member)) {
@@ -170,6 +181,19 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
                 status.lacking_copies * (BLOCK >> 10)
             ),
             next: "Wait, and do not take a cache device out until this line is gone.".into(),
+        });
+    }
+    if status.memory_is_short {
+        let (pieces, devices) = cached_and_there(status);
+        advice.push(Advice {
+            wrong: format!(
+                "The map has all the memory that it may take: {} GiB of the {} GiB of the cache devices are in use. Less is cached than has room \
+                 there; nothing is lost.",
+                gib(pieces),
+                gib(devices)
+            ),
+            next: "Name more as `map_bytes` under [engine] in the configuration, if the machine has it to spare, and restart the daemon."
+                .into(),
         });
     }
     if status.stalled {
