@@ -51,7 +51,9 @@ impl<B: Buf> Core<B> {
     }
 
     fn areas(&self, pool: &Pool) -> Areas {
-        let layouts = || pool.in_sync().map(|m| pool.members[usize::from(m)].layout);
+        // One that is about to leave holds no page.
+        let stays = |m: &u8| pool.leaving != Some(*m) || pool.in_sync().count() == 1;
+        let layouts = || pool.in_sync().filter(stays).map(|m| pool.members[usize::from(m)].layout);
         let members = layouts().count().max(1) as u64;
         let area = layouts().map(|l| l.checkpoint_bytes).min().unwrap_or(0);
         Areas {

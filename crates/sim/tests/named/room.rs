@@ -12,8 +12,8 @@ fn large(members: u8, segments: u64) -> Stage {
 
 /// MiB number `from` to `to` of the disk, as many at once as one command may bring.
 fn preload(s: &mut Scene, from: u64, to: u64) {
-    for at in (from..to).step_by(16) {
-        let range = at * MIB / 512..(at + 16).min(to) * MIB / 512;
+    for at in (from..to).step_by(8) {
+        let range = at * MIB / 512..(at + 8).min(to) * MIB / 512;
         s.obey(Command::Preload { volume: 0, ranges: std::iter::once(range).collect() });
     }
 }
