@@ -50,10 +50,10 @@ pub struct Preload {
     pub left_out: u64,
 }
 
-/// The most blocks that may be pinned on all volumes, or preloaded at once: half of what the cache devices hold.
+/// The most blocks that may be pinned on all volumes, or preloaded at once: half of what the cache devices hold, or the map.
 pub(crate) fn most<B: Buf>(core: &Core<B>) -> u64 {
     let bytes = core.segments.borrow().total() * core.pool.borrow().segment_bytes;
-    bytes / 2 / BLOCK
+    core.no_more_than_memory(bytes / BLOCK) / 2
 }
 
 /// The blocks that ranges of a volume's sectors are in.

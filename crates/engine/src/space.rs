@@ -37,17 +37,18 @@ impl<B: Buf> Core<B> {
         self.no_more_than_memory(image::sure(&self.areas(pool)))
     }
 
-    fn no_more_than_memory(&self, pieces: u64) -> u64 {
+    pub(crate) fn no_more_than_memory(&self, pieces: u64) -> u64 {
         match self.settings.max_pieces {
             0 => pieces,
             most => most.min(pieces),
         }
     }
 
-    /// Whether the cap of memory, and nothing else, keeps more from being cached.
+    /// Whether the cap of memory, and nothing else, keeps more from being cached. The map goes up and down a little below the cap.
     pub(crate) fn memory_is_short(&self) -> bool {
         let pieces = image::most(&self.areas(&self.pool.borrow()));
-        self.no_more_than_memory(pieces) < pieces && self.map_is_nearly_full()
+        let most = self.no_more_than_memory(pieces);
+        most < pieces && self.segments.borrow().live >= most - most / 8
     }
 
     fn areas(&self, pool: &Pool) -> Areas {
@@ -66,7 +67,11 @@ impl<B: Buf> Core<B> {
 
     fn map_has_room(&self, volume: &Volume<B>) -> bool {
         // Nothing ever puts the fragments of a volume without a disk together again: there is room for all it can have.
-        let few = !volume.has_disk() || volume.map.borrow().extra_pieces() < self.settings.max_fragments;
+        if !volume.has_disk() {
+            // What it holds was promised room when it was created, and is no cache: a cap of memory that came later is not for it.
+            return self.segments.borrow().live < image::most(&self.areas(&self.pool.borrow()));
+        }
+        let few = volume.map.borrow().extra_pieces() < self.settings.max_fragments;
         self.segments.borrow().live < self.most_pieces() && few
     }
 
@@ -74,11 +79,6 @@ impl<B: Buf> Core<B> {
     fn map_is_nearly_full(&self) -> bool {
         let (most, segments) = (self.most_pieces(), self.segments.borrow());
         segments.live >= most - most / 32 && segments.dirty < segments.live
-    }
-
-    /// Whether the maps hold more than an image may have: a cache device has left, or an image did not fit.
-    fn map_is_overfull(&self) -> bool {
-        self.segments.borrow().live > self.most_pieces()
     }
 
     /// Whether there is a segment, and room in the map, for what a client writes.
@@ -183,11 +183,6 @@ async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
     if let Some(victim) = victim(core) {
         return let_go(core, victim).await;
     }
-    // No checkpoint can be had before there is room for it.
-    if core.map_is_overfull() && thin_one(core) {
-        core.mark(Mark::MapThinned);
-        return true;
-    }
     let waiting = waits_for_checkpoint(core);
     if waiting > 0 {
         core.mark(Mark::CheckpointForSpace);
@@ -227,6 +222,21 @@ pub(crate) fn waiting_of<B: Buf>(core: &Core<B>, volume: u16) -> u64 {
 
 fn awaits_checkpoint(s: &Segment) -> bool {
     s.state == SegmentState::Limbo || s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0
+}
+
+/// Lets go of clean pieces until an image has room for what is left. That takes no device: who waits for a checkpoint, as a stop does,
+/// waits for nothing else.
+pub(crate) fn fit_into_an_image<B: Buf>(core: &Core<B>) {
+    while core.segments.borrow().live > core.most_pieces() {
+        let is_less = match victim_for_the_map(core) {
+            Some(victim) => evict(core, victim),
+            None => thin_one(core),
+        };
+        if !is_less {
+            break;
+        }
+        core.mark(Mark::MapThinned);
+    }
 }
 
 /// A checkpoint, for what it frees; `false` if there was none.

@@ -10,7 +10,9 @@ pub const TOLD: &[Told] = &[
         "half of the checkpoint areas kept for what takes a hundredth of them",
     ),
     ("room::the_map_takes_no_more_memory_than_it_may", "a map without a cap of memory"),
-    ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "a checkpoint waited for that has no room"),
+    ("room::a_volume_without_a_disk_has_its_room_whatever_memory_there_is", "a cap of memory for what is no cache"),
+    ("room::a_daemon_ends_just_after_a_cache_device_has_left", "an image begun that has no room"),
+    ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "an image begun that has no room"),
 ];
 
 /// Mistakes that only these scenes need.
@@ -30,12 +32,21 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit { file: "space.rs", old: "most => most.min(pieces),", new: "_ => pieces," }],
     },
     Mistake {
-        name: "a checkpoint waited for that has no room",
-        story: "A cache device leaves, and the image of all that the maps hold does not fit on those who are left: nothing gets free ever again.",
+        name: "a cap of memory for what is no cache",
+        story: "A pool comes to a server with less memory, and writes to a volume without a backing device fail there.",
         edits: &[Edit {
             file: "space.rs",
-            old: "if core.map_is_overfull() && thin_one(core) {",
-            new: "if false && core.map_is_overfull() && thin_one(core) {",
+            old: "        if !volume.has_disk() {\n            // What it",
+            new: "        if false {\n            // What it",
+        }],
+    },
+    Mistake {
+        name: "an image begun that has no room",
+        story: "A cache device leaves, and the image of all that the maps hold does not fit on those who are left: nothing gets free ever again.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "    fit_into_an_image(core);\n",
+            new: "    let _ = fit_into_an_image::<B>;\n",
         }],
     },
 ];

@@ -3,13 +3,13 @@
 //! Of an image's pages all but the last of each volume are full. But it is made while everything goes on: what is named behind the
 //! walk and goes, and comes again before it, is in it twice, so that some room is left for that. Where it did not do, more is
 //! left from then on, for as long as the engine lives. Clean pieces can be let go at any time; what is dirty, or stays for good,
-//! has only the half that is always there, with fewer cache devices too.
+//! has only the half that is there with fewer cache devices too.
 
 use headpond_format::Page;
 
 /// What checkpoint areas have room for, in parts of all that they could hold.
 const PARTS: u64 = 16;
-/// As many pieces as any area has room for.
+/// As many pieces as the smallest areas have room for.
 const LEAST: u64 = 1024;
 
 /// The checkpoint areas of a pool, and what is in an image beside pieces.
@@ -25,7 +25,7 @@ pub struct Areas {
     pub overflows: u64,
 }
 
-/// Pieces for which there is room whatever happens: half of all.
+/// Pieces for which there is room also where one of three cache devices leaves, or two of four: half of all.
 #[must_use]
 pub fn sure(areas: &Areas) -> u64 {
     (areas.pages.saturating_sub(1) * Page::PIECES as u64 / 2).max(LEAST)

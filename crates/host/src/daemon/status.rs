@@ -184,12 +184,12 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
         });
     }
     if status.memory_is_short {
-        let (pieces, devices) = cached_and_there(status);
+        let (cached, devices) = cached_and_there(status);
         advice.push(Advice {
             wrong: format!(
-                "The map has all the memory that it may take: {} GiB of the {} GiB of the cache devices are in use. Less is cached than has room \
-                 there; nothing is lost.",
-                gib(pieces),
+                "The map has nearly all the memory that it may take: {} GiB are cached, on cache devices of {} GiB together. Nothing is lost; \
+                 less is cached than has room there.",
+                gib(cached),
                 gib(devices)
             ),
             next: "Name more as `map_bytes` under [engine] in the configuration, if the machine has it to spare, and restart the daemon."
