@@ -321,7 +321,8 @@ fn segment_table<B: Buf>(
 async fn walk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, pages: &mut Pages<B>) {
     let mut from = Some(0);
     let mut some: Vec<PieceEntry> = Vec::new();
-    while let Some(at) = from {
+    // What has no room is not used: the rest need not be looked at.
+    while let Some(at) = from.filter(|_| !pages.overflow) {
         from = volume.map.borrow().walk(at, Page::PIECES / 2, |block, p| {
             some.push(PieceEntry {
                 block,

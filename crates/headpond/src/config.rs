@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::commands::serve::{Frontend, Log};
 use crate::exit::Usage;
+use crate::memory::memory;
 use crate::size;
 
 /// An NBD socket and a front end that has none are named together.
@@ -190,12 +191,6 @@ const PIECE_BYTES: u64 = 32;
 /// A map that is smaller is of no use, and costs nothing.
 const LEAST_PIECES: u64 = 4096;
 
-/// Half of the machine's memory, in bytes.
-fn half_of_memory() -> u64 {
-    let machine = rustix::system::sysinfo();
-    machine.totalram.saturating_mul(u64::from(machine.mem_unit)) / 2
-}
-
 impl Engine {
     /// The defaults, but for what the file says.
     pub fn settings(&self) -> Settings {
@@ -220,7 +215,7 @@ impl Engine {
         for (given, setting) in percents {
             *setting = given.map_or(*setting, |Percent(percent)| percent);
         }
-        let map = self.map_bytes.map_or_else(half_of_memory, |Size(bytes)| bytes);
+        let map = self.map_bytes.map_or_else(|| memory() / 2, |Size(bytes)| bytes);
         settings.max_pieces = (map / PIECE_BYTES).max(LEAST_PIECES);
         settings.read_around = self.read_around.unwrap_or(settings.read_around);
         settings.route = self.route.unwrap_or(settings.route);
@@ -274,9 +269,7 @@ mod tests {
     fn the_map_has_half_of_the_memory_unless_it_is_said_otherwise() {
         let pieces = |text: &str| parse(&format!("[engine]\n{text}\n")).unwrap().engine.settings().max_pieces;
         assert_eq!([pieces("map_bytes = '32GiB'"), pieces("map_bytes = 0")], [1 << 30, LEAST_PIECES]);
-        let told = fs::read_to_string("/proc/meminfo").unwrap();
-        let total = told.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).unwrap();
-        assert_eq!(pieces(""), total.parse::<u64>().unwrap() * 1024 / 2 / PIECE_BYTES);
+        assert_eq!(pieces(""), memory() / 2 / PIECE_BYTES);
     }
 
     /// The keys of a table, as the parser itself names them when it meets one that it does not know.

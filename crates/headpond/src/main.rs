@@ -6,6 +6,7 @@ mod config;
 mod demo;
 mod exit;
 mod experiments;
+mod memory;
 mod seeing;
 mod size;
 mod top;
