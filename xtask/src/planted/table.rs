@@ -41,3 +41,17 @@ fn row(c: &Caught) -> String {
     };
     format!("| {} | {} | {cycles} |", c.mistake.name, scenes.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under the promise that it breaks, or in the table of what found it. One that is nowhere is known to nobody but its scene.
+    #[test]
+    fn the_page_of_what_is_promised_names_each_planted_mistake() {
+        let text = fs::read_to_string(root().join("docs/GUARANTEES.md")).unwrap();
+        let is_named = |name: &str| text.contains(&format!("*{name}*")) || text.contains(&format!("| {name} |"));
+        let unnamed: Vec<&str> = mistakes::all().iter().map(|m| m.name).filter(|name| !is_named(name)).collect();
+        assert_eq!(unnamed, [""; 0], "under which promise in docs/GUARANTEES.md does each stand?");
+    }
+}
