@@ -498,7 +498,8 @@ impl fmt::Display for CommandError {
             ),
             CommandError::TooMuch { most_bytes } => write!(
                 f,
-                "That is more than {most_bytes} bytes, half of what the cache devices hold or of what the map has memory for, or in too many pieces. Nothing was changed. Name less; or unpin what need not be kept, or add a cache device or memory."
+                "That is more than {} MiB, half of what the cache devices hold or of what the map has memory for, or in too many pieces. Nothing was changed. Name less; or unpin what need not be kept, or add a cache device or memory.",
+                most_bytes >> 20
             ),
             CommandError::ShareOrder => f.write_str(
                 "A volume's minimum share is no more than its maximum, and that is 100 percent or less. Nothing was changed. Name other shares.",
