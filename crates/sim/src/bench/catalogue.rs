@@ -185,7 +185,7 @@ impl Load {
 pub fn catalogue() -> Vec<Load> {
     use Mode::{PassThrough, WriteAround, WriteThrough};
     use Pattern::{Backward, Random, Stream, Strided, Zipf};
-    use SsdKind::{Cloud, Nvme, Slow};
+    use SsdKind::{Cloud, Nvme, Pausing, Slow};
     let one = Stream(1);
     let mut all = vec![
         // Reads of what is not cached.
@@ -323,6 +323,16 @@ pub fn catalogue() -> Vec<Load> {
         load("slow SSDs: write stream 4 KiB flushed x1", writes(one, 4 * KIB, 1, WIDE).flushed()).ssd(Slow),
         load("slow SSDs: mixed random 4 KiB x16, warm", mixed(Random, 4 * KIB, 16, HOT)).warm().ssd(Slow),
         load("slow SSDs: write bursts of 200 x 4 KiB", writes(Random, 4 * KIB, 1, HOT).bursts(200, SECOND)).ssd(Slow),
+        // SSDs that collect garbage: what finds one standing still says nothing of what comes after.
+        load("pausing SSDs: read random 4 KiB x1, warm", reads(Random, 4 * KIB, 1, HOT)).warm().ssd(Pausing).marked(false, 10.0),
+        load("pausing SSDs: read random 4 KiB x4, warm", reads(Random, 4 * KIB, 4, HOT)).warm().ssd(Pausing).marked(false, 10.0),
+        load("pausing SSDs: read random 4 KiB x32, warm", reads(Random, 4 * KIB, 32, HOT))
+            .warm()
+            .ssd(Pausing)
+            .marked(false, 10.0),
+        load("pausing SSDs: write random 4 KiB x1", writes(Random, 4 * KIB, 1, HOT)).ssd(Pausing),
+        load("pausing SSDs: write random 4 KiB flushed x1", writes(Random, 4 * KIB, 1, HOT).flushed()).ssd(Pausing),
+        load("pausing SSDs: mixed random 4 KiB x16, warm", mixed(Random, 4 * KIB, 16, HOT)).warm().ssd(Pausing),
     ];
     // A disk that stands still while it flushes.
     all.extend([
@@ -445,6 +455,8 @@ mod tests {
         for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Filled, Cache::Dirty, Cache::DirtyLast] {
             assert!(all.iter().any(|l| l.cache == cache), "{cache:?}");
         }
-        assert!(all.iter().any(|l| l.one_dead) && all.iter().any(|l| l.ssd == SsdKind::Slow));
+        assert!(
+            all.iter().any(|l| l.one_dead) && [SsdKind::Slow, SsdKind::Pausing].iter().all(|k| all.iter().any(|l| l.ssd == *k))
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::clients::Clients;
 use crate::models::ssd::SsdParams;
+use crate::models::{MILLISECOND, SECOND};
 use headpond_engine::Settings;
 use headpond_engine::format::Mode;
 
@@ -16,6 +17,8 @@ pub enum SsdKind {
     Cloud,
     /// Slower than the disk at most things: 200 requests and 20 MB per second.
     Slow,
+    /// Consumer SATA, which stands still for 60 ms each second.
+    Pausing,
 }
 
 impl SsdKind {
@@ -27,6 +30,7 @@ impl SsdKind {
             SsdKind::Nvme => SsdParams::nvme_plp(),
             SsdKind::Cloud => SsdParams::throttled(12_000, 500_000_000),
             SsdKind::Slow => SsdParams::throttled(200, 20_000_000),
+            SsdKind::Pausing => SsdParams::sata_consumer().pausing(SECOND, 60 * MILLISECOND),
         }
     }
 
@@ -38,6 +42,7 @@ impl SsdKind {
             SsdKind::Nvme => "NVMe",
             SsdKind::Cloud => "cloud",
             SsdKind::Slow => "slow",
+            SsdKind::Pausing => "pausing",
         }
     }
 }

@@ -74,6 +74,7 @@ pub fn nfs_server() -> Machine {
             total_bytes_per_s: None,
             flush_ns: 10 * MICROSECOND,
             discard_ns: 50 * MICROSECOND,
+            pauses: None,
         },
         ssd_bytes: 350_000_000_000 / 4096 * 4096,
         front: FrontParams {
@@ -116,6 +117,7 @@ pub fn lustre_server() -> Machine {
             total_bytes_per_s: None,
             flush_ns: 50 * MICROSECOND,
             discard_ns: 100 * MICROSECOND,
+            pauses: None,
         },
         ssd_bytes: 1_600_000_000_000 / 4096 * 4096,
         front: FrontParams {

@@ -1,7 +1,8 @@
 //! An SSD: base latencies, parallel channels, caps on requests and bytes per second, a volatile cache.
 //!
-//! What it leaves out on purpose: garbage collection and the fall in write speed when a fast region of
-//! flash is used up. The caps are therefore those of a device in steady state.
+//! What it leaves out on purpose: what garbage collection costs in speed, and the fall of that when a fast region of
+//! flash is used up. The caps are therefore those of a device in steady state. That such a device stands still at times
+//! it has, if it is told so.
 
 use super::completions::Completions;
 use super::{Access, Kind, MICROSECOND, MILLISECOND, SECOND, TimingModel};
@@ -34,6 +35,25 @@ pub struct SsdParams {
     pub flush_ns: u64,
     /// Time of a discard, in nanoseconds, whatever its length.
     pub discard_ns: u64,
+    /// What it does at times instead of serving anybody.
+    pub pauses: Option<Pauses>,
+}
+
+/// Times in which a device begins nothing: it collects garbage. What has begun ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses {
+    /// One begins so often, in nanoseconds, above 0; the first one after as long.
+    pub every_ns: u64,
+    /// And lasts so long, in nanoseconds, less than that.
+    pub for_ns: u64,
+}
+
+impl Pauses {
+    /// When a request begins that arrives at `now`.
+    fn begins(self, now: u64) -> u64 {
+        let since = now % self.every_ns;
+        if now >= self.every_ns && since < self.for_ns { now - since + self.for_ns } else { now }
+    }
 }
 
 impl SsdParams {
@@ -48,6 +68,7 @@ impl SsdParams {
             total_bytes_per_s: Some(560_000_000),
             flush_ns: MILLISECOND,
             discard_ns: 200 * MICROSECOND,
+            pauses: None,
         }
     }
 
@@ -61,6 +82,7 @@ impl SsdParams {
             total_bytes_per_s: None,
             flush_ns: 20 * MICROSECOND,
             discard_ns: 50 * MICROSECOND,
+            pauses: None,
         }
     }
 
@@ -71,6 +93,12 @@ impl SsdParams {
         params.total_iops = Some(iops);
         params.total_bytes_per_s = Some(bytes_per_s);
         params
+    }
+
+    /// The same device, but that it stands still every now and then.
+    #[must_use]
+    pub fn pausing(self, every_ns: u64, for_ns: u64) -> Self {
+        SsdParams { pauses: Some(Pauses { every_ns, for_ns }), ..self }
     }
 }
 
@@ -136,6 +164,7 @@ pub struct Ssd {
     total_bytes: Option<Limit>,
     flush_ns: u64,
     discard_ns: u64,
+    pauses: Option<Pauses>,
     /// The latest end of a write. A flush covers it only if it is submitted no earlier.
     last_write_end: u64,
     last_flush: Option<u64>,
@@ -153,6 +182,7 @@ impl Ssd {
             total_bytes: params.total_bytes_per_s.map(Limit::new),
             flush_ns: params.flush_ns,
             discard_ns: params.discard_ns,
+            pauses: params.pauses,
             last_write_end: 0,
             last_flush: None,
             flush_free_at: 0,
@@ -179,6 +209,7 @@ impl Ssd {
 
 impl TimingModel for Ssd {
     fn submit(&mut self, now: u64, id: u64, op: Access) {
+        let now = self.pauses.map_or(now, |pauses| pauses.begins(now));
         let end = match op.kind {
             Kind::Read => {
                 let end = self.read.serve(now, op.len);
@@ -263,6 +294,20 @@ mod tests {
         let params = SsdParams::throttled(12_000, 500_000_000);
         assert!((11_990..=12_001).contains(&rate(&params, 32, Access::read(0, 4096))));
         assert!((474..=477).contains(&rate(&params, 32, Access::write(0, 1 << 20))));
+    }
+
+    #[test]
+    fn a_pausing_device_begins_nothing_in_a_pause_and_ends_what_has_begun() {
+        let mut ssd = Ssd::new(&SsdParams::sata_consumer().pausing(SECOND, 60 * MILLISECOND));
+        for (id, (at, end)) in
+            [(0, 90_000), (SECOND - 1, SECOND + 89_999), (SECOND, SECOND + 60_090_000), (2 * SECOND - 90_000, 2 * SECOND)]
+                .into_iter()
+                .enumerate()
+        {
+            ssd.submit(at, id as u64, Access::read(0, 4096));
+            assert_eq!(ssd.next_completion(), Some(end));
+            ssd.advance(end, &mut Vec::new());
+        }
     }
 
     /// A write of this kind was done when its flush was, whatever the limits said: a device of 200 requests a second took 50,000 of them,
