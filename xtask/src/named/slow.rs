@@ -7,6 +7,7 @@ use crate::mistakes::{Edit, Mistake};
 pub const TOLD: &[Told] = &[
     ("slow::a_sweep_leaves_cache_devices_to_clients", "a sweep that reads all of a chunk at once"),
     ("slow::a_cache_device_that_answers_others_is_slow_and_not_gone", "a slow cache device taken for a silent one"),
+    ("slow::one_slow_answer_of_a_cache_device_sends_nobody_to_the_disk", "one slow answer taken for what is to come"),
 ];
 
 /// Mistakes that only they need.
@@ -23,6 +24,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "exec.rs",
             old: "self.now() - heard.max(*since));",
             new: "self.now() - (*since).max(heard & 0));",
+        }],
+    },
+    Mistake {
+        name: "one slow answer taken for what is to come",
+        story: "An SSD stands still for a moment, and for seconds all is asked of the disk.",
+        edits: &[Edit {
+            file: "policy/route.rs",
+            old: "self.note(now, cost.min(most));",
+            new: "self.note(now, cost.min(most | u64::MAX));",
         }],
     },
 ];

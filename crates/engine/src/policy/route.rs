@@ -11,6 +11,9 @@
 const DEPTH: u64 = 8;
 /// What the disk is taken to need before it was measured, in nanoseconds; SSDs that need less never have it tried.
 const DISK_UNMEASURED_NS: u64 = 5_000_000;
+/// One request of the SSDs raises what they are taken to need to so many times that at most. They are devices that stand still at times,
+/// and what finds one so says nothing of what comes after; once it is the disk that serves all, nobody finds out for a while.
+const RAISED: u64 = 4;
 /// A side unused for this long is taken to need half of what it did, in nanoseconds.
 const HALVED_NS: u64 = 4_000_000_000;
 /// Of the disk less than this is never taken for granted, in nanoseconds.
@@ -49,6 +52,12 @@ impl Cost {
         let stale = self.ns == 0 || now.saturating_sub(self.at) > HALVED_NS;
         self.ns = if stale { cost.max(1) } else { ((self.ns * (DEPTH - 1) + cost) / DEPTH).max(1) };
         self.at = now;
+    }
+
+    /// The same of a device that stands still at times.
+    fn note_steady(&mut self, now: u64, cost: u64) {
+        let most = if self.ns == 0 { u64::MAX } else { self.ns.saturating_mul(RAISED) };
+        self.note(now, cost.min(most));
     }
 
     /// The cost as it is taken to be now; 0 if it was never measured.
@@ -101,10 +110,13 @@ fn class(bytes: u64) -> usize {
 impl Route {
     /// A request of `bytes`, which found `line` others before it, took `took`.
     pub fn note(&mut self, side: Side, now: u64, bytes: u64, line: u32, took: u64) {
-        let costs = if side == Side::Ssd { &mut self.ssd } else { &mut self.disk };
-        costs[class(bytes)].note(now, took / (u64::from(line) + 1));
+        let (class, cost) = (class(bytes), took / (u64::from(line) + 1));
+        match side {
+            Side::Ssd => self.ssd[class].note_steady(now, cost),
+            Side::Disk => self.disk[class].note(now, cost),
+        }
         if side == Side::Ssd && line == 0 {
-            self.ssd_alone[class(bytes)].note(now, took);
+            self.ssd_alone[class].note_steady(now, took);
         }
         let unflushed = &mut self.unflushed[side as usize];
         *unflushed = unflushed.saturating_add(1);
@@ -120,7 +132,7 @@ impl Route {
     pub fn flushed(&mut self, now: u64, ssd_took: u64, disk_took: u64) {
         let [ssd, disk] = core::mem::take(&mut self.unflushed);
         if ssd > 0 {
-            self.ssd_flush.note(now, ssd_took);
+            self.ssd_flush.note_steady(now, ssd_took);
         }
         if disk > 0 {
             self.disk_flush.note(now, disk_took);
@@ -210,6 +222,19 @@ mod tests {
         (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 2 * MS));
         assert!(route.prefers_disk(100 * MS, 4096, 0, 8, false) && !route.prefers_disk(100 * MS, 4096, 0, 10, false));
         assert!(!route.prefers_disk(100 * MS, 1 << 20, 0, 0, false), "of other sizes nothing is known");
+    }
+
+    #[test]
+    fn one_slow_answer_of_an_ssd_says_nothing_and_a_dozen_do() {
+        let mut route = Route::default();
+        (0..100).for_each(|n| route.note(Side::Ssd, n * MS, 4096, 0, MS / 5));
+        (0..100).for_each(|n| route.note(Side::Disk, n * MS, 4096, 0, 6 * MS));
+        let mut slow = |n: u64| {
+            route.note(Side::Ssd, (100 + 60 * n) * MS, 4096, 0, 60 * MS);
+            route.prefers_disk((100 + 60 * n) * MS, 4096, 0, 0, false)
+        };
+        let first = (1..100).find(|n| slow(*n));
+        assert!(first.is_some_and(|n| (8..=12).contains(&n)), "{first:?}");
     }
 
     #[test]
