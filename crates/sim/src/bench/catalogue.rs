@@ -323,14 +323,15 @@ pub fn catalogue() -> Vec<Load> {
         load("slow SSDs: write stream 4 KiB flushed x1", writes(one, 4 * KIB, 1, WIDE).flushed()).ssd(Slow),
         load("slow SSDs: mixed random 4 KiB x16, warm", mixed(Random, 4 * KIB, 16, HOT)).warm().ssd(Slow),
         load("slow SSDs: write bursts of 200 x 4 KiB", writes(Random, 4 * KIB, 1, HOT).bursts(200, SECOND)).ssd(Slow),
-        // SSDs that collect garbage: what finds one standing still says nothing of what comes after.
-        load("pausing SSDs: read random 4 KiB x1, warm", reads(Random, 4 * KIB, 1, HOT)).warm().ssd(Pausing).marked(false, 10.0),
+        // SSDs that collect garbage: what finds one standing still says nothing of what comes after. The marks of one client are what the
+        // pauses themselves leave it, less a tenth or so: one slow answer that sent it to the disk for seconds left 47 and 9.
+        load("pausing SSDs: read random 4 KiB x1, warm", reads(Random, 4 * KIB, 1, HOT)).warm().ssd(Pausing).marked(false, 55.0),
         load("pausing SSDs: read random 4 KiB x4, warm", reads(Random, 4 * KIB, 4, HOT)).warm().ssd(Pausing).marked(false, 10.0),
         load("pausing SSDs: read random 4 KiB x32, warm", reads(Random, 4 * KIB, 32, HOT))
             .warm()
             .ssd(Pausing)
             .marked(false, 10.0),
-        load("pausing SSDs: write random 4 KiB x1", writes(Random, 4 * KIB, 1, HOT)).ssd(Pausing),
+        load("pausing SSDs: write random 4 KiB x1", writes(Random, 4 * KIB, 1, HOT)).ssd(Pausing).marked(false, 30.0),
         load("pausing SSDs: write random 4 KiB flushed x1", writes(Random, 4 * KIB, 1, HOT).flushed()).ssd(Pausing),
         load("pausing SSDs: mixed random 4 KiB x16, warm", mixed(Random, 4 * KIB, 16, HOT)).warm().ssd(Pausing),
     ];
