@@ -110,6 +110,9 @@ impl Demo {
         value["promises"] = json!(figures.promises());
         value["failures"] = json!(figures.failures());
         super::print(self.json, &value, demo::terminal(figures))?;
+        if let Some(open) = figures.not_decided() {
+            eprintln!("{open}.");
+        }
         eprintln!("The page with plots: {}", self.report.display());
         Ok(())
     }

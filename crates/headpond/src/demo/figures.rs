@@ -3,7 +3,7 @@
 use super::load::{BUCKET, Series};
 use super::record::Verdict;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// At the start of a measurement the disk's write cache takes more than the disk does: this much is not counted.
@@ -13,7 +13,7 @@ pub const WARM_UP: Duration = Duration::from_secs(1);
 const SWINGS_S: f64 = 10.0;
 
 /// What is between the client and the disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setup {
     /// The same front end, and past the cache to the disk: the bare disk.
@@ -48,7 +48,7 @@ impl Setup {
 }
 
 /// Which loads ran.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loads {
     /// The stream, in requests of 1 MiB.
@@ -205,19 +205,31 @@ impl Check {
 pub struct Promise {
     /// What is promised.
     pub what: &'static str,
-    /// The figure.
+    /// The figure: of each round the ratio, of these the median.
     pub figure: f64,
+    /// The least and the most of the rounds.
+    pub rounds: [f64; 2],
     /// The least that it may be.
     pub at_least: f64,
-    /// Whether it is judged: a quick run prints the figure and does not.
-    pub judged: bool,
+    /// Whether it was kept.
+    pub judgement: Judgement,
+    /// What was measured for it.
+    #[serde(skip)]
+    pub of: [(Setup, Loads); 2],
 }
 
-impl Promise {
-    /// Whether it was broken.
-    pub fn broken(&self) -> bool {
-        self.judged && self.figure < self.at_least
-    }
+/// What is to be said of a promise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Judgement {
+    /// A run this short prints the figure and does not judge it.
+    NotJudged,
+    /// It was.
+    Kept,
+    /// By the median it was not, and yet in a round it was: this machine's noise is wider than what is missing.
+    NotDecided,
+    /// In no round it was.
+    Broken,
 }
 
 /// All of it.
@@ -240,58 +252,123 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Nothing measured yet; each measurement will count for `measured`.
+    pub fn begin(measured: Duration, judged: bool) -> Figures {
+        Figures {
+            version: env!("CARGO_PKG_VERSION"),
+            method: Vec::new(),
+            measurements: Vec::new(),
+            checks: Vec::new(),
+            measured_s: measured.as_secs_f64(),
+            judged,
+            took_s: 0.0,
+        }
+    }
+
     /// A figure over all rounds.
     pub fn spread(&self, setup: Setup, loads: Loads, figure: impl Fn(&Measurement) -> Option<f64>) -> Option<Spread> {
         Spread::of(self.measurements.iter().filter(|it| it.setup == setup && it.loads == loads).filter_map(figure))
     }
 
+    /// A figure of one thing by that of another: of each round that has both the ratio. Rounds are short, so that what the machine
+    /// does otherwise touches both of a round rather than all rounds of one.
+    pub fn ratio(&self, of: (Setup, Loads), to: (Setup, Loads), figure: impl Fn(&Measurement) -> Option<f64>) -> Option<Spread> {
+        let measured = |(setup, loads), round| {
+            let found = self.measurements.iter().find(|it| (it.setup, it.loads, it.round) == (setup, loads, round));
+            found.and_then(&figure)
+        };
+        let last = self.measurements.iter().map(|it| it.round).max().unwrap_or(0);
+        let by_round = (1..=last).filter_map(|round| Some(measured(of, round)? / measured(to, round)?));
+        Spread::of(by_round.filter(|ratio| ratio.is_finite()))
+    }
+
     /// What was promised, as far as it was measured.
     pub fn promises(&self) -> Vec<Promise> {
-        let ratio = |of: Option<Spread>, to: Option<Spread>| Some(of?.median / to?.median).filter(|ratio| ratio.is_finite());
-        let random = |setup, loads| self.spread(setup, loads, random_rate);
-        let stream = |setup, loads| self.spread(setup, loads, stream_rate);
+        use Loads::{Both, Random, ShortStream, Stream};
+        use Setup::{Bare, WriteBack, WriteThrough};
         // Where two loads share the bare disk, its queue swings between them for seconds at a time.
         let long = self.measured_s >= SWINGS_S;
+        let random = |of, to| self.ratio(of, to, random_rate);
+        let stream = |of, to| self.ratio(of, to, stream_rate);
+        let promise = |what, figure: &dyn Fn(_, _) -> Option<Spread>, of, to, at_least, fair: bool| {
+            let rounds = figure(of, to)?;
+            let judgement = match (self.judged && fair, rounds) {
+                (false, _) => Judgement::NotJudged,
+                (true, Spread { median, .. }) if median >= at_least => Judgement::Kept,
+                (true, Spread { most, .. }) if most >= at_least => Judgement::NotDecided,
+                (true, _) => Judgement::Broken,
+            };
+            Some(Promise { what, figure: rounds.median, rounds: [rounds.least, rounds.most], at_least, judgement, of: [of, to] })
+        };
         let promises = [
-            (
+            promise(
                 "random 4 KiB writes in write-back beside the stream, over those alone on the bare disk",
-                ratio(random(Setup::WriteBack, Loads::Both), random(Setup::Bare, Loads::Random)),
+                &random,
+                (WriteBack, Both),
+                (Bare, Random),
                 10.0,
                 true,
             ),
-            (
+            promise(
                 "the stream beside them while the dirty set fits, over the stream alone on the bare disk",
-                ratio(stream(Setup::WriteBack, Loads::Both), stream(Setup::Bare, Loads::Stream)),
+                &stream,
+                (WriteBack, Both),
+                (Bare, Stream),
                 0.97,
                 true,
             ),
-            (
+            promise(
                 "the stream alone in write-back, over the same on the bare disk",
-                ratio(stream(Setup::WriteBack, Loads::Stream), stream(Setup::Bare, Loads::Stream)),
+                &stream,
+                (WriteBack, Stream),
+                (Bare, Stream),
                 0.97,
                 true,
             ),
-            (
+            promise(
                 "the stream of 128 KiB alone in write-back, over the same on the bare disk",
-                ratio(stream(Setup::WriteBack, Loads::ShortStream), stream(Setup::Bare, Loads::ShortStream)),
+                &stream,
+                (WriteBack, ShortStream),
+                (Bare, ShortStream),
                 0.97,
                 true,
             ),
-            (
+            promise(
                 "the stream of both in write-through, over both on the bare disk (judged with --seconds 10 or more)",
-                ratio(stream(Setup::WriteThrough, Loads::Both), stream(Setup::Bare, Loads::Both)),
+                &stream,
+                (WriteThrough, Both),
+                (Bare, Both),
                 0.97,
                 long,
             ),
         ];
-        let measured = promises.into_iter().filter_map(|(what, figure, least, fair)| Some((what, figure?, least, fair)));
-        measured.map(|(what, figure, at_least, fair)| Promise { what, figure, at_least, judged: self.judged && fair }).collect()
+        promises.into_iter().flatten().collect()
+    }
+
+    /// What wants another round: all that was measured for promises that are judged and were not kept.
+    pub fn once_more(&self) -> Vec<(Setup, Loads)> {
+        let open = self.promises().into_iter().filter(|it| matches!(it.judgement, Judgement::NotDecided | Judgement::Broken));
+        open.flat_map(|it| it.of).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// In a sentence without its end what could not be decided, if anything.
+    pub fn not_decided(&self) -> Option<String> {
+        let open = self.promises().iter().filter(|it| it.judgement == Judgement::NotDecided).count();
+        let which = match open {
+            0 => return None,
+            1 => "One promise on speed is not decided".to_owned(),
+            n => format!("{n} promises on speed are not decided"),
+        };
+        Some(format!(
+            "{which}: kept in one round and not in another, as this machine's noise is wider than what is missing. Run it again while the \
+             machine does nothing else"
+        ))
     }
 
     /// What is not as it must be.
     pub fn failures(&self) -> Vec<String> {
-        let promises = self.promises().into_iter().filter(Promise::broken);
-        let promises = promises.map(|it| format!("{}: {} and not {} or better", it.what, ratio(it.figure), ratio(it.at_least)));
+        let broken = self.promises().into_iter().filter(|it| it.judgement == Judgement::Broken);
+        let promises = broken.map(|it| format!("{}: {} and not {} or better", it.what, ratio(it.figure), ratio(it.at_least)));
         let checks = self.checks.iter().filter(|it| it.passed == Some(false)).map(|it| format!("{}: {}", it.what, it.found));
         checks.chain(promises).collect()
     }

@@ -24,6 +24,11 @@ impl Progress {
         self.next += 1;
     }
 
+    /// More is to be done than was thought: it comes next.
+    pub fn insert(&mut self, steps: Vec<(String, Duration)>) {
+        self.planned.splice(self.next..self.next, steps);
+    }
+
     /// What came of it.
     pub fn done(&self, what: &str) {
         eprintln!("  {what}");

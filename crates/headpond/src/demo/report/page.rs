@@ -22,11 +22,12 @@ pub fn page(figures: &Figures) -> String {
     let mut out = String::new();
     let failures = figures.failures();
     open(&mut out, "Headpond demo");
-    let summary = match (failures.len(), figures.judged) {
-        (0, true) => "All promises kept, all checks passed.".to_owned(),
-        (0, false) => "All checks passed; a run this short does not judge speed.".to_owned(),
-        (1, _) => "One thing is not as it must be.".to_owned(),
-        (n, _) => format!("{n} things are not as they must be."),
+    let summary = match (failures.len(), figures.judged, figures.not_decided()) {
+        (0, true, None) => "All promises kept, all checks passed.".to_owned(),
+        (0, true, Some(open)) => format!("All checks passed. {open}."),
+        (0, false, _) => "All checks passed; a run this short does not judge speed.".to_owned(),
+        (1, ..) => "One thing is not as it must be.".to_owned(),
+        (n, ..) => format!("{n} things are not as they must be."),
     };
     let mark = if failures.is_empty() { "good" } else { "bad" };
     let _ = writeln!(out, "<p class=\"summary {mark}\">{summary}</p>");
@@ -62,7 +63,8 @@ pub fn page(figures: &Figures) -> String {
         out,
         "</table>\n<p>Rounds are interleaved, so that slow changes of the machine touch all alike. A figure is the mean of its \
          measurement without the first {:.2} s (shaded), in which the disk's write cache takes more than the disk does; the table \
-         shows the median over rounds, and the least and the most of them. Headpond {}, {:.0} s in all.</p>\n</body></html>\n",
+         shows the median over rounds, and the least and the most of them; a ratio is taken in each round, and is the median of \
+         these. Headpond {}, {:.0} s in all.</p>\n</body></html>\n",
         WARM_UP.as_secs_f64(),
         escape(figures.version),
         figures.took_s

@@ -1,6 +1,8 @@
 //! The table, as rows of text that the terminal and the page both show.
 
-use super::super::figures::{Figures, Loads, Measurement, Setup, Spread, number, random_rate, ratio, stream_rate};
+use super::super::figures::{
+    Figures, Judgement, Loads, Measurement, Promise, Setup, Spread, number, random_rate, ratio, stream_rate,
+};
 use std::fmt::Write;
 
 /// A row: what ran, and what it reached with each setup.
@@ -37,22 +39,23 @@ pub(super) fn rows(figures: &Figures) -> Vec<Row> {
     let rows = all.into_iter().map(|(what, (unit, figure, show), loads, over_loads, over)| {
         let spreads = Setup::ALL.map(|setup| figures.spread(setup, loads, figure));
         let show_spread = |it: Spread| (show(it.median), format!("{} to {}", show(it.least), show(it.most)));
-        let base = figures.spread(Setup::Bare, over_loads, figure);
-        let share = spreads[2].zip(base).map(|(of, to)| of.median / to.median).filter(|share| share.is_finite());
-        Row { what: format!("{what}, {unit}"), cells: spreads.map(|it| it.map(show_spread)), ratio: share.map(ratio), over }
+        let share = figures.ratio((Setup::WriteBack, loads), (Setup::Bare, over_loads), figure).map(|it| ratio(it.median));
+        Row { what: format!("{what}, {unit}"), cells: spreads.map(|it| it.map(show_spread)), ratio: share, over }
     });
     rows.filter(|row| row.cells.iter().any(Option::is_some)).collect()
 }
 
 /// What is said about promises, line by line: the mark, the figure, what it is.
 pub(super) fn verdicts(figures: &Figures) -> Vec<(&'static str, String)> {
-    let promise = |it: &super::super::figures::Promise| {
-        let mark = match (it.judged, it.broken()) {
-            (false, _) => "not judged",
-            (true, false) => "kept",
-            (true, true) => "BROKEN",
+    let promise = |it: &Promise| {
+        let mark = match it.judgement {
+            Judgement::NotJudged => "not judged",
+            Judgement::Kept => "kept",
+            Judgement::NotDecided => "not decided",
+            Judgement::Broken => "BROKEN",
         };
-        (mark, format!("{} ({} or better): {}", ratio(it.figure), ratio(it.at_least), it.what))
+        let [least, most] = it.rounds.map(ratio);
+        (mark, format!("{} ({least} to {most}; {} or better): {}", ratio(it.figure), ratio(it.at_least), it.what))
     };
     figures.promises().iter().map(promise).collect()
 }
@@ -108,14 +111,14 @@ pub fn terminal(figures: &Figures) -> String {
             let _ = writeln!(out, "{}", "-".repeat(widths.iter().sum::<usize>() + 8));
         }
     }
-    let _ = writeln!(out, "Medians over rounds, in brackets the least and the most.");
+    let _ = writeln!(out, "Medians over rounds, in brackets the least and the most. A ratio is taken in each round.");
     if let Some(fitted) = fitted(figures) {
         let _ = writeln!(out, "{fitted}");
     }
     for list in [verdicts(figures), checks(figures)].iter().filter(|list| !list.is_empty()) {
         out.push('\n');
         for (mark, text) in list {
-            let _ = writeln!(out, "{mark:<10}  {text}");
+            let _ = writeln!(out, "{mark:<11}  {text}");
         }
     }
     out
