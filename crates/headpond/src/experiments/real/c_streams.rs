@@ -146,9 +146,9 @@ fn fits(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
 }
 
 fn full(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
-    // A disk takes a second's worth of the streams into its own cache, and a sweep over the files takes half a minute: shorter windows
-    // see one part of that or another.
-    let (random_bytes, seconds) = if run.quick { (64 * MIB, 6) } else { (512 * MIB, 20) };
+    // A disk takes a second's worth of the streams into its own cache: shorter windows see one part of that or another. And beside the
+    // streams a sweep over the files takes a minute: until it has been round it finds what was written before they came, half as dense.
+    let (random_bytes, ramp, seconds) = if run.quick { (64 * MIB, 6, 6) } else { (512 * MIB, 80, 20) };
     let load = Load { seconds, ..Load::of(run, 4, random_bytes) };
     let whos = vec![Who::Front, Who::Back];
     let rig = run.rig(Plan { ssd: small(load.randoms * load.random_bytes), whos: whos.clone(), ..Plan::usual() })?;
@@ -160,7 +160,7 @@ fn full(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
         if who == Who::Back {
             percent.push(rig.report()?.dirty_percent);
         }
-        let beside = load.run(&rig, who, &["streams", "random"], true, seconds)?;
+        let beside = load.run(&rig, who, &["streams", "random"], true, ramp)?;
         if who == Who::Back {
             percent.push(rig.report()?.dirty_percent);
         }
@@ -173,7 +173,7 @@ fn full(run: &Run<'_>, out: &mut Outcome) -> Result<()> {
     let percent: Vec<String> = percent.iter().map(u32::to_string).collect();
     out.note(format!(
         "Cache full: {} % of the space for dirty data was taken when loads began and ended. Bare is behind the same front end here, no more \
-         than three rounds are taken, and {seconds} seconds count after as many.",
+         than three rounds are taken, and {seconds} seconds count after {ramp}.",
         percent.join(", ")
     ));
     run.fates(out, &rig)

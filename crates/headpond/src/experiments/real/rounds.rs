@@ -1,5 +1,6 @@
 //! Rounds: whoever is measured takes turns, and what is said of them are medians with the least and the most.
 
+use super::processors::{Processors, STOLEN};
 use anyhow::Result;
 use headpond_sim::experiments::outcome::{Figure, Outcome, Verdict, Weight, Who};
 
@@ -38,7 +39,20 @@ fn median_of(mut values: Vec<f64>) -> Ratio {
 impl Samples {
     /// Measures each of `whos` in so many rounds: in every second round in the opposite order, so that slow changes of the machine
     /// touch all alike.
+    ///
+    /// A turn in which a virtual machine's host took much of the processors for others is taken again, as many in all as there are
+    /// rounds; the one counts that lost least.
     pub fn take(rounds: usize, whos: &[Who], mut measure: impl FnMut(Who) -> Result<Vec<f64>>) -> Result<Samples> {
+        Samples::take_of(rounds, whos, |who| {
+            let before = Processors::now()?;
+            let values = measure(who)?;
+            Ok((values, before.stolen_until(&Processors::now()?)))
+        })
+    }
+
+    /// The same, of who tells in percent what was taken from it.
+    fn take_of(rounds: usize, whos: &[Who], mut measure: impl FnMut(Who) -> Result<(Vec<f64>, f64)>) -> Result<Samples> {
+        let mut again = rounds;
         let mut all: Vec<(Who, Vec<Vec<f64>>)> = whos.iter().map(|who| (*who, Vec::new())).collect();
         for round in 0..rounds {
             let mut turn: Vec<&mut (Who, Vec<Vec<f64>>)> = all.iter_mut().collect();
@@ -46,7 +60,16 @@ impl Samples {
                 turn.reverse();
             }
             for (who, values) in turn {
-                values.push(measure(*who)?);
+                let mut best = measure(*who)?;
+                while best.1 > STOLEN && again > 0 {
+                    again -= 1;
+                    eprintln!("The machine's host took {:.0} % of the processors from {}: once more.", best.1, who.name());
+                    let other = measure(*who)?;
+                    if other.1 < best.1 {
+                        best = other;
+                    }
+                }
+                values.push(best.0);
             }
         }
         Ok(Samples(all))
@@ -113,10 +136,10 @@ mod tests {
     #[test]
     fn rounds_take_turns_and_ratios_are_within_a_round() {
         let (mut order, mut n) = (Vec::new(), 0.0);
-        let samples = Samples::take(3, &[Who::Bare, Who::Back], |who| {
+        let samples = Samples::take_of(3, &[Who::Bare, Who::Back], |who| {
             order.push(who);
             n += 1.0;
-            Ok(vec![n, 10.0])
+            Ok((vec![n, 10.0], 0.0))
         });
         let samples = samples.unwrap();
         assert_eq!(order, [Who::Bare, Who::Back, Who::Back, Who::Bare, Who::Bare, Who::Back]);
@@ -130,6 +153,22 @@ mod tests {
         let mut out = Outcome::default();
         samples.figure(&mut out, "n", "1", 0);
         assert_eq!(out.figures[0].spread_of(Who::Back), Some([2.0, 6.0]));
+    }
+
+    /// C5 was said to miss, each time with another figure, in runs in which the host took up to a third of the processors.
+    #[test]
+    fn a_turn_from_which_the_host_took_the_processors_is_taken_again_and_no_more_of_them_than_there_are_rounds() {
+        let measured = |taken: &[f64]| {
+            let (mut taken, mut n) = (taken.iter().copied(), 0.0);
+            let samples = Samples::take_of(2, &[Who::Back], |_| {
+                n += 1.0;
+                Ok((vec![n], taken.next().unwrap_or(0.0)))
+            });
+            samples.unwrap().values(Who::Back, 0)
+        };
+        assert_eq!(measured(&[2.0, 0.5]), [1.0, 2.0]);
+        assert_eq!(measured(&[30.0, 1.0, 0.0]), [2.0, 3.0]);
+        assert_eq!(measured(&[30.0, 40.0, 20.0, 30.0, 9.0]), [3.0, 4.0], "the least of three, and no more are taken");
     }
 
     #[test]
