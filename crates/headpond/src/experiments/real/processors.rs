@@ -141,7 +141,7 @@ impl Busy {
             let most = stolen.iter().copied().fold(0.0, f64::max);
             out.note(format!(
                 "In {much} of {} measurements the host of this virtual machine took more than {STOLEN:.0} % of the processors' time for others, \
-                 {most:.0} % at most. A turn of which that is so is taken again, as many in all as there are rounds.",
+                 {most:.0} % at most. A turn that lost so much on the whole is taken again, as many in all as there are rounds.",
                 stolen.len()
             ));
         }
