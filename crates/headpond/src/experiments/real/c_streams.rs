@@ -189,9 +189,9 @@ pub(super) fn small(region: u64) -> u64 {
 pub fn c3(run: &Run<'_>) -> Result<Outcome> {
     let mut out = Outcome::default();
     let rig = run.rig(Plan::usual())?;
-    // A file system commits its journal every five seconds and a little more, with a flush for which the disk stands still for half a second;
-    // afterwards its empty cache takes more than its share. A window of three seconds has that or not. One of ten, which begins after a
-    // second, ends soon after the second flush: a quarter of a second more or less decides how much of what follows it counts.
+    // A file system commits its journal every five seconds, with a flush for which the disk stands still for most of one; afterwards its empty
+    // cache takes more than its share. A window of three seconds has that or not. One of ten, which begins after a second, would end just
+    // where the second standstill does, without what makes up for it.
     let most = Load { seconds: if run.quick { 3 } else { 12 }, ..Load::of(run, 12, 8 * MIB) };
     most.lay_out(&rig)?;
     let points: &[u64] = if run.quick { &[0, 12] } else { &[0, 4, 8, 12] };
