@@ -190,7 +190,7 @@ const MISTAKES: &[Mistake] = &[
                 old: "            at += unit / 512;\n            continue;\n",
                 new: "            core.reopen(f.number, f.header.volume, at);\n            at += unit / 512;\n            continue;\n",
             },
-            Edit { file: "recovery.rs", old: "            segments.seal(n);\n", new: "            let _ = n;\n" },
+            Edit { file: "loading.rs", old: "            segments.seal(*n);\n", new: "" },
             Edit {
                 file: "log.rs",
                 old: "impl<B: Buf> Core<B> {\n",
@@ -302,9 +302,9 @@ const MISTAKES: &[Mistake] = &[
         name: "a fill of unflushed data called clean",
         story: "A read cached what a bypass had left in the disk's volatile cache; after a power cut the disk has the older data, and the cache what it never got.",
         edits: &[Edit {
-            file: "recovery.rs",
-            old: "            v.map.borrow().each_in(of_region, |b, p| {\n                if !p.dirty() {",
-            new: "            v.map.borrow().each_in(of_region, |b, p| {\n                if false && !p.dirty() {",
+            file: "loading.rs",
+            old: "        let is_unproved = unproved.is_some_and(",
+            new: "        let is_unproved = false && unproved.is_some_and(",
         }],
     },
     Mistake {

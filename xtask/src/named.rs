@@ -11,6 +11,7 @@ mod evict;
 mod format;
 mod gain;
 mod hazards;
+mod loading;
 mod peers;
 mod reads;
 mod room;
@@ -34,6 +35,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(evict::MISTAKES)
         .chain(gain::MISTAKES)
         .chain(hazards::MISTAKES)
+        .chain(loading::MISTAKES)
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
@@ -55,6 +57,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(evict::TOLD)
         .chain(gain::TOLD)
         .chain(hazards::TOLD)
+        .chain(loading::TOLD)
         .chain(steps::TOLD)
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
@@ -112,6 +115,7 @@ mod tests {
             "endurance",
             "evict",
             "gain",
+            "loading",
             "reads",
             "around",
             "slow",

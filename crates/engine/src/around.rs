@@ -27,7 +27,8 @@ fn most_watched<B: Buf>(core: &Core<B>) -> usize {
 /// time, in nanoseconds.
 pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed: &Range<u64>, took: u64) {
     let most = (volume.disk_reads.get() / READS_FOR_ONE).max(1);
-    if !core.settings.read_around || volume.filling.get() >= most || !core.has_spare() {
+    // What is not known yet may be dirty: nothing is brought over it.
+    if !core.is_loaded.get() || !core.settings.read_around || volume.filling.get() >= most || !core.has_spare() {
         return;
     }
     let (since, evicted) = (core.now(), core.stats.borrow().evicted);

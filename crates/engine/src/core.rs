@@ -6,6 +6,7 @@ use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
 use crate::intent::{Intent, Span};
 use crate::io::{BLOCK_SECTORS, Buf, Device};
+use crate::loading::Loading;
 use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
@@ -347,6 +348,10 @@ pub(crate) struct Core<B: Buf> {
     pub image_overflows: Cell<u64>,
     /// How far the start is, while it reads what there is.
     pub starting: Cell<Option<Starting>>,
+    /// Whether all that is cached is in the map; that it is, or never will be; and what is left to be read until then.
+    pub is_loaded: Cell<bool>,
+    pub loaded: Signal<B>,
+    pub loading: RefCell<Option<Rc<Loading<B>>>>,
     pub appended_since_checkpoint: Cell<u64>,
     /// A checkpoint waits for the marks under way before it begins; no new ones are let in.
     pub checkpoint_begins: Cell<bool>,

@@ -7,6 +7,7 @@ use crate::core::{Core, Volume};
 use crate::exec::{Signal, Slot};
 use crate::fetch::fetch_aside;
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, Reach};
+use crate::loading;
 use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
@@ -36,6 +37,10 @@ const OUTSTANDING: usize = 6;
 /// Destages a volume as the policy says, for as long as the engine lives. While the ends of chunks are made clean the next
 /// one is written: neither the disk nor its sorted queue runs empty between them.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
+    // A sweep is about all that is dirty.
+    if loading::wait(&core).await.is_err() {
+        return;
+    }
     let mut ends: VecDeque<Rc<Slot<End, B>>> = VecDeque::new();
     loop {
         let now = core.now();

@@ -130,9 +130,13 @@ async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u
 }
 
 /// Waits until there is room for more; an error where there has been none since `since`, for too long.
-async fn wait_for_room<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, since: u64) -> Result<(), RequestError> {
+async fn wait_for_room<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, mut since: u64) -> Result<(), RequestError> {
     loop {
         has_votes(core)?;
+        // Before all of the map is known none is won.
+        if core.loading().is_some_and(|loading| loading.lost_page.is_none()) {
+            since = core.now();
+        }
         let waited = core.now() - since;
         let crowd = core.crowd();
         if crowd.is_dense() {

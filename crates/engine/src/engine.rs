@@ -16,14 +16,14 @@ use crate::settings::Settings;
 use crate::stats::{Fate, PoolStats};
 use crate::status::{EnduranceStatus, MemberStatus, Starting, Status, VolumeStatus};
 use crate::write::{Content, write};
-use crate::{checkpoint, destage, grow, joining, preload, read, recovery, scrub, shares, space, volumes};
+use crate::{checkpoint, destage, grow, joining, loading, preload, read, recovery, scrub, shares, space, volumes};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
-use headpond_format::{INTENT_PAGE_BYTES, IntentPage, MemberState, Mode, Superblock, VolumeEntry};
+use headpond_format::{INTENT_PAGE_BYTES, IntentPage, MemberState, Superblock, VolumeEntry};
 
 /// A pool with its volumes, being served.
 ///
@@ -101,6 +101,9 @@ impl<B: Buf> Engine<B> {
             checkpoint_tried: Cell::new(0),
             image_overflows: Cell::new(0),
             starting: Cell::new(None),
+            is_loaded: Cell::new(false),
+            loaded: Signal::new(&exec),
+            loading: RefCell::default(),
             appended_since_checkpoint: Cell::new(0),
             flights: RefCell::default(),
             checkpoint_begins: Cell::new(false),
@@ -297,22 +300,25 @@ async fn serve<B: Buf>(
     v: &Rc<Volume<B>>,
     request: Request<B>,
 ) -> Result<(Vec<B>, Option<Fate>), RequestError> {
-    let checked = |sector: u64, sectors: u64| {
+    // In the volume, and known.
+    let checked = async |sector: u64, sectors: u64| {
         let end = sector.checked_add(sectors).filter(|e| *e <= v.open.get() && sectors > 0).ok_or(RequestError::OutOfRange)?;
-        Ok(sector + v.shift..end + v.shift)
+        let range = sector + v.shift..end + v.shift;
+        loading::known(core, v.number, &range).await?;
+        Ok(range)
     };
     match request {
         Request::Read { sector, sectors } => {
-            let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors))?).await?;
+            let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors)).await?).await?;
             Ok((data, Some(fate)))
         }
         Request::Write { sector, data, fua } => {
-            let range = checked(sector, data.len() as u64 / 512)?;
+            let range = checked(sector, data.len() as u64 / 512).await?;
             write(core, v, range, Content::Data(data), fua).await.map(|fate| (Vec::new(), Some(fate)))
         }
         Request::Flush => crate::write::flush(core, v).await.map(|()| (Vec::new(), None)),
         Request::Discard { sector, sectors } => {
-            let range = checked(sector, sectors)?;
+            let range = checked(sector, sectors).await?;
             // Rounded inwards: what is only touched is kept (R17).
             let inner = range.start.next_multiple_of(BLOCK_SECTORS)..range.end / BLOCK_SECTORS * BLOCK_SECTORS;
             if inner.start < inner.end {
@@ -323,7 +329,7 @@ async fn serve<B: Buf>(
             Ok((Vec::new(), None))
         }
         Request::WriteZeroes { sector, sectors, fua } => {
-            let range = checked(sector, sectors)?;
+            let range = checked(sector, sectors).await?;
             v.stats.borrow_mut().zeroed.add(sectors * 512);
             write(core, v, range, Content::Zeroes, fua).await.map(|fate| (Vec::new(), Some(fate)))
         }
@@ -380,22 +386,33 @@ async fn start<B: Buf>(
         if v.there.get() && v.has_disk() {
             volumes::compare_disk(core, &v).await;
         }
-        if v.mode.get() == Mode::PassThrough {
-            // It was let go when the mode was switched; the log does not tell.
-            volumes::drop_clean(core, &v);
-        }
         // What some members lack of the intent map they get now.
         intent::write_pages(core, &v);
         if v.there.get() && !v.refused.get() {
             volumes::begin_to_serve(core, v);
         }
     }
+    core.exec.spawn(watch(core.clone()));
+    if core.is_loaded.get() {
+        keep_house(core);
+        return Ok(());
+    }
+    let core2 = core.clone();
+    core.exec.spawn(async move {
+        if loading::rest(&core2).await.is_ok() {
+            keep_house(&core2);
+        }
+    });
+    Ok(())
+}
+
+/// From now on space is won, checkpoints are taken, and what is pinned is kept: all that is cached is known.
+fn keep_house<B: Buf>(core: &Rc<Core<B>>) {
     core.exec.spawn(space::run(core.clone()));
     core.exec.spawn(checkpoint::run(core.clone()));
     core.exec.spawn(preload::keep(core.clone()));
-    core.exec.spawn(watch(core.clone()));
     core.want_checkpoint();
-    Ok(())
+    core.space_is_short();
 }
 
 /// The newest copy of each intent page of a volume, and whether all members have it. Where none is left, or a newer one
@@ -467,9 +484,36 @@ impl Cancel {
     }
 }
 
+/// Whether a command is about all that is cached.
+fn needs_the_map(command: &Command) -> bool {
+    match command {
+        Command::Attach(_)
+        | Command::Detach { .. }
+        | Command::Abandon { .. }
+        | Command::Grow { .. }
+        | Command::SetMode { .. }
+        | Command::Destage { .. }
+        | Command::AddMember { .. }
+        | Command::RemoveMember { .. }
+        | Command::Scrub { .. }
+        | Command::Preload { .. }
+        | Command::Checkpoint => true,
+        Command::BackingCame { .. }
+        | Command::Pin { .. }
+        | Command::Unpin { .. }
+        | Command::Share { .. }
+        | Command::Quiesce
+        | Command::Stop
+        | Command::Cancel(_) => false,
+    }
+}
+
 async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> Result<(), CommandError> {
     let find = |n: u16| core.volume(n).ok_or(CommandError::NoSuchVolume);
     let with_disk = |n: u16| find(n).and_then(|v| if v.has_disk() { Ok(v) } else { Err(CommandError::NoDisk) });
+    if needs_the_map(&command) {
+        loading::wait_for_command(core, cancel).await?;
+    }
     match command {
         Command::Attach(new) => volumes::attach(core, new).await,
         Command::BackingCame { volume } => volumes::backing_came(core, find(volume)?).await,
@@ -557,6 +601,11 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     if core.pool.borrow().in_sync().next().is_none() {
         return Ok(());
     }
+    if !core.is_loaded.get() {
+        // No checkpoint is complete before the last one is read. The log has all that came since.
+        core.mark(Mark::StoppedWhileLoading);
+        return crate::write::durable(core).await.map_err(|_| CommandError::NoMembers);
+    }
     checkpoint_now(core).await?;
     for v in core.all_volumes() {
         while !v.intent.settled() && !core.pool.borrow().stalled {
@@ -583,7 +632,8 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         segments: segments.total(),
         segments_free: segments.free_total(),
         dirty_percent: core.dirty_percent_of(&segments, &pool),
-        lacking_copies: segments.lacking(pool.copies_now(), |m| pool.is_in_sync(m)),
+        lacking_copies: segments.lacking(pool.copies_now(), |m| pool.is_in_sync(m), !core.is_loaded.get()),
+        loading: core.loading(),
         set_aside: core.set_aside(&pool),
         memory_is_short: core.memory_is_short(),
         set_aside_taken: segments.taken_set_aside(),

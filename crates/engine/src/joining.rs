@@ -132,7 +132,7 @@ async fn wait_for_copies<B: Buf>(core: &Rc<Core<B>>, cancel: &Cancel) -> Result<
     loop {
         let lacking = {
             let pool = core.pool.borrow();
-            core.segments.borrow().lacking(pool.copies_now(), |m| pool.is_in_sync(m))
+            core.segments.borrow().lacking(pool.copies_now(), |m| pool.is_in_sync(m), false)
         };
         if lacking == 0 || core.pool.borrow().stalled {
             return Ok(());

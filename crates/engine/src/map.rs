@@ -281,16 +281,38 @@ impl Map {
         self.name(segments, block, piece, |_| 0)
     }
 
-    /// The same of many pieces in order of address, sooner: a leaf that comes whole is made at once.
+    /// The same of many pieces in order of address that were there before what the map has by now, sooner: a leaf that comes whole is made
+    /// at once. Of two places of one version the one that is there counts.
     pub fn load(&mut self, segments: &mut Segments, pieces: &[(u64, Piece)]) {
         for of_leaf in pieces.chunk_by(|a, b| a.0 / LEAF == b.0 / LEAF) {
             if self.load_leaf(segments, of_leaf) {
                 continue;
             }
             for (block, piece) in of_leaf {
-                self.insert(segments, *block, *piece);
+                self.slip_in(segments, *block, *piece);
             }
         }
+    }
+
+    fn slip_in(&mut self, segments: &mut Segments, block: u64, mut piece: Piece) {
+        segments.named(piece.segment, block);
+        self.edit(
+            segments,
+            block,
+            |_| 0,
+            |pieces| {
+                for there in pieces.iter_mut() {
+                    if there.version() >= piece.version() {
+                        piece.live &= !there.live;
+                    } else {
+                        there.live &= !piece.live;
+                    }
+                }
+                if piece.live != 0 {
+                    pieces.push(piece);
+                }
+            },
+        );
     }
 
     /// Makes a leaf of its pieces, if there is none yet and each is a block with a row; else nothing is done.

@@ -288,24 +288,34 @@ marks! {
     DeviceGivenUp,
     /// What was written went to one of several open segments, by its address.
     AppendedInBands,
+    /// A request waits for a page of the image, since what it touches is not known yet.
+    WaitsForTheMap,
+    /// What a page of the image says is to be had from no member, and requests that need it fail.
+    PageNowhere,
+    /// A stop comes before all of the image is read: there is no checkpoint at its end.
+    StoppedWhileLoading,
 }
 
 /// A set of marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct MarkSet(u128);
+pub struct MarkSet([u128; 2]);
 
-const _: () = assert!(Mark::ALL.len() <= 128);
+const _: () = assert!(Mark::ALL.len() <= 256);
 
 impl MarkSet {
     /// Whether a mark is in it.
     #[must_use]
     pub fn has(self, mark: Mark) -> bool {
-        self.0 >> mark as u32 & 1 == 1
+        self.0[mark as usize / 128] >> (mark as u32 % 128) & 1 == 1
     }
 
     /// Puts in what another one has.
     pub fn add(&mut self, other: MarkSet) {
-        self.0 |= other.0;
+        self.0.iter_mut().zip(other.0).for_each(|(bits, others)| *bits |= others);
+    }
+
+    fn put(&mut self, mark: Mark) {
+        self.0[mark as usize / 128] |= 1 << (mark as u32 % 128);
     }
 
     /// The marks in it.
@@ -320,7 +330,9 @@ pub(crate) struct Marks(Cell<MarkSet>);
 
 impl Marks {
     pub fn set(&self, mark: Mark) {
-        self.0.set(MarkSet(self.0.get().0 | 1 << mark as u32));
+        let mut all = self.0.get();
+        all.put(mark);
+        self.0.set(all);
     }
 
     pub fn get(&self) -> MarkSet {

@@ -4,7 +4,9 @@
 use crate::core::{Core, Member, Volume};
 use crate::intent::write_pages;
 use crate::io::{Buf, Device, DeviceOp, Reach};
+use crate::loading;
 use crate::marks::Mark;
+use crate::segments::Segment;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -382,7 +384,9 @@ fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
     for volume in core.all_volumes() {
         // Of what was not flushed yet nobody else will tell the client.
         let segments = core.segments.borrow();
-        if segments.iter().any(|(_, s)| s.volume == volume.number && s.dirty > 0 && s.places().next().is_none()) {
+        // Before all of the map is known any of them may hold something dirty.
+        let may_be_dirty = |s: &Segment| s.dirty > 0 || !core.is_loaded.get() && s.class == Class::Mirrored;
+        if segments.iter().any(|(_, s)| s.volume == volume.number && may_be_dirty(s) && s.places().next().is_none()) {
             core.mark(Mark::CopiesLost);
             volume.losses.set(volume.losses.get() + 1);
         }
@@ -400,6 +404,10 @@ fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
 /// Lets go of clean pieces whose only copy was on a member that left. Reads already take them for missing; this frees
 /// their numbers. Dirty pieces stay: their ranges fail rather than show older data (R8).
 async fn purge_lost<B: Buf>(core: Rc<Core<B>>) {
+    // They may hide older ones that are still to be read.
+    if loading::wait(&core).await.is_err() {
+        return;
+    }
     for volume in core.all_volumes() {
         let mut from = Some(0);
         while let Some(at) = from {

@@ -2,15 +2,15 @@
 //! first request is answered (R14).
 
 use crate::blocks::Blocks;
-use crate::checkpoint::places;
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
-use crate::intent::{Bit, Intent};
+use crate::image::{Image, Table};
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
+use crate::loading::{self, Loading, LogMarks};
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
 use crate::policy::evict::Queue;
-use crate::segments::{Looked, Segment, SegmentState, Segments};
+use crate::segments::{Looked, Segment, SegmentState};
 use crate::status::Starting;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -18,10 +18,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use headpond_format::{
-    CheckpointPointer, Class, Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Page, PageBody, PieceEntry, Place, REGION_SECTORS, Record,
-    RecordPlace, SegmentEntry, SegmentHeader,
-};
+use headpond_format::{Class, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, RecordPlace, SegmentHeader};
 
 /// Reads in flight at once.
 const DEPTH: usize = 64;
@@ -31,9 +28,6 @@ const GAP: u64 = 1 << 20;
 /// other ones even where nothing of what it opened is to be seen: its headers may be lost on one cache device and its
 /// records not, and would be taken for ours. No life opens as many segments between two superblocks.
 const GENERATIONS: u64 = 1 << 24;
-
-/// The segment of dirty pieces whose segment is not there: no segment has this number.
-const LOST: u32 = u32::MAX;
 
 /// Why a pool could not be started.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,12 +99,13 @@ async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<
     out
 }
 
-/// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps.
+/// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps. Of the map there is what is in the
+/// log; the image, if it is large, is read while requests are answered ([`crate::loading`]).
 pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
     // What a dead daemon left in the members' caches must not be taken for durable.
     flush_members(core).await;
-    let mut image = Image::open(core);
-    let (table, mut page) = image.table(core).await?;
+    let image = Image::open(core);
+    let (table, first) = image.table(core).await?;
     let mut found = scan(core, &table).await;
     let mut generation = core.pool.borrow().checkpoint.generation;
     let mut version = core.pool.borrow().checkpoint.version;
@@ -133,7 +128,8 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
                     live: 0,
                     dirty: 0,
                     dirty_sectors: 0,
-                    pins: 0,
+                    // The image may name more of it: it is not empty before all of that is read.
+                    pins: 1,
                     // What was on probation is not told: it has lasted until now.
                     queue: if f.header.class == Class::Single { Queue::Main } else { Queue::Probation },
                     turn: f.header.generation,
@@ -149,75 +145,47 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
     // The log after the image, oldest segment first, so that of two places of one version the newer counts.
     let mut replay: Vec<&Found> = found.iter().filter(|f| f.replay_from != u32::MAX).collect();
     replay.sort_unstable_by_key(|f| f.header.generation);
-    let first_page = u64::from(page.is_some()) * PAGE_BYTES as u64;
-    let of = first_page + image.bytes() + replay.iter().map(|f| Reading::<B>::bytes(core, f)).sum::<u64>();
+    let waits_for_image = image.pages() - first <= core.settings.pages_at_start;
+    let of_image = if waits_for_image { u64::from(image.pages() - first) * PAGE_BYTES as u64 } else { 0 };
+    let of = of_image + replay.iter().map(|f| Reading::<B>::bytes(core, f)).sum::<u64>();
     core.starting.set(Some(Starting { read: 0, of }));
-    let still = table.still_there(&core.segments.borrow());
-    let mut lost = false;
-    while let Some((volume, pieces)) = page {
-        let (newest, some_lost) = load_page(core, volume, &pieces, &still);
-        (version, lost) = (version.max(newest), lost || some_lost);
-        has_read(core, PAGE_BYTES as u64);
-        page = image.pieces(core).await?;
-    }
-    let mut marks: Vec<(u16, Entry)> = Vec::new();
+    let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
     let mut replay = replay.into_iter();
     let mut next = replay.next().map(|f| Reading::begin(core, f));
     while let Some(reading) = next {
         // Read while this one is put together: devices and processor need not wait for each other.
         next = replay.next().map(|f| Reading::begin(core, f));
         let bytes = Reading::<B>::bytes(core, reading.found);
-        version = version.max(replay_segment(core, reading, &mut marks).await);
-        has_read(core, bytes);
+        let of_volume = marks.entry(reading.found.header.volume).or_default();
+        version = version.max(replay_segment(core, reading, of_volume).await);
+        core.has_read(bytes);
+    }
+    let first_generation = (core.pool.borrow().sequence + 1) * GENERATIONS;
+    core.generation.set(first_generation.max(generation + 1));
+    core.version.set(version + GAP);
+    loading::begin(core, Loading::new(core, image, &table, first, marks));
+    if waits_for_image {
+        loading::rest(core).await?;
     }
     core.starting.set(None);
-    for (volume, e) in marks {
-        let Some(v) = core.volume(volume) else { continue };
-        let mut map = v.map.borrow_mut();
-        let mut segments = core.segments.borrow_mut();
-        match e.kind {
-            EntryKind::MarkClean => {
-                let mut blocks = Vec::new();
-                map.each_in(e.block..e.block + u64::from(e.count), |b, _| blocks.push(b));
-                blocks.dedup();
-                for b in blocks {
-                    map.mark_clean(&mut segments, b, e.version);
-                }
-            }
-            _ => map.forget(&mut segments, e.block, mask(e.first, e.sectors), e.version),
-        }
-    }
-    if lost {
-        drop_lost_clean(core);
-    }
-    let first = (core.pool.borrow().sequence + 1) * GENERATIONS;
-    core.generation.set(first.max(generation + 1));
-    core.version.set(version + GAP);
-    drop_unproved(core);
     // Completed copies, and what the last instance wrote, are durable before anybody is told of them.
     flush_members(core).await;
     core.wait_settled().await;
     if core.pool.borrow().stalled {
         return Err(StartError::NoMajority);
     }
-    {
-        let mut segments = core.segments.borrow_mut();
-        let numbers: Vec<u32> = segments.iter().map(|(n, _)| n).collect();
-        for n in numbers {
-            segments.seal(n);
-        }
-        segments.settle();
-    }
     Ok(())
 }
 
-/// So many bytes more of what a start reads have come.
-fn has_read<B: Buf>(core: &Core<B>, bytes: u64) {
-    core.starting.set(core.starting.get().map(|s| Starting { read: s.read + bytes, ..s }));
+impl<B: Buf> Core<B> {
+    /// So many bytes more of what a start reads have come.
+    pub(crate) fn has_read(&self, bytes: u64) {
+        self.starting.set(self.starting.get().map(|s| Starting { read: s.read + bytes, ..s }));
+    }
 }
 
 /// Whether sectors of a block are in `extent`, the volume's own: nothing else is ever read from its disk, or written to it.
-fn is_inside(extent: &Range<u64>, block: u64, first: u8, sectors: u8) -> bool {
+pub(crate) fn is_inside(extent: &Range<u64>, block: u64, first: u8, sectors: u8) -> bool {
     let start = block * BLOCK_SECTORS + u64::from(first);
     extent.start <= start && start + u64::from(sectors) <= extent.end
 }
@@ -231,134 +199,6 @@ async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {
             core.fail_member(m).await;
         }
     }
-}
-
-/// The checkpoint's segment table, by number.
-struct Table(BTreeMap<u32, SegmentEntry>);
-
-impl Table {
-    /// Of each number whose segment is the one of the table, the volume.
-    fn still_there(&self, segments: &Segments) -> Vec<Option<u16>> {
-        let mut there = Vec::new();
-        for (n, s) in segments.iter().filter(|(n, s)| self.0.get(n).is_some_and(|e| e.generation == s.generation)) {
-            there.resize(n as usize, None);
-            there.push(Some(s.volume));
-        }
-        there
-    }
-}
-
-/// A page of the image with pieces, and whose they are.
-type Pieces = (u16, Vec<PieceEntry>);
-
-/// The pages of the checkpoint, in order. Those behind are read meanwhile; the whole image is never in memory.
-struct Image<B: Buf> {
-    pointer: CheckpointPointer,
-    key: u64,
-    /// The page that is to be taken next.
-    next: u32,
-    /// Reads of it and of those behind it; `None` for one that is nowhere.
-    reads: VecDeque<Option<IoWait<B>>>,
-}
-
-impl<B: Buf> Image<B> {
-    fn open(core: &Core<B>) -> Self {
-        let pool = core.pool.borrow();
-        Self { pointer: pool.checkpoint.clone(), key: pool.key, next: 0, reads: VecDeque::new() }
-    }
-
-    /// Bytes of it from the next page on.
-    fn bytes(&self) -> u64 {
-        u64::from(self.pointer.pages - self.next) * PAGE_BYTES as u64
-    }
-
-    /// Where page `index` is, on members in sync. Of a page beyond its area nothing is read.
-    fn places(&self, core: &Core<B>, index: u32) -> Vec<(u8, u64)> {
-        let pool = core.pool.borrow();
-        let place = |(m, at): (u8, u32)| {
-            let layout = pool.members[usize::from(m)].layout;
-            let at = u64::from(at) * PAGE_BYTES as u64;
-            let is_there = pool.is_in_sync(m) && at + PAGE_BYTES as u64 <= layout.checkpoint_bytes;
-            is_there.then(|| (m, layout.checkpoint(self.pointer.area) + at))
-        };
-        places(index, &self.pointer.members).into_iter().filter_map(place).collect()
-    }
-
-    /// The next page.
-    async fn take(&mut self, core: &Rc<Core<B>>) -> Result<Option<PageBody>, StartError> {
-        let read = |(m, offset)| core.exec.io(Device::Member(m), DeviceOp::Read { offset, len: PAGE_BYTES as u32 });
-        // Half of them are read while the other half is taken.
-        if self.reads.len() <= DEPTH / 2 {
-            for index in self.next + self.reads.len() as u32..self.pointer.pages.min(self.next + DEPTH as u32) {
-                // From either copy in turn, so that both members are read at once.
-                let on = self.places(core, index);
-                self.reads.push_back(on.get(index as usize % on.len().max(1)).copied().map(read));
-            }
-        }
-        let Some(first) = self.reads.pop_front() else { return Ok(None) };
-        let index = self.next;
-        self.next += 1;
-        let decode = |bytes: B| Page::decode(self.key, &bytes.to_bytes(), self.pointer.sequence, index).ok();
-        let mut page = match first {
-            Some(wait) => wait.await.ok().flatten().and_then(decode),
-            None => None,
-        };
-        if page.is_none() {
-            for place in self.places(core, index) {
-                if page.is_none() {
-                    core.mark(Mark::PageFromSecondPlace);
-                    page = read(place).await.ok().flatten().and_then(decode);
-                }
-            }
-        }
-        page.map(|page| Some(page.body)).ok_or(StartError::CheckpointLost { page: index })
-    }
-
-    /// The segment table, with which an image begins, and the first page of pieces.
-    async fn table(&mut self, core: &Rc<Core<B>>) -> Result<(Table, Option<Pieces>), StartError> {
-        let mut table = BTreeMap::new();
-        loop {
-            match self.take(core).await? {
-                Some(PageBody::Segments(list)) => table.extend(list.into_iter().map(|s| (s.segment, s))),
-                Some(PageBody::Pieces(volume, list)) => return Ok((Table(table), Some((volume, list)))),
-                None => return Ok((Table(table), None)),
-            }
-        }
-    }
-
-    /// The next page of pieces.
-    async fn pieces(&mut self, core: &Rc<Core<B>>) -> Result<Option<Pieces>, StartError> {
-        match self.take(core).await? {
-            Some(PageBody::Pieces(volume, list)) => Ok(Some((volume, list))),
-            Some(PageBody::Segments(_)) => Err(StartError::CheckpointLost { page: self.next - 1 }),
-            None => Ok(None),
-        }
-    }
-}
-
-/// Puts a page of the image into its volume's map: pieces in segments that are there `still`. A dirty one whose segment is gone stays, as
-/// lost: its range fails rather than show older data (R8). Returns the largest version, and whether any is lost.
-fn load_page<B: Buf>(core: &Rc<Core<B>>, volume: u16, page: &[PieceEntry], still: &[Option<u16>]) -> (u64, bool) {
-    let Some(v) = core.volume(volume) else { return (0, false) };
-    let (extent, capacity) = (v.extent(), core.pool.borrow().segment_sectors());
-    let (mut newest, mut lost) = (0, false);
-    let mut pieces = Vec::with_capacity(page.len());
-    for p in page {
-        let (first, count) = (p.span & 7, (p.span >> 3 & 7) + 1);
-        let same = still.get(p.segment as usize) == Some(&Some(volume)) && u32::from(p.offset) + u32::from(count - 1) < capacity;
-        if !is_inside(&extent, p.block, first, count) || !same && p.span >> 6 & 1 == 0 {
-            continue;
-        }
-        newest = newest.max(p.version);
-        lost |= !same;
-        let segment = if same { p.segment } else { LOST };
-        let mut piece = Piece::new(p.version, p.sum, segment, p.offset, first, count, p.span >> 6 & 1 == 1, p.span >> 7 == 1);
-        piece.live = p.live;
-        pieces.push((p.block, piece));
-    }
-    core.mark_if(lost, Mark::LostDirtyKept);
-    v.map.borrow_mut().load(&mut core.segments.borrow_mut(), &pieces);
-    (newest, lost)
 }
 
 /// Reads the header of every slot, and puts together which segments there are.
@@ -491,7 +331,7 @@ impl<'a, B: Buf> Reading<'a, B> {
 
 /// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold.
 /// Returns the largest version seen.
-async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, marks: &mut Vec<(u16, Entry)>) -> u64 {
+async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, marks: &mut LogMarks) -> u64 {
     let (key, unit, capacity) = {
         let pool = core.pool.borrow();
         (pool.key, pool.unit, pool.segment_sectors())
@@ -551,7 +391,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, mar
             match e.kind {
                 EntryKind::MarkClean | EntryKind::Forget => {
                     core.segments.borrow_mut().marked(f.number);
-                    marks.push((f.header.volume, *e));
+                    marks.push(*e);
                 }
                 _ if !there => core.mark(Mark::DataOnNoCopy),
                 _ => {
@@ -649,46 +489,8 @@ fn compose<B: Buf>(record: &Record, key: u64, unit: u32, header_sectors: u32, go
     bufs
 }
 
-/// Lets go of pieces whose segment is gone and that turned out to be clean.
-fn drop_lost_clean<B: Buf>(core: &Rc<Core<B>>) {
-    for v in core.all_volumes() {
-        let mut blocks = Vec::new();
-        v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
-            if p.segment == LOST && !p.dirty() {
-                blocks.push(b);
-            }
-        });
-        let mut map = v.map.borrow_mut();
-        let mut segments = core.segments.borrow_mut();
-        core.mark_if(!blocks.is_empty(), Mark::LostTurnsOutClean);
-        for b in blocks {
-            map.drop_clean(&mut segments, b, |p| p.segment == LOST);
-        }
-    }
-}
-
-/// Lets go of clean pieces that are not provably current: those in regions where the disk may be newer.
-fn drop_unproved<B: Buf>(core: &Rc<Core<B>>) {
-    for v in core.all_volumes() {
-        let mut blocks = Vec::new();
-        for region in Intent::<B>::regions(&v.extent()).filter(|r| v.intent.is_set(*r, Bit::Intent)) {
-            let of_region = region * REGION_SECTORS / BLOCK_SECTORS..(region + 1) * REGION_SECTORS / BLOCK_SECTORS;
-            v.map.borrow().each_in(of_region, |b, p| {
-                if !p.dirty() {
-                    blocks.push(b);
-                }
-            });
-        }
-        let mut map = v.map.borrow_mut();
-        let mut segments = core.segments.borrow_mut();
-        core.mark_if(!blocks.is_empty(), Mark::UnprovedDropped);
-        for b in blocks {
-            map.drop_clean(&mut segments, b, |_| true);
-        }
-    }
-}
-
-/// Whether the disk is the one that the cache belongs to: clean data, where nothing but destage wrote, is equal on both.
+/// Whether the disk is the one that the cache belongs to: clean data, where nothing but destage wrote, is equal on both. It is judged by
+/// what is known of the map.
 /// Reads up to `samples` blocks of each. `None` if there is nothing to judge by.
 pub(crate) async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, samples: usize) -> Option<bool> {
     let mut candidates: Vec<(u64, Piece)> = Vec::new();
@@ -697,7 +499,8 @@ pub(crate) async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<
     volume.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
         let from = b * BLOCK_SECTORS + u64::from(p.first());
         let whole = p.live == mask(p.first(), p.sectors());
-        if p.dirty() || p.zeroes() || !whole || from < extent.start || from + u64::from(p.sectors()) > extent.end {
+        let is_inside = from >= extent.start && from + u64::from(p.sectors()) <= extent.end;
+        if p.dirty() || p.zeroes() || !whole || !is_inside || !core.is_known(volume.number, b) {
             return;
         }
         // An even spread over all there are, without counting them first.

@@ -521,10 +521,11 @@ impl Segments {
     }
 
     /// Dirty pieces that have a copy, and fewer than `copies` on members that are `in_sync`: one that has just left still has
-    /// its places here, until its leaving is on the other members.
-    pub fn lacking(&self, copies: usize, in_sync: impl Fn(u8) -> bool) -> u64 {
+    /// its places here, until its leaving is on the other members. While the map is `loading` any mirrored segment may hold one.
+    pub fn lacking(&self, copies: usize, in_sync: impl Fn(u8) -> bool, loading: bool) -> u64 {
         let lacks = |s: &Segment| s.places().next().is_some() && s.places().filter(|p| in_sync(p.member)).count() < copies;
-        self.iter().filter(|(_, s)| s.dirty > 0 && lacks(s)).map(|(_, s)| u64::from(s.dirty)).sum()
+        let dirty = |s: &Segment| s.dirty.max(u32::from(loading && s.class == Class::Mirrored));
+        self.iter().filter(|(_, s)| lacks(s)).map(|(_, s)| u64::from(dirty(s))).sum()
     }
 
     /// Dirty pieces of which a copy is on a member.
@@ -602,10 +603,10 @@ mod tests {
         (0..2).for_each(|m| s.add_member(m, 10));
         assert!(s.open(0, Class::Mirrored, 0, false, 2, &[]).is_some());
         s.gain(0, Some(8));
-        assert_eq!(s.lacking(2, |_| true), 0);
-        assert_eq!(s.lacking(2, |m| m != 1), 1);
+        assert_eq!(s.lacking(2, |_| true, false), 0);
+        assert_eq!(s.lacking(2, |m| m != 1, false), 1);
         s.drop_member(1);
-        assert_eq!(s.lacking(2, |m| m != 1), 1);
+        assert_eq!(s.lacking(2, |m| m != 1, false), 1);
     }
 
     #[test]

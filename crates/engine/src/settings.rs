@@ -46,6 +46,9 @@ pub struct Settings {
     pub destage_run_bytes: u64,
     /// A checkpoint is taken when this much was appended since the last one began, or 512 bytes for each piece that is cached, if that is more.
     pub checkpoint_bytes: u64,
+    /// An image of the map of up to so many pages (64 KiB, some 2,000 pieces) is read before the first request is answered; a larger one
+    /// while requests are.
+    pub pages_at_start: u32,
     /// Segments that only marks, moves and invalidations may take.
     pub reserve_segments: u32,
     /// Percent of the segments kept free ahead of demand.
@@ -95,6 +98,7 @@ impl Default for Settings {
             destage_depth: 32,
             destage_run_bytes: 1 << 20,
             checkpoint_bytes: 1 << 30,
+            pages_at_start: 16,
             reserve_segments: 2,
             free_percent: 5,
             appends: 4,

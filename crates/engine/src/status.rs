@@ -45,6 +45,9 @@ pub struct Status {
     pub scrub: Scrub,
     /// How much may be written to the cache devices, and whether that holds anything back.
     pub endurance: EnduranceStatus,
+    /// How far the map is known again after a start; `None` once all of it is. Until then what is cached, dirty, or lacks a copy is at least
+    /// what is told.
+    pub loading: Option<Loading>,
     /// The cache devices.
     pub members: Vec<MemberStatus>,
     /// The volumes.
@@ -60,6 +63,17 @@ pub struct Starting {
     pub read: u64,
     /// Bytes of both.
     pub of: u64,
+}
+
+/// How far the checkpoint's image is read while requests are answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loading {
+    /// Bytes of it that have been read.
+    pub read: u64,
+    /// All its bytes.
+    pub of: u64,
+    /// A page that is damaged on every cache device: what it says is not known, and requests that need it fail.
+    pub lost_page: Option<u32>,
 }
 
 /// The budget of what the cache devices may be written.

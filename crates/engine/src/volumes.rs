@@ -15,7 +15,7 @@ use crate::log::Log;
 use crate::map::{Map, mask};
 use crate::marks::Mark;
 use crate::ranges::RangeLocks;
-use crate::{grow, recovery};
+use crate::{grow, loading, recovery};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -117,10 +117,16 @@ pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
 
 /// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
 pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+    loading::look_around(core, v).await;
     if recovery::disk_matches(core, v, SAMPLES).await != Some(false) {
         return;
     }
     core.mark(Mark::DiskIsAnother);
+    // What is dirty is to be known, and before what is clean goes all there is.
+    if !core.is_loaded.get() && loading::rest(core).await.is_err() {
+        v.refused.set(true);
+        return;
+    }
     if v.map.borrow().dirty_blocks() > 0 {
         v.refused.set(true);
     } else {

@@ -195,6 +195,9 @@ fn of_pool(text: &mut Text, r: &Report) {
     text.gauge("pool_held_back", help, &[("what", "reads")], flag(e.reads_held_back));
     text.gauge("pool_held_back", help, &[("what", "writes")], flag(e.writes_held_back));
     text.gauge("pool_dirty_ratio", "How full the room for dirty data is, 0 to 1", &[], f64::from(r.dirty_percent) / 100.0);
+    let help =
+        "Bytes of the map not read yet since the start; while there are any, cached and dirty bytes are at least what is told";
+    text.gauge("pool_map_unread_bytes", help, &[], r.loading.map_or(0, |it| it.bytes - it.read_bytes) as f64);
     text.gauge("pool_problems", "Things that `headpond status` says are wrong", &[], r.advice.len() as f64);
     text.counter("pool_written_bytes_total", "Bytes written to cache devices, all copies", &[], r.member_bytes);
     text.counter("pool_checkpoints_total", "Checkpoints taken", &[], r.checkpoints);

@@ -43,6 +43,10 @@ pub struct Report {
     pub dirty_percent: u32,
     /// Dirty data on fewer cache devices than it could be: it is being copied.
     pub lacking_bytes: u64,
+    /// How far the map is read since the start; `None` once all of it is. Until then what is cached, dirty, or lacks a copy is at least what
+    /// is told.
+    #[serde(default)]
+    pub loading: Option<Loading>,
     /// Room that is set aside for volumes without a backing device, each byte of it with its copies.
     #[serde(default)]
     pub set_aside_bytes: u64,
@@ -67,6 +71,15 @@ pub struct Report {
     pub repaired: u64,
     /// What is wrong, and what to do next.
     pub advice: Vec<Advice>,
+}
+
+/// How far the map is read while requests are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loading {
+    /// Bytes of the checkpoint that have been read.
+    pub read_bytes: u64,
+    /// Bytes of the checkpoint.
+    pub bytes: u64,
 }
 
 /// The budget of what the cache devices may be written.

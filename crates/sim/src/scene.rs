@@ -11,8 +11,10 @@ use crate::rng::Rng;
 use crate::world::{Timing, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Refusal;
-use headpond_engine::format::{Layout, Mode};
+use headpond_engine::format::{Layout, Mode, PAGE_BYTES};
 use headpond_engine::{Command, CommandError, Device, DeviceOp, Engine, NewVolume, Settings, Status};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -313,6 +315,21 @@ impl Scene {
         self.world.hold_back(which);
     }
 
+    /// Pages of the checkpoint are held back when they are asked for once more: those of which `late` says so, by their number. The first
+    /// time it is a start that looks where the segment table ends.
+    pub fn hold_back_pages(&mut self, late: impl Fn(u64) -> bool + 'static) {
+        let (layout, seen) = (self.stage.layout(), RefCell::new(BTreeSet::new()));
+        self.hold_back(move |device, op| {
+            let (Device::Member(m), DeviceOp::Read { offset, len }) = (device, op) else { return false };
+            let of_area = |n| layout.checkpoint(n)..layout.checkpoint(n) + layout.checkpoint_bytes;
+            let area = [0, 1].map(of_area).into_iter().find(|area| area.contains(offset) && *len == PAGE_BYTES as u32);
+            let Some(place) = area.map(|area| (offset - area.start) / PAGE_BYTES as u64) else { return false };
+            // On two members, by turns: see `checkpoint::places` in the engine.
+            let page = place / 2 * 2 + (u64::from(m) + place) % 2;
+            late(page) && !seen.borrow_mut().insert((m, *offset))
+        });
+    }
+
     /// As [`Scene::hold_back`], for operations that are done at once, and whose answers come late.
     pub fn hold_answers(&mut self, which: impl Fn(Device, &DeviceOp<SimBuf>) -> bool + 'static) {
         self.world.hold_answers(which);
@@ -390,6 +407,7 @@ impl Scene {
     pub fn start(&mut self) {
         let id = self.begin_start();
         self.ends_well(id);
+        self.until("all that is cached is known", World::is_loaded);
         for v in self.status().volumes {
             self.world.check_segments(v.number);
             self.world.check_clean(v.number, self.stage.phase);

@@ -276,8 +276,24 @@ impl Run {
         self.diskless = volumes.iter().any(|v| v.number == DISKLESS);
         self.check_sizes()?;
         self.check_segments();
-        // Of a device that is sick or rots what is on the media need not be what was written.
-        if self.plan.rot == 0 && !self.plan.sickness.any() {
+        // Clients may ask before all is known, or after.
+        if Rng::new(self.plan.seed ^ self.world.operations).one_in(2) {
+            return self.world.violation.take().map_or(Ok(()), Err);
+        }
+        self.check_start()
+    }
+
+    /// What a start has found, once all of it is known, is true.
+    fn check_start(&mut self) -> Result<(), Violation> {
+        while !self.world.is_loaded() {
+            if !self.world.step() {
+                return Err(Violation(format!("what is cached never comes to be known: {}", self.describe())));
+            }
+        }
+        self.check_segments();
+        // Of a device that is sick or rots what is on the media need not be what was written; and of what a lost page tells of nothing is
+        // settled.
+        if !self.world.lacks_a_page() && self.plan.rot == 0 && !self.plan.sickness.any() {
             for v in self.volumes() {
                 let phase = if v == DISKLESS { 0 } else { self.plan.phase };
                 self.world.check_clean(v, phase);
@@ -552,7 +568,9 @@ impl Run {
             }
             for e in self.world.take_ended() {
                 self.outcome.totals.requests += 1;
-                unserved += u64::from(self.second_lost && e.error == Some(RequestError::NotServed));
+                // Both had a page that tells what there is, and no device is asked for anything any more.
+                let unknown = e.error == Some(RequestError::Io) && self.second_lost && self.world.lacks_a_page();
+                unserved += u64::from(self.second_lost && e.error == Some(RequestError::NotServed) || unknown);
                 for b in self.busy.iter_mut().filter(|b| **b == Some(e.id)) {
                     *b = None;
                 }
@@ -722,6 +740,7 @@ impl Run {
         self.before_crash();
         self.world.kill();
         self.start_whole()?;
+        self.check_start()?;
         before.iter().for_each(|(v, dirty)| self.world.check_map(*v, dirty));
         if self.plan.scrubs {
             self.scrub()?;
@@ -776,6 +795,8 @@ impl Run {
                 }
                 // Refused at the start: who knows what is missing.
                 Err(CommandError::NotServed) => {}
+                // Both had what tells what is dirty.
+                Err(CommandError::Start(StartError::CheckpointLost { .. })) => {}
                 Err(e) => return Err(Violation(format!("a detach with two members lost failed: {e}"))),
             }
         }

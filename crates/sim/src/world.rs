@@ -297,6 +297,20 @@ impl World {
         id
     }
 
+    /// Whether all that is cached is known again since the start, or it is known that it will not be.
+    #[must_use]
+    pub fn is_loaded(&self) -> bool {
+        let loading = self.engine.as_ref().and_then(|e| e.status().loading);
+        loading.is_none_or(|loading| loading.lost_page.is_some())
+    }
+
+    /// Whether a page of the image is to be had from no cache device.
+    #[must_use]
+    pub fn lacks_a_page(&self) -> bool {
+        let loading = self.engine.as_ref().and_then(|e| e.status().loading);
+        loading.is_some_and(|loading| loading.lost_page.is_some())
+    }
+
     /// How a command ended, if it has.
     #[must_use]
     pub fn command_result(&self, id: u64) -> Option<Result<(), CommandError>> {

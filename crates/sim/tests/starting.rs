@@ -1,5 +1,6 @@
 //! How far a start is, told while it reads: nobody can wait with patience for what says nothing.
 
+use headpond_engine::Settings;
 use headpond_sim::scene::{Scene, Stage};
 
 #[test]
@@ -32,4 +33,38 @@ fn a_start_says_how_far_it_is_until_it_has_read_image_and_log() {
     assert!(told.is_sorted_by(|a, b| a.read < b.read), "{told:?}");
     s.read_all();
     s.end();
+}
+
+/// A file server with much cached is killed, or upgraded, and its clients wait for the first answer. They do not wait for all that is cached to
+/// be known: a few pages of the image lead to what is asked for, wherever that is.
+#[test]
+fn the_first_request_is_answered_when_a_few_pages_of_a_large_image_are_read() {
+    const PAGE: u64 = 64 << 10;
+    let stage = Stage::default();
+    let settings = Settings { stream_bytes: 1 << 30, ..stage.settings };
+    let mut s = Scene::new("a large image", Stage { segments: 12_000, sectors: 80_000 * 24, settings, ..stage });
+    for n in 0..80_000 {
+        s.world.write(0, n * 3 % 80_000 * 24, 8, false);
+        while s.world.outstanding() > 32 {
+            s.step();
+        }
+    }
+    s.answered();
+    s.checkpoint();
+    let cached = s.status().volumes[0].cached_blocks;
+    s.stage.settings.pages_at_start = 0;
+    for n in [30_000, 41_234, 79_999] {
+        s.world.kill_landing(|_, _, _| false);
+        // What is read in order, whatever is asked for.
+        s.hold_back_pages(|page| page < 12);
+        let start = s.begin_start();
+        s.ends_well(start);
+        let first = s.world.read(0, n * 24, 8);
+        assert!(s.answer_to(first));
+        let loading = s.status().loading.expect("not all is read");
+        assert!(loading.of >= 30 * PAGE && loading.read <= 6 * PAGE, "{n}: {loading:?}");
+        s.let_go();
+    }
+    s.until("all that is cached is known", headpond_sim::world::World::is_loaded);
+    assert!(s.status().loading.is_none() && s.status().volumes[0].cached_blocks == cached);
 }

@@ -119,11 +119,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "dirty data compared with the disk",
         story: "What is dirty differs from the disk, as it may; at the start after a power cut it is taken for a sign that the disk is another.",
-        edits: &[Edit {
-            file: "recovery.rs",
-            old: "if p.dirty() || p.zeroes() || !whole || from",
-            new: "if p.zeroes() || !whole || from",
-        }],
+        edits: &[Edit { file: "recovery.rs", old: "if p.dirty() || p.zeroes() || !whole ||", new: "if p.zeroes() || !whole ||" }],
     },
     Mistake {
         name: "what lies over the disk's data chosen when that comes",

@@ -118,7 +118,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "the image's dirty blocks loaded as clean",
         story: "What a checkpoint describes as dirty is clean after a crash: it is never destaged, and gone when it is evicted.",
         edits: &[Edit {
-            file: "recovery.rs",
+            file: "loading.rs",
             old: "Piece::new(p.version, p.sum, segment, p.offset, first, count, p.span >> 6 & 1 == 1, p.span >> 7 == 1);",
             new: "Piece::new(p.version, p.sum, segment, p.offset, first, count, false, p.span >> 7 == 1);",
         }],

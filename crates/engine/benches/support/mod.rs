@@ -276,14 +276,30 @@ impl Host {
         elect(&found, WitnessVote::None).expect("all members are there")
     }
 
-    /// Starts an engine over what is on the members, in place of the one that ran.
+    /// Starts an engine over what is on the members, in place of the one that ran, until it knows all that is cached.
     pub fn start(&mut self) {
+        self.start_until_up();
+        self.run();
+    }
+
+    /// The same until it answers requests.
+    pub fn start_until_up(&mut self) {
         let election = self.elect();
         self.engine = None;
         let before = self.commands_ended;
         self.engine = Some(Engine::start(self.now, Settings::default(), election, &[0], CommandId(0)));
-        self.run();
-        self.until_ended(before);
+        while self.commands_ended == before {
+            if !self.step() {
+                self.pass();
+            }
+        }
+    }
+
+    /// Reads a block, and does what the engine wants done until it is answered.
+    pub fn read_one(&mut self, block: u64) {
+        self.read(block, 1);
+        while self.replies.is_empty() && self.step() {}
+        assert_eq!(self.replies().count(), 1, "a read is answered");
     }
 
     /// Lets the members keep only what is not zeroes: enough to start from, with little memory.
@@ -324,19 +340,30 @@ impl Host {
 
     /// Does what the engine wants done until it wants nothing more.
     pub fn run(&mut self) {
-        while let Some(effect) = self.engine.as_ref().and_then(Engine::poll) {
-            match effect {
-                Effect::Submit { io, device, op } => {
-                    let result = self.serve(device, op);
-                    self.engine().complete(io, result);
-                }
-                Effect::Reply { result, .. } => self.replies.push(result),
-                Effect::Done { result, .. } => {
-                    result.expect("commands succeed");
-                    self.commands_ended += 1;
-                }
+        while self.step() {}
+    }
+
+    /// Does the next thing that the engine wants done; `false` if it wants nothing more.
+    fn step(&mut self) -> bool {
+        let Some(effect) = self.engine.as_ref().and_then(Engine::poll) else { return false };
+        match effect {
+            Effect::Submit { io, device, op } => {
+                let result = self.serve(device, op);
+                self.engine().complete(io, result);
+            }
+            Effect::Reply { result, .. } => self.replies.push(result),
+            Effect::Done { result, .. } => {
+                result.expect("commands succeed");
+                self.commands_ended += 1;
             }
         }
+        true
+    }
+
+    /// Lets time pass until the engine wants something.
+    fn pass(&mut self) {
+        self.now = self.engine().next_timer().expect("something is waited for").max(self.now);
+        self.engine().advance(self.now);
     }
 
     fn serve(&mut self, device: Device, op: DeviceOp<Bytes>) -> DeviceResult<Bytes> {
@@ -364,8 +391,7 @@ impl Host {
 
     fn until_ended(&mut self, before: u64) {
         while self.commands_ended == before {
-            self.now = self.engine().next_timer().expect("something is waited for").max(self.now);
-            self.engine().advance(self.now);
+            self.pass();
             self.run();
         }
     }

@@ -22,4 +22,5 @@ pub mod shares;
 pub mod streams;
 pub mod synchronous;
 pub mod through;
+pub mod unread;
 pub mod window;

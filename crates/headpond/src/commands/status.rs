@@ -45,6 +45,14 @@ fn screen(report: &Report) -> String {
         report.dirty_percent,
         report.copies
     );
+    if let Some(loading) = &report.loading {
+        let _ = writeln!(
+            text,
+            "  {} of {} of the map are read since the start; until all of it is, what is cached and dirty is at least what is shown\n",
+            size::show(loading.read_bytes),
+            size::show(loading.bytes)
+        );
+    }
     let mut rows = vec![row(["cache device", "size", "state", "where"])];
     rows.extend(report.members.iter().map(|member| {
         let path = member.path.as_deref().unwrap_or("-");
@@ -159,4 +167,25 @@ fn table(rows: &[Vec<String>]) -> String {
         format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headpond_host::report::Loading;
+    use serde_json::json;
+
+    #[test]
+    fn a_map_that_is_not_all_read_is_told_with_what_that_means_for_the_figures() {
+        let mut report: Report = serde_json::from_value(json!({
+            "uptime_seconds": 1.0, "pool": "p", "id": "00", "epoch": 1, "copies": 2, "degraded": false, "stalled": false,
+            "segment_bytes": 1, "segments": 1, "segments_free": 1, "dirty_percent": 12, "lacking_bytes": 0, "members": [],
+            "volumes": [], "member_bytes": 0, "checkpoints": 0, "repaired": 0, "advice": []
+        }))
+        .unwrap();
+        assert!(!screen(&report).contains("of the map"));
+        report.loading = Some(Loading { read_bytes: 3 << 30, bytes: 16 << 30 });
+        let told = "3 GiB of 16 GiB of the map are read since the start; until all of it is, what is cached and dirty is at least what is shown";
+        assert!(screen(&report).contains(told), "{}", screen(&report));
+    }
 }

@@ -67,6 +67,10 @@ impl Shared {
     /// begins is a problem at the start, and no news of its own.
     pub(super) fn look_for_losses(&self, at_start: bool) {
         let Some(status) = self.handle.status() else { return };
+        // It is looked again.
+        if status.loading.is_some_and(|loading| loading.lost_page.is_none()) {
+            return;
+        }
         lock(&self.lost).retain(|number, _| status.volumes.iter().any(|volume| volume.number == *number));
         let mut more = Vec::new();
         for volume in &status.volumes {

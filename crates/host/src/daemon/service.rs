@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 use std::process;
 use std::sync::PoisonError;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, Command, CommandError, Device, NewVolume};
 use headpond_engine::status::VolumeStatus;
 use headpond_format::{MAX_VOLUMES, Mode};
 use serde_json::{Value, json};
 
-use super::{Frontend, Shape, Shared, Slot, StopState, lock, mode_named, watch};
+use super::{Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
@@ -222,9 +224,18 @@ impl Shared {
         Ok(json!({ "bytes": volume.sectors * 512 }))
     }
 
+    /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
+    pub(super) fn wait_for_the_map(&self) {
+        let is_read = |status: Status| status.loading.is_some_and(|loading| loading.lost_page.is_none());
+        while self.handle.status().is_some_and(is_read) {
+            thread::sleep(LOOK);
+        }
+    }
+
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
         let _changing = lock(&self.changing);
+        self.wait_for_the_map();
         let volume = self.volume_with_disk(name)?;
         self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
         self.forget(volume.number, name);

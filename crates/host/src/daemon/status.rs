@@ -6,7 +6,7 @@ use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
 use crate::backing::HasDisk;
-use crate::report::{Advice, Endurance, Load, Member, Report, Requests, Share, Times, Volume};
+use crate::report::{Advice, Endurance, Load, Loading, Member, Report, Requests, Share, Times, Volume};
 use crate::requests::{Histograms, Row};
 use crate::runtime::Snapshot;
 use crate::state::hex;
@@ -61,6 +61,7 @@ impl Shared {
             segments_free: status.segments_free,
             dirty_percent: status.dirty_percent,
             lacking_bytes: status.lacking_copies * BLOCK,
+            loading: status.loading.map(|loading| Loading { read_bytes: loading.read, bytes: loading.of }),
             set_aside_bytes: status.set_aside * status.segment_bytes,
             endurance: Endurance {
                 drive_writes_per_day: f64::from(status.endurance.drive_writes_milli) / 1000.0,
@@ -174,7 +175,21 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
         };
         advice.push(Advice { wrong, next: next.into() });
     }
-    if status.lacking_copies > 0 && !status.degraded {
+    if let Some(page) = status.loading.and_then(|loading| loading.lost_page) {
+        advice.push(Advice {
+            wrong: format!(
+                "Page {page} of the checkpoint is damaged on every cache device: where the data is that it tells of cannot be known. Requests                  that need it fail; what else is known is served. Nothing is destaged, and no checkpoint is taken, so that nothing is made worse."
+            ),
+            next: "Keep the cache devices. If one is missing, bring it back and restart. Else stop the daemon, and `headpond check` tells what                    can be known; what is dirty is put onto the disk by `headpond writeback`."
+                .into(),
+        });
+    }
+    if status.lacking_copies > 0 && !status.degraded && status.loading.is_some() {
+        advice.push(Advice {
+            wrong: "Dirty data may be on one cache device only: not all that is cached is known yet since the start.".into(),
+            next: "Wait, and do not take a cache device out until this line is gone.".into(),
+        });
+    } else if status.lacking_copies > 0 && !status.degraded {
         advice.push(Advice {
             wrong: format!(
                 "{} KiB of dirty data are on one cache device only; they are being copied.",

@@ -57,7 +57,7 @@ impl Rehearsal {
         superblock.left = superblock.left.saturating_add(pool.election.missing.len() as u8);
         let election = Election { superblock, missing: Vec::new(), behind: Vec::new(), unheard: None, ..pool.election.clone() };
         let start = CommandId(0);
-        let engine = Engine::start(0, Settings::default(), election, &[], start);
+        let engine = Engine::start(0, Settings { pages_at_start: u32::MAX, ..Settings::default() }, election, &[], start);
         let (mut reads, mut now) = (0u64, 0);
         let total: u64 = pool.present().map(|m| u64::from(pool.slots(m))).sum();
         loop {

@@ -353,7 +353,9 @@ fn by_engine(
     let state = State::open(&what.state).map_err(|source| WritebackError::Folder { path: what.state.clone(), source })?;
     let open = pool::open(&what.devices, &state, what.patience)?;
     let devices: Vec<Given> = open.devices.into_iter().chain(disks.into_iter().map(|(n, disk)| disk.give(n))).collect();
-    let (runtime, started) = Runtime::start(Setup { settings: Settings::default(), election: open.election, devices })?;
+    // Nobody is served: what is dirty is to be known first.
+    let settings = Settings { pages_at_start: u32::MAX, ..Settings::default() };
+    let (runtime, started) = Runtime::start(Setup { settings, election: open.election, devices })?;
     wait(&started, runtime.handle(), None, "starting the pool", watch)?.map_err(WritebackError::Start)?;
     let mut volumes = Vec::new();
     let mut cancelled = false;

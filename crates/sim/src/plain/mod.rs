@@ -171,6 +171,7 @@ impl Run {
             idle_ns: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 1 << 50]),
             chunk_blocks: *rng.pick(&[8, 128]),
             checkpoint_bytes: *rng.pick(&[256 << 10, 8 << 20]),
+            pages_at_start: *rng.pick(&[0, 16]),
             record_bytes: *rng.pick(&[8 << 10, 16 << 10, 32 << 10]),
             max_fragments: *rng.pick(&[32, 4096]),
             route: rng.one_in(3),

@@ -127,6 +127,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("around", |p| p.settings.read_around),
     ("reads-on", |p| p.reads_on),
     ("flushes-each", |p| p.flushes_each),
+    ("loads-late", |p| p.settings.pages_at_start == 0),
     ("lanes", |p| p.lanes() > 1),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
     ("two-volumes", |p| p.volumes > 1),
@@ -176,6 +177,8 @@ impl Plan {
             destage_depth: *r.pick(&[1, 4, 16]),
             destage_run_bytes: *r.pick(&[8 << 10, 64 << 10]),
             checkpoint_bytes: *r.pick(&[128 << 10, 512 << 10, 8 << 20]),
+            // What a life has cached is known while it is asked for, as in a large pool, or before.
+            pages_at_start: *Rng::new(seed ^ 0x7061_6765).pick(&[0, 0, 1, 16]),
             reserve_segments: 2,
             free_percent: *r.pick(&[5, 10]),
             appends: *r.pick(&[1, 2, 4, 8]),

@@ -1,0 +1,131 @@
+//! The pages of a checkpoint, as a start reads them.
+
+use crate::checkpoint::places;
+use crate::core::Core;
+use crate::exec::IoWait;
+use crate::io::{Buf, Device, DeviceOp};
+use crate::marks::Mark;
+use crate::recovery::StartError;
+use crate::segments::Segments;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use headpond_format::{CheckpointPointer, PAGE_BYTES, Page, PageBody, PieceEntry, SegmentEntry};
+
+/// Pages of the segment table that are read at once.
+const DEPTH: u32 = 8;
+
+/// How often a page is asked for wherever it is, and how long after a time that was in vain, in nanoseconds: one cache device may be on its
+/// way out, and the other one have failed a request.
+const ROUNDS: u32 = 3;
+const AGAIN_NS: u64 = 100_000_000;
+
+/// The checkpoint's segment table, by number.
+pub(crate) struct Table(pub BTreeMap<u32, SegmentEntry>);
+
+impl Table {
+    /// Of each number whose segment is the one of the table, the volume.
+    pub fn still_there(&self, segments: &Segments) -> Vec<Option<u16>> {
+        let mut there = Vec::new();
+        for (n, s) in segments.iter().filter(|(n, s)| self.0.get(n).is_some_and(|e| e.generation == s.generation)) {
+            there.resize(n as usize, None);
+            there.push(Some(s.volume));
+        }
+        there
+    }
+}
+
+/// The image of the newest checkpoint: a segment table, and the pieces of all volumes behind it.
+pub(crate) struct Image {
+    pointer: CheckpointPointer,
+    key: u64,
+}
+
+/// A page on its way; `None` inside if it is nowhere.
+pub(crate) struct Coming<B: Buf> {
+    pub index: u32,
+    read: Option<IoWait<B>>,
+}
+
+impl Image {
+    pub fn open<B: Buf>(core: &Core<B>) -> Self {
+        let pool = core.pool.borrow();
+        Self { pointer: pool.checkpoint.clone(), key: pool.key }
+    }
+
+    /// Its pages.
+    pub fn pages(&self) -> u32 {
+        self.pointer.pages
+    }
+
+    /// Where page `index` is, on members in sync. Of a page beyond its area nothing is read.
+    fn places<B: Buf>(&self, core: &Core<B>, index: u32) -> Vec<(u8, u64)> {
+        let pool = core.pool.borrow();
+        let place = |(m, at): (u8, u32)| {
+            let layout = pool.members[usize::from(m)].layout;
+            let at = u64::from(at) * PAGE_BYTES as u64;
+            let is_there = pool.is_in_sync(m) && at + PAGE_BYTES as u64 <= layout.checkpoint_bytes;
+            is_there.then(|| (m, layout.checkpoint(self.pointer.area) + at))
+        };
+        places(index, &self.pointer.members).into_iter().filter_map(place).collect()
+    }
+
+    fn read<B: Buf>(core: &Core<B>, (member, offset): (u8, u64)) -> IoWait<B> {
+        core.exec.io(Device::Member(member), DeviceOp::Read { offset, len: PAGE_BYTES as u32 })
+    }
+
+    /// Begins to read a page.
+    pub fn begin<B: Buf>(&self, core: &Core<B>, index: u32) -> Coming<B> {
+        // From either copy in turn, so that both members are read at once.
+        let on = self.places(core, index);
+        let place = on.get(index as usize % on.len().max(1)).copied();
+        Coming { index, read: place.map(|place| Self::read(core, place)) }
+    }
+
+    /// What a page says.
+    pub async fn end<B: Buf>(&self, core: &Core<B>, coming: Coming<B>) -> Result<PageBody, StartError> {
+        let decode = |bytes: B| Page::decode(self.key, &bytes.to_bytes(), self.pointer.sequence, coming.index).ok();
+        let mut page = match coming.read {
+            Some(read) => read.await.ok().flatten().and_then(decode),
+            None => None,
+        };
+        for round in 0..ROUNDS {
+            if round > 0 && page.is_none() {
+                core.exec.sleep(AGAIN_NS).await;
+            }
+            for place in self.places(core, coming.index) {
+                if page.is_none() {
+                    core.mark(Mark::PageFromSecondPlace);
+                    page = Self::read(core, place).await.ok().flatten().and_then(decode);
+                }
+            }
+        }
+        page.map(|page| page.body).ok_or(StartError::CheckpointLost { page: coming.index })
+    }
+
+    /// The segment table, with which an image begins, and the number of the first page behind it.
+    pub async fn table<B: Buf>(&self, core: &Rc<Core<B>>) -> Result<(Table, u32), StartError> {
+        let mut table = BTreeMap::new();
+        let mut coming = VecDeque::new();
+        for index in 0..self.pointer.pages {
+            for ahead in index + coming.len() as u32..self.pointer.pages.min(index + DEPTH) {
+                coming.push_back(self.begin(core, ahead));
+            }
+            let Some(page) = coming.pop_front() else { break };
+            match self.end(core, page).await? {
+                PageBody::Segments(list) => table.extend(list.into_iter().map(|s| (s.segment, s))),
+                PageBody::Pieces(..) => return Ok((Table(table), index)),
+            }
+        }
+        Ok((Table(table), self.pointer.pages))
+    }
+
+    /// A page of pieces, and whose they are.
+    pub async fn pieces<B: Buf>(&self, core: &Core<B>, coming: Coming<B>) -> Result<(u16, Vec<PieceEntry>), StartError> {
+        let page = coming.index;
+        match self.end(core, coming).await? {
+            PageBody::Pieces(volume, list) => Ok((volume, list)),
+            PageBody::Segments(_) => Err(StartError::CheckpointLost { page }),
+        }
+    }
+}
