@@ -304,7 +304,9 @@ async fn serve<B: Buf>(
     let checked = async |sector: u64, sectors: u64| {
         let end = sector.checked_add(sectors).filter(|e| *e <= v.open.get() && sectors > 0).ok_or(RequestError::OutOfRange)?;
         let range = sector + v.shift..end + v.shift;
-        loading::known(core, v.number, &range).await?;
+        if !core.is_loaded.get() {
+            loading::known(core, v.number, &range).await?;
+        }
         Ok(range)
     };
     match request {

@@ -155,9 +155,6 @@ pub(crate) fn begin<B: Buf>(core: &Core<B>, loading: Loading<B>) {
 
 /// Waits until all there is of a range of grid sectors is in the map. An error where that cannot be had from any member.
 pub(crate) async fn known<B: Buf>(core: &Rc<Core<B>>, volume: u16, range: &Range<u64>) -> Result<(), RequestError> {
-    if core.is_loaded.get() {
-        return Ok(());
-    }
     let Some(loading) = core.loading.borrow().clone() else { return Ok(()) };
     let blocks = Volume::<B>::blocks(range);
     let keys = (volume, blocks.start)..(volume, blocks.end);
