@@ -38,6 +38,8 @@ const RARE: &[&str] = &[
     "LostRangeFails",
     "MoveWithoutSpace",
     "MoveOvertaken",
+    "PageNowhere",
+    "StoppedWhileLoading",
     "UncertainVolume",
     "OrderedAfterAbsorbFailed",
     "MemberFailsAFlush",
