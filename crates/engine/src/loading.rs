@@ -20,7 +20,7 @@ use crate::marks::Mark;
 use crate::policy::unread::{Key, Unread};
 use crate::recovery::{StartError, is_inside};
 use crate::status::Loading as Told;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -79,7 +79,8 @@ pub(crate) struct Loading<B: Buf> {
     still: Vec<Option<u16>>,
     /// The segments that the start has found, which stay as they are meanwhile.
     restored: Vec<u32>,
-    marks: BTreeMap<u16, LogMarks>,
+    /// What the log says; `None` before it has been read.
+    marks: Option<BTreeMap<u16, LogMarks>>,
     /// Regions where the disk may be newer than what is clean.
     unproved: BTreeMap<u16, BTreeSet<u64>>,
     unread: RefCell<Unread>,
@@ -93,21 +94,20 @@ pub(crate) struct Loading<B: Buf> {
 }
 
 impl<B: Buf> Loading<B> {
-    /// The pages of `image` from `first` on are to be read, and `marks` are what the log says of their pieces.
-    pub fn new(core: &Core<B>, image: Image, table: &Table, first: u32, mut marks: BTreeMap<u16, LogMarks>) -> Self {
+    /// The pages of `image` from `first` on are to be read.
+    pub fn new(core: &Core<B>, image: Image, table: &Table, first: u32) -> Self {
         let volumes = core.all_volumes();
         let end = volumes.last().map_or((0, 0), |v| (v.number, v.extent().end.div_ceil(BLOCK_SECTORS)));
         let unproved = |v: &Rc<Volume<B>>| {
             let regions = Intent::<B>::regions(&v.extent()).filter(|r| v.intent.is_set(*r, Bit::Intent));
             (v.number, regions.collect())
         };
-        marks.values_mut().for_each(LogMarks::sort);
         let segments = core.segments.borrow();
         Self {
             of: image.pages() - first,
             still: table.still_there(&segments),
             restored: segments.iter().map(|(n, _)| n).collect(),
-            marks,
+            marks: None,
             unproved: volumes.iter().map(unproved).collect(),
             unread: RefCell::new(Unread::new(first..image.pages(), end)),
             under_way: RefCell::default(),
@@ -144,9 +144,28 @@ impl<B: Buf> Core<B> {
     }
 }
 
-/// What is in the map is the log; the image is to be read from now on.
-pub(crate) fn begin<B: Buf>(core: &Core<B>, loading: Loading<B>) {
-    // An image without pieces says all there is to say.
+/// Puts all of the image into the map, before the log is read: a start that has to be refused for it writes nothing.
+pub(crate) async fn before_the_log<B: Buf>(core: &Rc<Core<B>>, loading: &Loading<B>) -> Result<(), StartError> {
+    let mut coming = VecDeque::new();
+    loop {
+        while coming.len() < DEPTH {
+            let next = loading.unread.borrow().pages().find(|page| loading.take_on(*page));
+            let Some(page) = next else { break };
+            coming.push_back(loading.image.begin(core, page));
+        }
+        let Some(page) = coming.pop_front() else { return Ok(()) };
+        let index = page.index;
+        let read = loading.image.pieces(core, page).await;
+        put_in(core, loading, index, read);
+        loading.is_lost()?;
+    }
+}
+
+/// The log is in the map, and this is what it says of pieces. What of the image is not read yet is read from now on.
+pub(crate) fn begin<B: Buf>(core: &Core<B>, mut loading: Loading<B>, mut marks: BTreeMap<u16, LogMarks>) {
+    marks.values_mut().for_each(LogMarks::sort);
+    loading.marks = Some(marks);
+    // All there is is known.
     if loading.unread.borrow().is_empty() {
         settle(core, &loading, &((0, 0)..(u16::MAX, u64::MAX)));
     }
@@ -262,7 +281,8 @@ fn put_in<B: Buf>(core: &Core<B>, loading: &Loading<B>, page: u32, read: Result<
         Some(known)
     });
     match known {
-        Some(keys) => settle(core, loading, &keys),
+        Some(keys) if loading.marks.is_some() => settle(core, loading, &keys),
+        Some(_) => {}
         // Its number stays among those under way: it is not asked for again.
         None => {
             core.mark(Mark::PageNowhere);
@@ -313,7 +333,7 @@ fn settle<B: Buf>(core: &Core<B>, loading: &Loading<B>, keys: &Range<Key>) {
 
 /// What the log says of pieces: they are clean, or forgotten.
 fn apply_marks<B: Buf>(core: &Core<B>, loading: &Loading<B>, v: &Volume<B>, blocks: &Range<u64>) {
-    let Some(marks) = loading.marks.get(&v.number) else { return };
+    let Some(marks) = loading.marks.as_ref().and_then(|of| of.get(&v.number)) else { return };
     let mut map = v.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
     for e in marks.about(blocks) {

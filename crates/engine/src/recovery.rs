@@ -149,6 +149,10 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
     let of_image = if waits_for_image { u64::from(image.pages() - first) * PAGE_BYTES as u64 } else { 0 };
     let of = of_image + replay.iter().map(|f| Reading::<B>::bytes(core, f)).sum::<u64>();
     core.starting.set(Some(Starting { read: 0, of }));
+    let loading = Loading::new(core, image, &table, first);
+    if waits_for_image {
+        loading::before_the_log(core, &loading).await?;
+    }
     let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
     let mut replay = replay.into_iter();
     let mut next = replay.next().map(|f| Reading::begin(core, f));
@@ -163,7 +167,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
     let first_generation = (core.pool.borrow().sequence + 1) * GENERATIONS;
     core.generation.set(first_generation.max(generation + 1));
     core.version.set(version + GAP);
-    loading::begin(core, Loading::new(core, image, &table, first, marks));
+    loading::begin(core, loading, marks);
     if waits_for_image {
         loading::rest(core).await?;
     }

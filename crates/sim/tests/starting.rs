@@ -1,6 +1,7 @@
 //! How far a start is, told while it reads: nobody can wait with patience for what says nothing.
 
-use headpond_engine::Settings;
+use headpond_engine::format::PAGE_BYTES;
+use headpond_engine::{CommandError, Device, DeviceOp, Settings, StartError};
 use headpond_sim::scene::{Scene, Stage};
 
 #[test]
@@ -67,4 +68,37 @@ fn the_first_request_is_answered_when_a_few_pages_of_a_large_image_are_read() {
     }
     s.until("all that is cached is known", headpond_sim::world::World::is_loaded);
     assert!(s.status().loading.is_none() && s.status().volumes[0].cached_blocks == cached);
+}
+
+/// Bytes that somebody had spoiled, found by the fuzzer: a page of the image was damaged on both cache devices, and a record of the log was on one of
+/// them alone. The start completed the record, and then refused, and said that nothing was changed.
+#[test]
+fn a_start_that_is_refused_for_its_image_has_written_nothing() {
+    let stage = Stage::default();
+    let settings = Settings { stream_bytes: 1 << 30, ..stage.settings };
+    let mut s = Scene::new("an image damaged everywhere", Stage { segments: 400, settings, ..stage });
+    // More than a page: the first one is where the segment table ends, and is looked at before.
+    for n in 0..2100 {
+        s.write(n * 16, 8);
+    }
+    s.checkpoint();
+    s.write(8, 8);
+    s.hold_back(|device, op| device == Device::Member(1) && matches!(op, DeviceOp::Write { .. }));
+    s.world.write(0, 24, 8, false);
+    s.until_held();
+    s.pass(1_000_000);
+    s.world.kill_landing(|_, _, _| false);
+    s.let_go();
+    let layout = s.stage.layout();
+    for (member, place) in [(0, 2), (1, 3)] {
+        for area in [0, 1] {
+            let at = layout.checkpoint(area) + place * PAGE_BYTES as u64;
+            s.rot(Device::Member(member), at..at + PAGE_BYTES as u64);
+        }
+    }
+    let written = |s: &mut Scene| [0, 1].map(|m| s.device(Device::Member(m)).written);
+    let before = written(&mut s);
+    let start = s.begin_start();
+    assert_eq!(s.end_of(start), Err(CommandError::Start(StartError::CheckpointLost { page: 2 })));
+    assert_eq!(written(&mut s), before);
 }
