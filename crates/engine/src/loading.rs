@@ -88,8 +88,8 @@ pub(crate) struct Loading<B: Buf> {
     under_way: RefCell<BTreeSet<u32>>,
     /// The segment of some dirty piece is not there.
     any_lost: Cell<bool>,
-    /// The page that is to be had from nobody.
-    lost_page: Cell<Option<u32>>,
+    /// Pages that are to be had from nobody.
+    lost: RefCell<BTreeSet<u32>>,
     came: Signal<B>,
 }
 
@@ -112,7 +112,7 @@ impl<B: Buf> Loading<B> {
             unread: RefCell::new(Unread::new(first..image.pages(), end)),
             under_way: RefCell::default(),
             any_lost: Cell::new(false),
-            lost_page: Cell::new(None),
+            lost: RefCell::default(),
             came: Signal::new(&core.exec),
             image,
         }
@@ -123,8 +123,18 @@ impl<B: Buf> Loading<B> {
         self.under_way.borrow_mut().insert(page)
     }
 
-    fn is_lost(&self) -> Result<(), StartError> {
-        self.lost_page.get().map_or(Ok(()), |page| Err(StartError::CheckpointLost { page }))
+    fn lost_page(&self) -> Option<u32> {
+        self.lost.borrow().first().copied()
+    }
+
+    /// An error where not all of the image is to be had.
+    fn is_whole(&self) -> Result<(), StartError> {
+        self.lost_page().map_or(Ok(()), |page| Err(StartError::CheckpointLost { page }))
+    }
+
+    /// Whether nothing more will come.
+    fn has_ended(&self) -> bool {
+        self.unread.borrow().pages().all(|page| self.lost.borrow().contains(&page))
     }
 }
 
@@ -140,7 +150,7 @@ impl<B: Buf> Core<B> {
         let loading = loading.as_ref()?;
         let (page, left) = (PAGE_BYTES as u64, loading.unread.borrow().pages().count() as u64);
         let of = u64::from(loading.of);
-        Some(Told { read: (of - left) * page, of: of * page, lost_page: loading.lost_page.get() })
+        Some(Told { read: (of - left) * page, of: of * page, lost_page: loading.lost_page() })
     }
 }
 
@@ -157,7 +167,7 @@ pub(crate) async fn before_the_log<B: Buf>(core: &Rc<Core<B>>, loading: &Loading
         let index = page.index;
         let read = loading.image.pieces(core, page).await;
         put_in(core, loading, index, read);
-        loading.is_lost()?;
+        loading.is_whole()?;
     }
 }
 
@@ -180,13 +190,16 @@ pub(crate) async fn known<B: Buf>(core: &Rc<Core<B>>, volume: u16, range: &Range
     loop {
         let wait = loading.came.wait();
         let Some(page) = loading.unread.borrow().page_for(&keys) else { return Ok(()) };
-        loading.is_lost().map_err(|_| RequestError::Io)?;
         core.mark(Mark::WaitsForTheMap);
         if loading.take_on(page) {
             read_page(core, &loading, page).await;
-        } else {
-            wait.await;
+            continue;
         }
+        // Other pages may still tell that a lost one has nothing to say of this.
+        if loading.has_ended() {
+            return Err(RequestError::Io);
+        }
+        wait.await;
     }
 }
 
@@ -215,12 +228,12 @@ pub(crate) async fn rest<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
     }
     loop {
         let wait = loading.came.wait();
-        loading.is_lost()?;
-        if loading.unread.borrow().is_empty() {
+        if loading.has_ended() {
             break;
         }
         wait.await;
     }
+    loading.is_whole()?;
     if !core.is_loaded.get() {
         finish(core, &loading);
     }
@@ -230,7 +243,7 @@ pub(crate) async fn rest<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
 /// One of those that read page after page, each of which is put into the map when it comes: a cache device that is slow, or does not
 /// answer, has nobody wait for pages of another one.
 async fn read_in_order<B: Buf>(core: Rc<Core<B>>, loading: Rc<Loading<B>>) {
-    while loading.is_lost().is_ok() {
+    loop {
         let next = loading.unread.borrow().pages().find(|page| loading.take_on(*page));
         let Some(page) = next else { return };
         read_page(&core, &loading, page).await;
@@ -245,7 +258,7 @@ pub(crate) async fn wait<B: Buf>(core: &Core<B>) -> Result<(), StartError> {
             return Ok(());
         }
         if let Some(loading) = core.loading.borrow().as_ref() {
-            loading.is_lost()?;
+            loading.is_whole()?;
         }
         wait.await;
     }
@@ -255,7 +268,7 @@ pub(crate) async fn wait<B: Buf>(core: &Core<B>) -> Result<(), StartError> {
 pub(crate) async fn wait_for_command<B: Buf>(core: &Core<B>, cancel: &Cancel) -> Result<(), CommandError> {
     while !core.is_loaded.get() {
         if let Some(loading) = core.loading.borrow().as_ref() {
-            loading.is_lost().map_err(CommandError::Start)?;
+            loading.is_whole().map_err(CommandError::Start)?;
         }
         if cancel.wanted() {
             return Err(CommandError::Cancelled);
@@ -286,7 +299,7 @@ fn put_in<B: Buf>(core: &Core<B>, loading: &Loading<B>, page: u32, read: Result<
         // Its number stays among those under way: it is not asked for again.
         None => {
             core.mark(Mark::PageNowhere);
-            loading.lost_page.set(loading.lost_page.get().or(Some(page)));
+            loading.lost.borrow_mut().insert(page);
             core.loaded.notify();
         }
     }

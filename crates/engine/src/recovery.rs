@@ -1,5 +1,5 @@
-//! A start: the map from the checkpoint's image and the log after it, on as many copies as there should be, before the
-//! first request is answered (R14).
+//! A start: the segments, and what the log has, on as many copies as there should be, before the first request is answered
+//! (R14). The map's image is read then as well, or beside requests ([`crate::loading`]).
 
 use crate::blocks::Blocks;
 use crate::core::{Core, Volume};

@@ -13,6 +13,7 @@ pub const TOLD: &[Told] = &[
     ("loading::what_the_log_let_go_of_hides_what_was_there_before", "the log's marks heeded before the image is there"),
     ("loading::nothing_is_destaged_before_it_is_known_what_is_outdated", "a sweep before the map is known"),
     ("loading::nothing_is_brought_over_what_is_not_known", "a neighbourhood brought before the map is known"),
+    ("loading::what_left_with_a_member_hides_what_was_there_before", "what left with a member let go before the map is known"),
     ("loading::what_lacks_a_copy_is_told_before_it_is_known", "only what is known told to lack a copy"),
     ("loading::a_flush_says_that_copies_are_gone_of_what_is_not_known", "copies lost of what is not known, and nobody told"),
     ("loading::a_stop_does_not_wait_for_the_map", "a stop that waits for a checkpoint which cannot be"),
@@ -62,6 +63,15 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit { file: "around.rs", old: "    if !core.is_loaded.get() || ", new: "    if " }],
     },
     Mistake {
+        name: "what left with a member let go before the map is known",
+        story: "Clean data whose one copy is gone is let go, and what the image has under it comes to light: it is older.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "    if loading::wait(&core).await.is_err() {\n        return;\n    }\n",
+            new: "",
+        }],
+    },
+    Mistake {
         name: "only what is known told to lack a copy",
         story: "Before the map is read nothing seems to lack a copy: an operator pulls the next cache device.",
         edits: &[Edit {
@@ -93,8 +103,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "What it had told of is read from the disk, which is older, and written past what nobody knows to be there.",
         edits: &[Edit {
             file: "loading.rs",
-            old: "        loading.is_lost().map_err(|_| RequestError::Io)?;\n",
-            new: "        if loading.is_lost().is_err() {\n            return Ok(());\n        }\n",
+            old: "            return Err(RequestError::Io);\n",
+            new: "            return Ok(());\n",
         }],
     },
 ];

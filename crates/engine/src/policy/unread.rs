@@ -1,7 +1,7 @@
 //! What of a checkpoint's image is not read yet, by address: which page is to be read for a request, and what is known when it is.
 //!
 //! The pages of an image are in order of address, and where one begins only itself tells. So a request's page is searched for: a page
-//! of a gap is read, and parts it. Where its place is guessed by the address, as in a telephone book, a handful of pages leads to any
+//! of a gap is read, and parts it. Where its place is guessed by the address, as in a telephone book, a dozen pages lead to any
 //! address of a large image; that no guess leaves more than 7 of 8 pages bounds them where addresses are spread unevenly. No page is
 //! read in vain: each has to be read once.
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handful_of_pages_leads_to_any_address_of_a_tib() {
+    fn a_dozen_pages_lead_to_any_address_of_a_tib() {
         let pages = 131_072u64;
         let reads = |key: u64, first_of: &dyn Fn(u64) -> u64| {
             let mut unread = Unread::new(0..pages as u32, (0, first_of(pages)));

@@ -178,9 +178,11 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
     if let Some(page) = status.loading.and_then(|loading| loading.lost_page) {
         advice.push(Advice {
             wrong: format!(
-                "Page {page} of the checkpoint is damaged on every cache device: where the data is that it tells of cannot be known. Requests                  that need it fail; what else is known is served. Nothing is destaged, and no checkpoint is taken, so that nothing is made worse."
+                "Page {page} of the checkpoint is damaged on every cache device: where the data is that it tells of cannot be known. Reading \
+                 and writing there fails; all else is served. Nothing is destaged, and no checkpoint is taken, so that nothing is made worse."
             ),
-            next: "Keep the cache devices. If one is missing, bring it back and restart. Else stop the daemon, and `headpond check` tells what                    can be known; what is dirty is put onto the disk by `headpond writeback`."
+            next: "Keep the cache devices as they are. If one is missing, bring it back and restart. Else stop the daemon, and have \
+                   `headpond check` say what is damaged, before anything else is done to them."
                 .into(),
         });
     }
