@@ -196,9 +196,9 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         failed: Vec::new(),
         overflow: false,
     };
-    // What has no copy left is in the image, as lost.
+    // What has no copy left is in the image, as lost. One that has just left still has its places, until its leaving is on the others.
     let mended = core.segments.borrow().iter().all(|(_, s)| {
-        let copies = s.places().count();
+        let copies = s.places().filter(|p| core.pool.borrow().is_in_sync(p.member)).count();
         s.dirty == 0 || copies == 0 || copies >= usize::from(core.pool.borrow().copies)
     });
     let twins = twins_to_release(core, &closed, generation);

@@ -6,6 +6,7 @@ use crate::mistakes::{Edit, Mistake};
 /// The scenes of `crates/sim/tests/named/steps.rs`.
 pub const TOLD: &[Told] = &[
     ("steps::small_writes_that_come_beside_a_record_share_the_next", "a record for each small write"),
+    ("steps::what_has_just_left_is_no_copy_to_a_checkpoint", "what has just left counted as a copy by a checkpoint"),
     ("steps::one_superblock_at_a_time", "an epoch written beside another superblock"),
     ("steps::who_does_not_take_a_superblock_leaves", "a superblock that a cache device did not take, overlooked"),
     (
@@ -75,6 +76,15 @@ pub const TOLD: &[Told] = &[
 
 /// Mistakes that no other list has.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "what has just left counted as a copy by a checkpoint",
+        story: "It is noted that all dirty data has its copies while a cache device leaves: when the next one is lost too, nothing is refused.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "s.places().filter(|p| core.pool.borrow().is_in_sync(p.member)).count()",
+            new: "s.places().count()",
+        }],
+    },
     Mistake {
         name: "a record for each small write",
         story: "Small writes that come one by one have a request of the cache devices each, though one would hold many of them.",
