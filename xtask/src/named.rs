@@ -11,6 +11,7 @@ mod evict;
 mod format;
 mod gain;
 mod hazards;
+mod lent;
 mod loading;
 mod peers;
 mod reads;
@@ -35,6 +36,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(evict::MISTAKES)
         .chain(gain::MISTAKES)
         .chain(hazards::MISTAKES)
+        .chain(lent::MISTAKES)
         .chain(loading::MISTAKES)
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
@@ -57,6 +59,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(evict::TOLD)
         .chain(gain::TOLD)
         .chain(hazards::TOLD)
+        .chain(lent::TOLD)
         .chain(loading::TOLD)
         .chain(steps::TOLD)
         .chain(abandon::TOLD)
@@ -115,6 +118,7 @@ mod tests {
             "endurance",
             "evict",
             "gain",
+            "lent",
             "loading",
             "reads",
             "around",

@@ -90,7 +90,7 @@ pub(crate) async fn write<B: Buf>(
     }
     let bytes = (range.end - range.start) * 512;
     match content {
-        Content::Data(data) => put(core, volume, &range, &data).await?,
+        Content::Data(data) => put(core, volume, &range, &data.owned().ok_or(RequestError::Io)?).await?,
         Content::Zeroes | Content::Discarded => zero(core, volume, &range).await?,
     }
     absorbed(core, volume, bytes, fua).await

@@ -310,8 +310,8 @@ async fn serve<B: Buf>(
         Ok(range)
     };
     match request {
-        Request::Read { sector, sectors } => {
-            let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors)).await?).await?;
+        Request::Read { sector, sectors, into } => {
+            let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors)).await?, into).await?;
             Ok((data, Some(fate)))
         }
         Request::Write { sector, data, fua } => {
@@ -428,7 +428,7 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(Intent
         for m in &members {
             let layout = core.pool.borrow().members[usize::from(*m)].layout;
             reads.push([0, 1].map(|slot| {
-                let op = DeviceOp::Read { offset: layout.intent(page, slot), len: INTENT_PAGE_BYTES as u32 };
+                let op = DeviceOp::Read { offset: layout.intent(page, slot), len: INTENT_PAGE_BYTES as u32, into: None };
                 core.exec.io(Device::Member(*m), op)
             }));
         }

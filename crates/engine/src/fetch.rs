@@ -230,7 +230,7 @@ fn start_read<B: Buf>(core: &Rc<Core<B>>, place: Place, start: u32, sectors: u32
         reads.in_flight += 1;
         reads.aside += u32::from(whom == For::Housekeeping);
     }
-    let op = DeviceOp::Read { offset: core.slot_offset(place) + u64::from(from) * 512, len: (to - from) * 512 };
+    let op = DeviceOp::Read { offset: core.slot_offset(place) + u64::from(from) * 512, len: (to - from) * 512, into: None };
     let wait = core.exec.io(Device::Member(place.member), op);
     Reading { wait, place, start, sectors, whom, line, since: core.now() }
 }

@@ -71,7 +71,7 @@ impl Image {
     }
 
     fn read<B: Buf>(core: &Core<B>, (member, offset): (u8, u64)) -> IoWait<B> {
-        core.exec.io(Device::Member(member), DeviceOp::Read { offset, len: PAGE_BYTES as u32 })
+        core.exec.io(Device::Member(member), DeviceOp::Read { offset, len: PAGE_BYTES as u32, into: None })
     }
 
     /// Begins to read a page.

@@ -41,6 +41,14 @@ pub trait Buf: Clone + 'static {
     fn to_bytes(&self) -> Cow<'_, [u8]>;
     /// One buffer with the content of several, in order.
     fn join(parts: &[Self]) -> Self;
+    /// The same content, in memory that nobody changes and that lasts: a copy, where it is only lent. `None`: it cannot be had any more.
+    ///
+    /// *Lent* is a client's own memory, which comes with a request and goes with its reply. It may change until then: a file system
+    /// writes to pages that are on their way. So nothing is computed from it, and no two devices are written from it: the engine
+    /// hands it, or a part of it, to the backing device, and owns it before all else.
+    fn owned(&self) -> Option<Self> {
+        Some(self.clone())
+    }
 }
 
 /// A device that the engine was given.
@@ -76,6 +84,9 @@ pub enum DeviceOp<B> {
         offset: u64,
         /// How much, in bytes.
         len: u32,
+        /// Lent memory of that length to read into, for a device that can; others read into memory of their own. Whichever
+        /// it was is what the operation ends with. Where it fails, anything may be in it.
+        into: Option<B>,
     },
     /// Write the buffers one after the other at `offset`.
     Write {
@@ -157,12 +168,14 @@ pub enum Request<B> {
         sector: u64,
         /// How many, at least one.
         sectors: u32,
+        /// The client's memory, if it is lent, of that length. What the reply has of it is already where it belongs.
+        into: Option<B>,
     },
-    /// Write a run of sectors. The buffer does not change any more: the front end copied it once.
+    /// Write a run of sectors.
     Write {
         /// First sector.
         sector: u64,
-        /// What to write.
+        /// What to write: a copy, which does not change any more, or what the client lends.
         data: B,
         /// Durable before the reply (forced unit access).
         fua: bool,

@@ -30,6 +30,8 @@ pub(crate) enum AppendError {
     Full,
     /// No member, or no majority of votes.
     NoMembers,
+    /// What was to be appended was lent, and cannot be read any more.
+    Gone,
 }
 
 pub(crate) type Appended = Result<(), AppendError>;

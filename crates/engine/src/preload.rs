@@ -199,7 +199,7 @@ pub(crate) async fn fill<B: Buf>(
         .iter()
         .zip(&fills)
         .map(|(m, fill)| {
-            let op = DeviceOp::Read { offset: volume.disk_offset(m.start), len: (m.end - m.start) as u32 * 512 };
+            let op = DeviceOp::Read { offset: volume.disk_offset(m.start), len: (m.end - m.start) as u32 * 512, into: None };
             fill.as_ref().map(|_| core.exec.io(volume.device(), op))
         })
         .collect();
@@ -223,7 +223,7 @@ pub(crate) async fn fill<B: Buf>(
         _ if failed => Err(CommandError::Disk),
         Err(AppendError::NoMembers) => Err(CommandError::NoMembers),
         Ok(()) => Ok(bytes),
-        Err(AppendError::Full) => Ok(0),
+        Err(AppendError::Full | AppendError::Gone) => Ok(0),
     }
 }
 

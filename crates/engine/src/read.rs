@@ -60,11 +60,12 @@ struct Ways {
     joins: Joins,
 }
 
-/// Reads a range of grid sectors.
+/// Reads a range of grid sectors, into what the client lends where nobody but the client wants what the disk reads.
 pub(crate) async fn read<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
     range: Range<u64>,
+    into: Option<B>,
 ) -> Result<(Vec<B>, Fate), RequestError> {
     let sectors = range.end - range.start;
     let belongs = volume.reads.borrow_mut().note(range.start, sectors, 0, false);
@@ -129,11 +130,15 @@ pub(crate) async fn read<B: Buf>(
         let version = if fills.is_empty() { 0 } else { core.next_version() };
         let wants = if stream { DiskWants::StreamRead } else { DiskWants::LoneRead };
         let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume, wants));
+        // What is admitted is looked at when the client has its memory back.
+        let into = into.as_ref().filter(|_| fills.iter().all(Option::is_none));
         let disk: Vec<_> = plan
             .disk
             .iter()
             .map(|r| {
-                let op = DeviceOp::Read { offset: volume.disk_offset(r.start), len: (r.end - r.start) as u32 * 512 };
+                let (from, to) = ((r.start - range.start) as usize * 512, (r.end - range.start) as usize * 512);
+                let into = into.map(|lent| lent.slice(from..to));
+                let op = DeviceOp::Read { offset: volume.disk_offset(r.start), len: (r.end - r.start) as u32 * 512, into };
                 core.exec.io(volume.device(), op)
             })
             .collect();

@@ -89,7 +89,7 @@ async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<
     while out.len() < ranges.len() {
         while next < ranges.len() && waits.len() < DEPTH {
             let (m, offset, len) = ranges[next];
-            waits.push_back(core.exec.io(Device::Member(m), DeviceOp::Read { offset, len }));
+            waits.push_back(core.exec.io(Device::Member(m), DeviceOp::Read { offset, len, into: None }));
             next += 1;
         }
         if let Some(wait) = waits.pop_front() {
@@ -314,7 +314,7 @@ impl<'a, B: Buf> Reading<'a, B> {
         let places = found.header.copies.into_iter().filter(|c| core.pool.borrow().is_in_sync(c.member) && from < capacity);
         let read = |p: Place| {
             let offset = core.slot_offset(p) + u64::from(from) * 512;
-            (p, core.exec.io(Device::Member(p.member), DeviceOp::Read { offset, len: (capacity - from) * 512 }))
+            (p, core.exec.io(Device::Member(p.member), DeviceOp::Read { offset, len: (capacity - from) * 512, into: None }))
         };
         Self { found, from, copies: places.map(read).collect() }
     }
@@ -521,7 +521,7 @@ pub(crate) async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<
         .iter()
         .map(|(b, p)| {
             let offset = volume.disk_offset(b * BLOCK_SECTORS + u64::from(p.first()));
-            core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(p.sectors()) * 512 })
+            core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(p.sectors()) * 512, into: None })
         })
         .collect();
     let mut verdict = None;

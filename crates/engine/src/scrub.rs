@@ -111,7 +111,7 @@ impl<B: Buf> Round<'_, B> {
     }
 
     async fn is_whole(&self, member: u8, offset: u64, len: usize, whole: &impl Fn(&[u8]) -> bool) -> bool {
-        let op = DeviceOp::Read { offset, len: len as u32 };
+        let op = DeviceOp::Read { offset, len: len as u32, into: None };
         match self.core.exec.io(Device::Member(member), op).await {
             Ok(Some(data)) => whole(&data.to_bytes()),
             _ => false,

@@ -90,6 +90,7 @@ pub(crate) async fn write<B: Buf>(
             Ok(()) => return absorbed(core, volume, bytes, fua).await,
             Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
             Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
+            Err(AppendError::Gone) => return Err(RequestError::Io),
         },
         Fate::Bypass(reason) => reason,
     };
@@ -402,16 +403,16 @@ fn note_failure<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) {
     volume.write_route.borrow_mut().disk_failed(core.now(), bytes);
 }
 
-/// The items that put `content` into the log.
-fn items<B: Buf>(range: &Range<u64>, whole: &Range<u64>, content: &Content<B>, version: u64) -> Vec<Item<B>> {
+/// The items that put `content` into the log; `None`: what the client lent cannot be read any more.
+fn items<B: Buf>(range: &Range<u64>, whole: &Range<u64>, content: &Content<B>, version: u64) -> Option<Vec<Item<B>>> {
     match content {
         Content::Data(data) => {
             let from = (range.start - whole.start) as usize * 512;
-            let data = data.slice(from..from + (range.end - range.start) as usize * 512);
-            vec![Item::Write { start: range.start, data, version }]
+            let data = data.slice(from..from + (range.end - range.start) as usize * 512).owned()?;
+            Some(vec![Item::Write { start: range.start, data, version }])
         }
         Content::Zeroes | Content::Discarded => {
-            by_block(range).map(|(block, first, sectors)| Item::Zeroes { block, first, sectors, version }).collect()
+            Some(by_block(range).map(|(block, first, sectors)| Item::Zeroes { block, first, sectors, version }).collect())
         }
     }
 }
@@ -454,11 +455,13 @@ async fn absorb_parts<B: Buf>(
     parts: &[Range<u64>],
     version: u64,
 ) -> Appended {
+    let items: Option<Vec<_>> = parts.iter().map(|part| items(part, whole, content, version)).collect();
+    let Some(items) = items else { return Err(AppendError::Gone) };
     let begun = core.segments.borrow().checkpoints_begun;
     let mut appends = Vec::with_capacity(parts.len());
-    for part in parts {
+    for (part, items) in parts.iter().zip(items) {
         volume.intent.dirtied(&Intent::<B>::regions(part), begun);
-        appends.push(volume.dirty_log.append(core, volume, items(part, whole, content, version)));
+        appends.push(volume.dirty_log.append(core, volume, items));
     }
     let mut result = Ok(());
     for part in parts {
@@ -518,6 +521,17 @@ async fn to_disk<B: Buf>(
         && !core.pool.borrow().degraded()
         && core.room_for_dirty(volume);
     let fill = (volume.mode.get() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content)).flatten();
+    // What is admitted is what the disk gets, and a client may change what it lends while it is being written from.
+    let content = &match (&fill, content) {
+        (Some(_), Content::Data(data)) => match data.owned() {
+            Some(data) => Content::Data(data),
+            None => {
+                unregister(volume, &[fill]);
+                return Err(RequestError::Io);
+            }
+        },
+        _ => content.clone(),
+    };
     let result = if dirty.is_empty() {
         let since = core.now();
         let result = overwrite(core, volume, range, content, core::slice::from_ref(range), version).await;

@@ -34,6 +34,8 @@ pub struct Config {
     pub nbd: Option<PathBuf>,
     /// Queues of each ublk device.
     pub queues: Option<u16>,
+    /// Whether ublk devices lend clients' memory to the disk.
+    pub zero_copy: Option<bool>,
     /// How the log is written.
     pub log: Option<Log>,
     /// Backing devices by volume.

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::lent::Lent;
 use headpond_engine::io::Buf;
 use twox_hash::xxhash3_64::Hasher;
 
@@ -103,17 +104,45 @@ impl Drop for Shared {
     }
 }
 
-/// A run of bytes in aligned memory; a clone or a slice shares the memory.
+/// Where the bytes of a buffer are.
+#[derive(Clone)]
+enum Whose {
+    Ours(Arc<Shared>),
+    Lent(Arc<Lent>),
+}
+
+/// A run of bytes in aligned memory; a clone or a slice shares the memory. Or a run of bytes that stay where a client lends them: these have
+/// no address, and to look at them panics.
 #[derive(Clone)]
 pub struct HostBuf {
-    memory: Arc<Shared>,
+    whose: Whose,
     start: usize,
     len: usize,
 }
 
 impl HostBuf {
     fn over(memory: Memory, len: usize) -> HostBuf {
-        HostBuf { memory: Arc::new(Shared(Some(memory))), start: 0, len }
+        HostBuf { whose: Whose::Ours(Arc::new(Shared(Some(memory)))), start: 0, len }
+    }
+
+    /// All that a client lends with a request, in bytes.
+    pub fn lent(lent: Lent, len: usize) -> HostBuf {
+        HostBuf { whose: Whose::Lent(Arc::new(lent)), start: 0, len }
+    }
+
+    /// Whose pages these are, if they are lent, and where in them it begins.
+    pub fn lender(&self) -> Option<(&Lent, usize)> {
+        match &self.whose {
+            Whose::Lent(lent) => Some((lent, self.start)),
+            Whose::Ours(_) => None,
+        }
+    }
+
+    fn memory(&self) -> &Arc<Shared> {
+        match &self.whose {
+            Whose::Ours(memory) => memory,
+            Whose::Lent(_) => panic!("what a client lends is looked at without a copy"),
+        }
     }
 
     /// A buffer of `len` bytes that is going to be overwritten. It holds old content of this process until then.
@@ -150,7 +179,8 @@ impl HostBuf {
 
     /// The bytes, to be changed; `None` while another handle to the same memory exists.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
-        let start = Arc::get_mut(&mut self.memory)?.memory().start;
+        let Whose::Ours(memory) = &mut self.whose else { return None };
+        let start = Arc::get_mut(memory)?.memory().start;
         // SAFETY: within the memory and initialised, as above; `Arc::get_mut` proved that no other handle
         // exists, and `self` is borrowed mutably for as long as the slice lives.
         Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().add(self.start), self.len) })
@@ -158,7 +188,7 @@ impl HostBuf {
 
     /// Where the first byte is, for the kernel.
     pub(crate) fn address(&self) -> *mut u8 {
-        self.memory.memory().start.as_ptr().wrapping_add(self.start)
+        self.memory().memory().start.as_ptr().wrapping_add(self.start)
     }
 }
 
@@ -182,7 +212,7 @@ impl Buf for HostBuf {
 
     fn slice(&self, range: Range<usize>) -> HostBuf {
         assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of a buffer of {} bytes", self.len);
-        HostBuf { memory: Arc::clone(&self.memory), start: self.start + range.start, len: range.len() }
+        HostBuf { whose: self.whose.clone(), start: self.start + range.start, len: range.len() }
     }
 
     fn checksum(&self, seed: u64) -> u64 {
@@ -202,6 +232,19 @@ impl Buf for HostBuf {
                 to = tail;
             }
         })
+    }
+
+    fn owned(&self) -> Option<HostBuf> {
+        let Some((lent, start)) = self.lender() else { return Some(self.clone()) };
+        match lent.copy(start..start + self.len) {
+            Ok(copy) => Some(copy),
+            Err(error) => {
+                tracing::error!(
+                    "the payload of a write could not be taken: {error}; its client gets EIO. Look at the kernel's log"
+                );
+                None
+            }
+        }
     }
 }
 

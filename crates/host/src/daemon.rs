@@ -77,6 +77,8 @@ pub struct Options {
     pub nbd: Option<PathBuf>,
     /// Who attends to the queues of each ublk device; `None`: by the number of processors.
     pub queues: Option<ublk::Queues>,
+    /// Whether new ublk devices lend clients' memory to the disk, where the kernel can.
+    pub zero_copy: bool,
     /// Volumes whose block device, left by an earlier daemon, is not taken over but removed.
     pub give_up: Vec<String>,
     /// Where backing devices are, by volume, if not where they were last.
@@ -203,9 +205,17 @@ struct Shared {
     parked: Mutex<Vec<ublk::Device>>,
 }
 
+/// What is the same of all ublk devices of a daemon.
+#[derive(Clone, Copy)]
+struct Attended {
+    queues: ublk::Queues,
+    lends: bool,
+    patience: Duration,
+}
+
 /// How the volumes of this daemon are reached.
 enum Frontend {
-    Ublk { queues: ublk::Queues, patience: Duration },
+    Ublk(Attended),
     Fuse { folder: PathBuf },
     Nbd { socket: PathBuf, volumes: Arc<NbdVolumes> },
     None,
@@ -376,13 +386,17 @@ impl Daemon {
         let (runtime, started) = Runtime::start(setup)?;
         let handle = runtime.handle().clone();
         // Clients of a daemon that was killed wait: what can be done beside the engine's start, is.
-        let queues = options.queues.unwrap_or_else(ublk::Queues::suiting_here);
+        let attended = Attended {
+            queues: options.queues.unwrap_or_else(ublk::Queues::suiting_here),
+            lends: options.zero_copy,
+            patience: options.patience,
+        };
         let mut ready = BTreeMap::new();
         for volume in superblock.volumes.iter().filter(|it| choice == Choice::Ublk && !options.give_up.contains(&it.name)) {
             let Some(Slot { shape: Some(shape), .. }) = volumes.get(&volume.number) else { continue };
             let wish = places.ublk.get(&volume.name).copied();
             let mark = ublk::mark(&superblock.pool, &volume.id);
-            let of_device = ublk_options(mark, shape, volume.phase, queues, wish, options.patience);
+            let of_device = ublk_options(mark, shape, volume.phase, wish, attended);
             // What goes wrong here goes wrong again when the volume is offered, and is told then.
             if let Ok(device) = ublk::Device::prepare(&of_device, UblkVolume::new(handle.clone(), volume.number)) {
                 ready.insert(volume.number, device);
@@ -418,7 +432,7 @@ impl Daemon {
             }
         }
         let (frontend, nbd) = match choice {
-            Choice::Ublk => (Frontend::Ublk { queues, patience: options.patience }, None),
+            Choice::Ublk => (Frontend::Ublk(attended), None),
             Choice::Nbd | Choice::Auto => {
                 let socket = options.nbd.unwrap_or_else(|| beside.join(format!("{}.nbd", superblock.name)));
                 let socket = std::path::absolute(&socket).unwrap_or(socket);
@@ -740,7 +754,7 @@ impl Shared {
                     (None, None, Some(Advice { wrong, next }))
                 }
             },
-            Frontend::Ublk { queues, patience } => match self.ublk_device(volume, &shape, *queues, *patience, ready) {
+            Frontend::Ublk(attended) => match self.ublk_device(volume, &shape, *attended, ready) {
                 Ok(device) => offered(Export::Ublk(Box::new(device))),
                 Err(error) => {
                     let wrong = format!("Volume {name} is at work but has no block device: {error}.");
@@ -776,15 +790,14 @@ impl Shared {
         &self,
         volume: &VolumeStatus,
         shape: &Shape,
-        queues: ublk::Queues,
-        patience: Duration,
+        attended: Attended,
         ready: Option<ublk::Device>,
     ) -> Result<ublk::Device, ublk::Error> {
         let (mark, wish) = (ublk::mark(&self.pool, &volume.id), lock(&self.places).ublk.get(&volume.name).copied());
         if let Err(error) = names::note(&run_folder(), mark, &self.name, &volume.name) {
             tracing::warn!("volume {} gets no name under /dev/headpond: {error}. Make room in /run", volume.name);
         }
-        let options = ublk_options(mark, shape, volume.phase, queues, wish, patience);
+        let options = ublk_options(mark, shape, volume.phase, wish, attended);
         let backend = UblkVolume::new(self.handle.clone(), volume.number);
         let device = match ready {
             Some(ready) => ready.serve(&options, backend)?,
@@ -897,14 +910,7 @@ fn nbd_export(number: u16, name: &str, shape: &Shape) -> ExportInfo {
 }
 
 /// How a volume's ublk device is to be.
-fn ublk_options(
-    mark: u64,
-    shape: &Shape,
-    phase: u8,
-    queues: ublk::Queues,
-    wish: Option<u32>,
-    patience: Duration,
-) -> ublk::Options {
+fn ublk_options(mark: u64, shape: &Shape, phase: u8, wish: Option<u32>, attended: Attended) -> ublk::Options {
     let shape = ublk::Shape {
         size: shape.size,
         logical_block: shape.block,
@@ -913,7 +919,8 @@ fn ublk_options(
         read_ahead_kb: shape.read_ahead_kb,
         phase,
     };
-    ublk::Options { mark, shape, queues, wish, patience }
+    let Attended { queues, lends, patience } = attended;
+    ublk::Options { mark, shape, lends, queues, wish, patience }
 }
 
 /// A block device that clients can use.

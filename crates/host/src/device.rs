@@ -13,6 +13,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
+use std::slice;
 use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId, Reach};
@@ -21,6 +22,7 @@ use io_uring::{opcode, squeue};
 
 use crate::buf::{HostBuf, SHARED_ZEROES};
 use crate::claim::Claim;
+use crate::lent::{self, Places};
 use crate::ring::{GUEST, Ring, Waker};
 
 pub mod facts;
@@ -37,6 +39,8 @@ const MOST_PIECES: usize = 512;
 const TRANSFER_STEP: u64 = 1 << 30;
 /// Bytes zeroed or discarded by one step, so that none keeps a device, or the end of the daemon, waiting for long.
 const ZERO_STEP: u64 = 1 << 30;
+/// A device that has refused what clients lend so many times in a row is not asked again.
+const MOST_REFUSALS: u8 = 16;
 /// Bytes zeroed by one step where zeroes must be written.
 const WRITTEN_ZEROES_STEP: u64 = 16 * SHARED_ZEROES as u64;
 
@@ -89,6 +93,8 @@ struct Open {
     size: Cell<u64>,
     /// Bits of the `Zeroing`s that it turned out not to have.
     lacks: Cell<u8>,
+    /// How often in a row it did not take what clients lend.
+    refusals: Cell<u8>,
     /// Its model's place in `Devices::held`, if it has one.
     pace: Option<usize>,
     load: Rc<RefCell<Load>>,
@@ -111,6 +117,13 @@ impl Open {
     fn writes_through(&self) -> bool {
         let facts = self.claim.facts();
         facts.volatile_cache && facts.forced_unit_access
+    }
+
+    /// Whether it is worth trying to have it read into what clients lend, and write from there: a block device, which takes what lies
+    /// anywhere, and computes nothing of what may change meanwhile.
+    fn takes_lent(&self) -> bool {
+        let facts = self.claim.facts();
+        facts.kind == Kind::Block && !facts.stable_writes && self.refusals.get() < MOST_REFUSALS
     }
 
     /// Whether direct I/O takes this buffer from where it is.
@@ -148,6 +161,12 @@ impl Pieces {
 
 enum Work {
     Read(HostBuf),
+    /// Into or from what a client lends.
+    Lent {
+        buf: HostBuf,
+        writes: bool,
+        through: bool,
+    },
     Write {
         /// Never read here: it keeps the memory that `pieces` names.
         _bufs: Vec<HostBuf>,
@@ -188,8 +207,19 @@ impl Op {
         (self.len - self.done).min(most)
     }
 
-    /// The entry for the next step.
-    fn entry(&mut self) -> squeue::Entry {
+    /// Does with a copy what cannot be done with what a client lends.
+    fn copy(&mut self) -> Result<(), DeviceError> {
+        let Work::Lent { buf, writes, through } = &self.work else { return Ok(()) };
+        self.work = match writes {
+            false => Work::Read(HostBuf::to_be_filled(buf.len())),
+            true => gathered(&self.open, vec![buf.owned().ok_or(DeviceError::Failed)?], buf.len(), *through),
+        };
+        self.done = 0;
+        Ok(())
+    }
+
+    /// The entry for the next step. What a client lends is at that place in the ring's table.
+    fn entry(&mut self, place: u16) -> squeue::Entry {
         let fd = Fd(self.open.claim.as_fd().as_raw_fd());
         let at = self.offset + self.done;
         let left = self.len - self.done;
@@ -225,6 +255,18 @@ impl Op {
                 opcode::Read::new(fd, to, left.min(TRANSFER_STEP) as u32).offset(at).build()
             }
             Work::Write { pieces, through, .. } => write(pieces, *through),
+            Work::Lent { buf, writes, through } => {
+                // In the table of buffers an address is a number of bytes from the beginning.
+                let from = buf.lender().map_or(0, |(_, start)| start) + self.done as usize;
+                let (address, len) = (std::ptr::without_provenance_mut(from), left.min(TRANSFER_STEP) as u32);
+                match writes {
+                    true => {
+                        let flags = if *through { libc::RWF_DSYNC } else { 0 };
+                        opcode::WriteFixed::new(fd, address, len, place).offset(at).rw_flags(flags).build()
+                    }
+                    false => opcode::ReadFixed::new(fd, address, len, place).offset(at).build(),
+                }
+            }
             Work::Zero { way: None, pieces, .. } => write(pieces, false),
             Work::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Work::Zero { way: Some(way), .. } => {
@@ -245,7 +287,7 @@ impl Op {
                 let way = *way;
                 self.done += self.zero_step(way);
             }
-            Work::Read(_) | Work::Write { .. } | Work::Zero { .. } => {
+            Work::Read(_) | Work::Write { .. } | Work::Lent { .. } | Work::Zero { .. } => {
                 let mut moved = result as u64;
                 if self.done + moved < self.len {
                     // Where direct I/O stops within a block, the block is done again.
@@ -277,11 +319,22 @@ impl Op {
                 None
             }
             (libc::ENODEV | libc::ENXIO, _) => Some(DeviceError::Gone),
+            // Not to be had for the ring, or not where the device wants memory to be: with a copy it is as any other.
+            (libc::ECANCELED | libc::EFAULT | libc::EINVAL | libc::EOPNOTSUPP, Work::Lent { .. }) => {
+                self.open.refusals.set(self.open.refusals.get().saturating_add(1));
+                if self.open.refusals.get() == MOST_REFUSALS {
+                    let (name, error) = (self.name(), io::Error::from_raw_os_error(errno));
+                    tracing::warn!(
+                        "{name}: does not take payload from where clients have it ({error}). It is copied from now on: nothing needs to be done. Set zero_copy = false to keep it from being tried"
+                    );
+                }
+                self.copy().err()
+            }
             _ => {
                 let error = io::Error::from_raw_os_error(errno);
                 let what = match self.work {
-                    Work::Read(_) => "read",
-                    Work::Write { .. } => "write",
+                    Work::Read(_) | Work::Lent { writes: false, .. } => "read",
+                    Work::Write { .. } | Work::Lent { writes: true, .. } => "write",
                     Work::Flush => "flush",
                     Work::Zero { .. } => "zeroing",
                 };
@@ -303,6 +356,7 @@ impl Op {
 /// The devices of one thread, on one ring.
 pub struct Devices {
     ring: Ring,
+    places: Places,
     table: BTreeMap<Device, Rc<Open>>,
     /// By slot: what was accepted and not yet finished by the kernel.
     ops: Vec<Option<Op>>,
@@ -327,9 +381,11 @@ impl Devices {
     /// No devices yet, on a ring with at most `depth` (at least one) steps in the kernel at a time. What is more waits in the
     /// order of submission, whatever device it is for.
     pub fn new(depth: u32) -> Result<Devices, DevicesError> {
+        // One entry more, for the bell. What guests push goes to the kernel by itself when there is no room.
+        let ring = Ring::new(depth + 1).map_err(DevicesError::Setup)?;
         Ok(Devices {
-            // One entry more, for the bell. What guests push goes to the kernel by itself when there is no room.
-            ring: Ring::new(depth + 1).map_err(DevicesError::Setup)?,
+            places: Places::of(&ring),
+            ring,
             table: BTreeMap::new(),
             ops: Vec::new(),
             free: Vec::new(),
@@ -359,8 +415,8 @@ impl Devices {
 
     fn insert(&mut self, device: Device, claim: Claim, pace: Option<usize>, load: Rc<RefCell<Load>>) {
         load.borrow_mut().advance(nanos(self.origin.elapsed()));
-        let (lacks, size) = (Cell::new(0), Cell::new(claim.facts().size));
-        self.table.insert(device, Rc::new(Open { device, claim, size, lacks, pace, load }));
+        let (lacks, refusals, size) = (Cell::new(0), Cell::new(0), Cell::new(claim.facts().size));
+        self.table.insert(device, Rc::new(Open { device, claim, size, lacks, refusals, pace, load }));
     }
 
     /// Forgets a device: what is in flight ends as it would have, what comes later is answered `Gone`. Its claim
@@ -425,7 +481,7 @@ impl Devices {
             return;
         };
         let (kind, offset, len) = match &op {
-            DeviceOp::Read { offset, len } => (PaceKind::Read, *offset, u64::from(*len)),
+            DeviceOp::Read { offset, len, .. } => (PaceKind::Read, *offset, u64::from(*len)),
             DeviceOp::Write { offset, bufs, reach } => {
                 let kind = match reach {
                     Reach::Cache => PaceKind::Write,
@@ -452,10 +508,23 @@ impl Devices {
             return;
         }
         let work = match op {
+            DeviceOp::Read { into: Some(buf), .. } if buf.lender().is_some() && open.takes_lent() => {
+                Work::Lent { buf, writes: false, through: false }
+            }
             DeviceOp::Read { len, .. } => Work::Read(HostBuf::to_be_filled(len as usize)),
             DeviceOp::Write { bufs, reach, .. } => {
                 let through = reach == Reach::Durable || reach == Reach::PastCache && open.writes_through();
-                gathered(&open, bufs, len as usize, through)
+                match <[HostBuf; 1]>::try_from(bufs) {
+                    Ok([buf]) if buf.lender().is_some() && open.takes_lent() => Work::Lent { buf, writes: true, through },
+                    bufs => {
+                        let bufs = bufs.map_or_else(|bufs| bufs, Vec::from);
+                        let Some(bufs) = bufs.iter().map(Buf::owned).collect() else {
+                            self.ready.push((io, Err(DeviceError::Failed)));
+                            return;
+                        };
+                        gathered(&open, bufs, len as usize, through)
+                    }
+                }
             }
             DeviceOp::Flush => Work::Flush,
             DeviceOp::Discard { .. } => Work::Zero { discard: true, way: None, pieces: Pieces::default() },
@@ -507,11 +576,25 @@ impl Devices {
                 break;
             };
             let op = self.ops[slot].as_mut().expect("a queued slot holds an operation");
-            let entry = op.entry().user_data(slot as u64);
+            let place = if let Work::Lent { .. } = op.work { self.places.take() } else { None };
+            if place.is_none()
+                && let Err(error) = op.copy()
+            {
+                self.finish(slot, Err(error));
+                continue;
+            }
+            let entry = op.entry(place.unwrap_or_default()).user_data(slot as u64);
+            let entries = match (&op.work, place) {
+                (Work::Lent { buf, .. }, Some(place)) => buf.lender().map(|(lent, _)| lent.around(entry.clone(), place)),
+                _ => None,
+            };
+            let entries = entries.as_ref().map_or(slice::from_ref(&entry), |linked| &linked[..]);
             // SAFETY: buffers, list of pieces and open file belong to the operation, which stays in its slot and is
             // not touched until its completion was reaped, nor are these moved when the slots are; at drop we wait
-            // for it or leak it. Memory of a read has no other handle yet; memory of a write is only read.
-            unsafe { self.ring.push(&entry)? };
+            // for it or leak it. Memory of a read has no other handle yet; memory of a write is only read. What a client lends
+            // is the kernel's, and lives as long as the kernel uses it; so does its device's file, which the kernel looks up
+            // at once.
+            unsafe { self.ring.push_linked(entries)? };
             self.in_kernel += 1;
         }
         Ok(())
@@ -524,6 +607,10 @@ impl Devices {
         for (number, result) in reaped.drain(..) {
             if number & GUEST != 0 {
                 self.guests.push((number, result));
+                continue;
+            }
+            if number & lent::MARK != 0 {
+                self.places.ended(number, result);
                 continue;
             }
             let slot = number as usize;
@@ -541,8 +628,13 @@ impl Devices {
     fn finish(&mut self, slot: usize, result: Result<(), DeviceError>) {
         let op = self.ops[slot].take().expect("what ends is in its slot");
         self.free.push(slot);
+        if let (Ok(()), Work::Lent { .. }) = (&result, &op.work) {
+            op.open.refusals.set(0);
+            op.open.load.borrow_mut().lent(op.len);
+        }
         let result = result.map(|()| match op.work {
             Work::Read(buf) => Some(buf),
+            Work::Lent { buf, writes: false, .. } => Some(buf),
             _ => None,
         });
         let result = match op.open.pace {
@@ -590,7 +682,7 @@ impl Drop for Devices {
                 return;
             }
             self.ring.reap(&mut self.reaped);
-            self.in_kernel -= self.reaped.drain(..).filter(|(number, _)| number & GUEST == 0).count();
+            self.in_kernel -= self.reaped.drain(..).filter(|(number, _)| number & (GUEST | lent::MARK) == 0).count();
         }
     }
 }
@@ -640,7 +732,7 @@ mod tests {
         // More of them than the ring has room for, beside operations that wait for their turn: all end.
         ended.clear();
         for io in 0..20 {
-            devices.submit(IoId(io), Device::Witness, DeviceOp::Read { offset: 0, len: 4096 });
+            devices.submit(IoId(io), Device::Witness, DeviceOp::Read { offset: 0, len: 4096, into: None });
             push(&mut devices, io);
         }
         while done.len() < 20 || ended.len() < 20 {
@@ -653,7 +745,7 @@ mod tests {
         let entry = opcode::PollAdd::new(Fd(reader.as_raw_fd()), libc::POLLIN as u32).build().user_data(GUEST);
         // SAFETY: names no memory; the kernel holds the pipe itself while it polls.
         unsafe { devices.ring().push(&entry).unwrap() };
-        devices.submit(IoId(0), Device::Witness, DeviceOp::Read { offset: 0, len: 4096 });
+        devices.submit(IoId(0), Device::Witness, DeviceOp::Read { offset: 0, len: 4096, into: None });
         devices.wait(None, &mut done).unwrap();
         drop(devices);
     }
@@ -664,7 +756,8 @@ mod tests {
         file.as_file().set_len(1 << 20).unwrap();
         let claim = Claim::take(file.path(), Duration::ZERO).unwrap();
         let (device, lacks) = (Device::Witness, Cell::new(0));
-        let open = Rc::new(Open { device, claim, size: Cell::new(1 << 20), lacks, pace: None, load: Rc::default() });
+        let (size, refusals) = (Cell::new(1 << 20), Cell::new(0));
+        let open = Rc::new(Open { device, claim, size, lacks, refusals, pace: None, load: Rc::default() });
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192, false);

@@ -173,6 +173,7 @@ impl Pool {
             frontend: Choice::None,
             nbd: None,
             queues: None,
+            zero_copy: false,
             give_up: Vec::new(),
             backings: options.backings.into_iter().map(|(name, path)| (name, spec(path))).collect(),
             metrics: None,
@@ -310,7 +311,8 @@ impl Volume {
         self.check(offset, buf.len() as u64)?;
         for (at, piece) in (offset..).step_by(MOST).zip(buf.chunks_mut(MOST)) {
             let sectors = (piece.len() as u64 / SECTOR) as u32;
-            let parts = self.ask("The read", at, piece.len() as u64, Request::Read { sector: at / SECTOR, sectors })?;
+            let parts =
+                self.ask("The read", at, piece.len() as u64, Request::Read { sector: at / SECTOR, sectors, into: None })?;
             let mut rest = piece;
             for part in parts {
                 let (here, behind) = rest.split_at_mut(part.len());

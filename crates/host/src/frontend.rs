@@ -66,7 +66,7 @@ impl nbd::server::Backend for NbdVolumes {
     fn submit(&self, export: usize, command: Command<Space>, done: Completion<HostBuf>) {
         let sectors = |len: u32| u64::from(len) / SECTOR;
         let request = match command {
-            Command::Read { offset, len } => Request::Read { sector: offset / SECTOR, sectors: len / SECTOR as u32 },
+            Command::Read { offset, len } => Request::Read { sector: offset / SECTOR, sectors: len / SECTOR as u32, into: None },
             Command::Write { offset, data, fua } => Request::Write { sector: offset / SECTOR, data: data.0, fua },
             Command::Flush => Request::Flush,
             Command::Trim { offset, len, fua: false } => Request::Discard { sector: offset / SECTOR, sectors: sectors(len) },

@@ -17,6 +17,7 @@ pub mod fuse;
 pub mod histogram;
 pub mod huge_pages;
 pub mod journal;
+pub mod lent;
 pub mod metrics;
 pub mod names;
 pub mod nbd;

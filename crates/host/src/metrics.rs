@@ -232,6 +232,8 @@ fn of_device(text: &mut Text, kind: &str, labels: Labels<'_>, l: &Load) {
     text.counter(&name("read_bytes_total"), "Bytes of these reads", labels, l.reads.bytes);
     text.counter(&name("writes_total"), "Writes that the device was asked for", labels, l.writes.requests);
     text.counter(&name("written_bytes_total"), "Bytes of these writes", labels, l.writes.bytes);
+    let help = "Bytes of reads and writes between clients' own memory and the device, without a copy";
+    text.counter(&name("zero_copy_bytes_total"), help, labels, l.zero_copy_bytes);
     text.counter(&name("flushes_total"), "Flushes that the device was asked for", labels, l.flushes);
     text.counter(&name("failures_total"), "Operations of the device that failed", labels, l.failed);
     text.gauge(&name("in_flight"), "Operations on their way to the device", labels, l.in_flight as f64);

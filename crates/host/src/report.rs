@@ -168,6 +168,9 @@ pub struct Load {
     pub reads: Pair,
     /// Writes.
     pub writes: Pair,
+    /// Bytes of either that went between clients' own memory and the device, without a copy.
+    #[serde(default)]
+    pub zero_copy_bytes: u64,
     /// Flushes.
     pub flushes: u64,
     /// Discards and zeroings.
@@ -355,6 +358,7 @@ impl From<load::Load> for Load {
         Load {
             reads: Pair { requests: l.reads, bytes: l.read_bytes },
             writes: Pair { requests: l.writes, bytes: l.written_bytes },
+            zero_copy_bytes: l.lent_bytes,
             flushes: l.flushes,
             zeroings: l.zeroings,
             failed: l.failed,

@@ -86,6 +86,24 @@ impl Ring {
         Ok(())
     }
 
+    /// Queues entries that are linked, so that they get to the kernel together.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Ring::push`], for each.
+    pub unsafe fn push_linked(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        while unsafe { self.uring.submission().push_multiple(entries) }.is_err() {
+            self.uring.submit()?;
+        }
+        Ok(())
+    }
+
+    /// Makes a table of so many places for buffers of the kernel's; once.
+    pub fn make_places(&self, places: u32) -> io::Result<()> {
+        self.uring.submitter().register_buffers_sparse(places)
+    }
+
     /// Submits what is queued and returns when there is a completion, when the bell rang, or after `timeout`
     /// (`None`: no limit). It may return early, too.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

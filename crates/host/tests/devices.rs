@@ -58,7 +58,7 @@ fn run(devices: &mut Devices, op: DeviceOp<HostBuf>) -> DeviceResult<HostBuf> {
 }
 
 fn read(devices: &mut Devices, offset: u64, len: u64) -> Vec<u8> {
-    let end = run(devices, DeviceOp::Read { offset, len: len as u32 });
+    let end = run(devices, DeviceOp::Read { offset, len: len as u32, into: None });
     end.unwrap().expect("a read has data").as_slice().to_vec()
 }
 
@@ -361,10 +361,10 @@ fn operations_that_are_unaligned_empty_or_outside_fail_and_a_missing_device_is_g
     let mut devices = devices(&path);
     let write = |offset, len| DeviceOp::Write { offset, bufs: vec![filled(len, 1)], reach: Reach::Cache };
     for op in [
-        DeviceOp::Read { offset: 1, len: 4096 },
-        DeviceOp::Read { offset: 0, len: 100 },
-        DeviceOp::Read { offset: 0, len: 0 },
-        DeviceOp::Read { offset: MIB - 4096, len: 8192 },
+        DeviceOp::Read { offset: 1, len: 4096, into: None },
+        DeviceOp::Read { offset: 0, len: 100, into: None },
+        DeviceOp::Read { offset: 0, len: 0, into: None },
+        DeviceOp::Read { offset: MIB - 4096, len: 8192, into: None },
         DeviceOp::Discard { offset: 1 << 63, len: 1 << 63 },
         DeviceOp::WriteZeroes { offset: MIB, len: 4096 },
         write(MIB, 4096),
@@ -384,7 +384,7 @@ fn a_read_past_the_end_of_a_file_that_shrank_fails() {
     let mut devices = devices(&path);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(512 * KIB + 100).unwrap();
     for offset in [MIB - 4096, 512 * KIB, 256 * KIB] {
-        let end = run(&mut devices, DeviceOp::Read { offset, len: (MIB - offset) as u32 });
+        let end = run(&mut devices, DeviceOp::Read { offset, len: (MIB - offset) as u32, into: None });
         assert!(matches!(end, Err(DeviceError::Failed)), "at {offset}");
     }
 }
@@ -464,7 +464,7 @@ fn thousands_of_random_operations_leave_what_a_model_in_memory_has() {
             let op = match dice.below(10) {
                 0..4 => {
                     expected.insert(IoId(lane), model[place].to_vec());
-                    DeviceOp::Read { offset, len: len as u32 }
+                    DeviceOp::Read { offset, len: len as u32, into: None }
                 }
                 4..8 => {
                     let salt = dice.below(256);
@@ -559,7 +559,7 @@ fn a_paced_device_ends_operations_in_the_order_and_at_the_times_of_its_model() {
     devices.add_paced(DISK, Claim::take(&path, NOW).unwrap(), Box::new(pace));
     let submitted: Vec<Instant> = (0..TOTAL)
         .map(|n| {
-            devices.submit(IoId(n), DISK, DeviceOp::Read { offset: n * 4096, len: 4096 });
+            devices.submit(IoId(n), DISK, DeviceOp::Read { offset: n * 4096, len: 4096, into: None });
             Instant::now()
         })
         .collect();
@@ -611,7 +611,7 @@ fn random_reads_per_second_are_printed_for_information() {
     let mut dice = Dice(99);
     let mut submit = |devices: &mut Devices| {
         let offset = dice.below(SIZE / 4096) * 4096;
-        devices.submit(IoId(0), DISK, DeviceOp::Read { offset, len: 4096 });
+        devices.submit(IoId(0), DISK, DeviceOp::Read { offset, len: 4096, into: None });
     };
     (0..32).for_each(|_| submit(&mut devices));
     let (mut count, mut done, start) = (0, Vec::new(), Instant::now());

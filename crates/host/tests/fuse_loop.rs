@@ -65,7 +65,7 @@ impl Backend for Memory {
     fn submit(&self, request: Request<Vec<u8>>, done: Completion) {
         let noted = match request {
             Request::Read { sector, .. } if self.cursed == Some(sector) => return,
-            Request::Read { sector, sectors } => {
+            Request::Read { sector, sectors, .. } => {
                 let mut data = vec![0; sectors as usize * 512];
                 self.parts(sector, data.len(), |block, at| data[at].copy_from_slice(block));
                 // Half a megabyte in single sectors is more buffers than one vector holds.

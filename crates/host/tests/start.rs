@@ -32,6 +32,7 @@ fn a_start_that_is_told_to_end_leaves_what_there_is_and_the_devices_free() {
             frontend: Choice::None,
             nbd: None,
             queues: None,
+            zero_copy: true,
             give_up: Vec::new(),
             backings: BTreeMap::new(),
             metrics: None,

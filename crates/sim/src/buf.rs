@@ -3,6 +3,7 @@
 use headpond_engine::Buf;
 use headpond_engine::format::checksum;
 use std::borrow::Cow;
+use std::cell::{Cell as Flag, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -46,6 +47,16 @@ enum Cells {
     Run(u64),
     Zeroes,
     List(Rc<[Cell]>),
+    /// A client's memory.
+    Lent(Rc<Lent>),
+}
+
+/// A client's memory, lent with a request. Who uses it otherwise than [`Buf::owned`] allows panics, and so does who uses it when the client
+/// has it back.
+#[derive(Debug)]
+struct Lent {
+    cells: RefCell<Vec<Cell>>,
+    is_over: Flag<bool>,
 }
 
 /// A run of sectors.
@@ -67,6 +78,45 @@ impl SimBuf {
     pub fn cells(cells: Vec<Cell>) -> Self {
         Self { sectors: cells.len(), cells: Cells::List(cells.into()), start: 0 }
     }
+    /// A client's memory with these cells.
+    #[must_use]
+    pub fn lent(cells: Vec<Cell>) -> Self {
+        let sectors = cells.len();
+        let lent = Lent { cells: RefCell::new(cells), is_over: Flag::new(false) };
+        Self { cells: Cells::Lent(Rc::new(lent)), start: 0, sectors }
+    }
+    fn lender(&self) -> Option<&Rc<Lent>> {
+        match &self.cells {
+            Cells::Lent(lent) => Some(lent),
+            _ => None,
+        }
+    }
+    /// Whether it is a client's memory.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.lender().is_some()
+    }
+    /// Whether it is this part of the same client's memory: `from` sectors behind the beginning of `all`.
+    #[must_use]
+    pub fn is_of(&self, all: &Self, from: usize) -> bool {
+        matches!((self.lender(), all.lender()), (Some(a), Some(b)) if Rc::ptr_eq(a, b)) && self.start == all.start + from
+    }
+    /// Something is read into a client's memory, or the client itself changes it.
+    ///
+    /// # Panics
+    /// It is no client's memory, or the client has it back.
+    pub fn fill(&self, data: &Self) {
+        let lent = self.lender().expect("a client's memory");
+        assert!(!lent.is_over.get(), "the memory of a client is read into who has it back");
+        let mut cells = lent.cells.borrow_mut();
+        (0..self.sectors).for_each(|n| cells[self.start + n] = data.cell(n));
+    }
+    /// The client has its memory back.
+    pub fn give_back(&self) {
+        if let Some(lent) = self.lender() {
+            lent.is_over.set(true);
+        }
+    }
     /// How many sectors.
     #[must_use]
     pub fn sectors(&self) -> usize {
@@ -79,7 +129,14 @@ impl SimBuf {
             Cells::Run(base) => Cell::Stamp(base + (self.start + n) as u64),
             Cells::Zeroes => Cell::ZERO,
             Cells::List(list) => list[self.start + n].clone(),
+            Cells::Lent(lent) => {
+                assert!(!lent.is_over.get(), "the memory of a client is used who has it back");
+                lent.cells.borrow()[self.start + n].clone()
+            }
         }
+    }
+    fn is_ours(&self, what: &str) {
+        assert!(!self.is_lent(), "the memory of a client, which may change, is {what}");
     }
     /// If the sectors have consecutive stamps, the first.
     #[must_use]
@@ -119,6 +176,7 @@ impl Buf for SimBuf {
         Self { cells: self.cells.clone(), start: self.start + range.start / 512, sectors: (range.end - range.start) / 512 }
     }
     fn checksum(&self, seed: u64) -> u64 {
+        self.is_ours("checksummed");
         let mut h = seed ^ 0x2545_f491_4f6c_dd1d;
         for n in 0..self.sectors {
             h = (h.rotate_left(23) ^ self.cell(n).hash()).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -126,6 +184,7 @@ impl Buf for SimBuf {
         h ^ h >> 33
     }
     fn to_bytes(&self) -> Cow<'_, [u8]> {
+        self.is_ours("decoded");
         let mut out = vec![0; self.len()];
         for (n, sector) in out.chunks_mut(512).enumerate() {
             match self.cell(n) {
@@ -141,6 +200,10 @@ impl Buf for SimBuf {
         Cow::Owned(out)
     }
     fn join(parts: &[Self]) -> Self {
+        parts.iter().for_each(|p| p.is_ours("joined"));
         Self::cells(parts.iter().flat_map(|p| (0..p.sectors).map(|n| p.cell(n))).collect())
+    }
+    fn owned(&self) -> Option<Self> {
+        Some(if self.is_lent() { Self::cells((0..self.sectors).map(|n| self.cell(n)).collect()) } else { self.clone() })
     }
 }

@@ -320,7 +320,7 @@ impl Scene {
     pub fn hold_back_pages(&mut self, late: impl Fn(u64) -> bool + 'static) {
         let (layout, seen) = (self.stage.layout(), RefCell::new(BTreeSet::new()));
         self.hold_back(move |device, op| {
-            let (Device::Member(m), DeviceOp::Read { offset, len }) = (device, op) else { return false };
+            let (Device::Member(m), DeviceOp::Read { offset, len, .. }) = (device, op) else { return false };
             let of_area = |n| layout.checkpoint(n)..layout.checkpoint(n) + layout.checkpoint_bytes;
             let area = [0, 1].map(of_area).into_iter().find(|area| area.contains(offset) && *len == PAGE_BYTES as u32);
             let Some(place) = area.map(|area| (offset - area.start) / PAGE_BYTES as u64) else { return false };

@@ -15,7 +15,7 @@ use crate::device::SimDevice;
 use crate::models::MILLISECOND;
 use crate::rng::Rng;
 use crate::scene::DISKLESS;
-use crate::world::{Timing, Violation, World};
+use crate::world::{Lend, Timing, Violation, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
@@ -96,6 +96,7 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
     run.world.narrator = narrator;
     // A sector that rotted is a copy that is not one. Without a majority a record may be left on one copy alone, which
     // nobody was told of; it is mended after the next start.
+    run.world.lend = if plan_of.lends { Lend::Some } else { Lend::None };
     run.world.count_copies = plan_of.rot == 0 && !plan_of.sickness.any() && !plan_of.witness_away;
     let result = run.all();
     run.note_marks();

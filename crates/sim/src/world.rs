@@ -4,7 +4,7 @@ mod checks;
 mod crash;
 mod words;
 
-use crate::buf::SimBuf;
+use crate::buf::{Cell, SimBuf};
 use crate::device::{Cut, NumberMap, SimDevice};
 use crate::models::{Access, Kind, TimingModel};
 use crate::oracle::Oracle;
@@ -26,6 +26,20 @@ struct Flight {
     device: Device,
     op: DeviceOp<SimBuf>,
     mark: u64,
+}
+
+/// What is in memory that nothing was read into, or that a read failed to fill.
+const NEVER_WRITTEN: u64 = u64::MAX - 1;
+
+/// Which clients lend their memory, for what goes past the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lend {
+    /// None: all of them have it copied.
+    None,
+    /// Every other one.
+    Some,
+    /// All.
+    All,
 }
 
 enum Event {
@@ -54,6 +68,8 @@ struct Asked {
     members: Members,
     /// Dirty data lacked a copy then.
     lacking: bool,
+    /// The client's memory, if it is lent.
+    lent: Option<SimBuf>,
 }
 
 /// The members in sync, as bits, and the epoch that says so; nothing in runs that do not count copies.
@@ -149,6 +165,8 @@ pub struct World {
     answers: BTreeMap<u64, DeviceResult<SimBuf>>,
     /// Reads may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
+    /// Which clients lend their memory.
+    pub lend: Lend,
     model_wakes: BTreeMap<Device, u64>,
     snapshots: BTreeMap<Device, Snapshot>,
     /// The command that a start ends with, until it has.
@@ -192,6 +210,7 @@ impl World {
             held: Vec::new(),
             answers: BTreeMap::new(),
             errors_allowed: false,
+            lend: Lend::None,
             model_wakes: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             starting: None,
@@ -345,7 +364,12 @@ impl World {
         self.say(|| format!("request {id}: {}", in_words(&request)));
         let status = self.engine.as_ref().filter(|_| self.count_copies).map(Engine::status);
         let (members, lacking) = status.map_or_else(Default::default, |s| (Members::of(&s), s.lacking_copies > 0));
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking });
+        let lent = match &request {
+            Request::Write { data, .. } => Some(data.clone()).filter(SimBuf::is_lent),
+            Request::Read { into, .. } => into.clone(),
+            _ => None,
+        };
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, lent });
         if let Some(e) = &self.engine {
             e.request(volume, RequestId(id), request);
         }
@@ -354,7 +378,13 @@ impl World {
 
     /// A client reads.
     pub fn read(&mut self, volume: u16, sector: u64, sectors: u32) -> u64 {
-        self.ask(volume, AskedKind::Read { sector, sectors }, Request::Read { sector, sectors })
+        let into = self.lends().then(|| SimBuf::lent(vec![Cell::Stamp(NEVER_WRITTEN); sectors as usize]));
+        self.ask(volume, AskedKind::Read { sector, sectors }, Request::Read { sector, sectors, into })
+    }
+
+    /// Whether the next client lends its memory: every other one does where they may.
+    fn lends(&self) -> bool {
+        self.lend == Lend::All || self.lend == Lend::Some && self.next_request.is_multiple_of(2)
     }
 
     /// A client writes: stamps that no other write has.
@@ -365,8 +395,20 @@ impl World {
         if let Some(o) = self.oracles.get_mut(&volume) {
             o.submit(write, sector, sectors, base);
         }
-        let data = SimBuf::stamps(base, sectors as usize);
+        let data = match self.lends() {
+            true => SimBuf::lent((base..base + sectors).map(Cell::Stamp).collect()),
+            false => SimBuf::stamps(base, sectors as usize),
+        };
         self.ask(volume, AskedKind::Write { write, durable: fua }, Request::Write { sector, data, fua })
+    }
+
+    /// The memory that a client lends with a request that is under way.
+    ///
+    /// # Panics
+    /// It lends none.
+    #[must_use]
+    pub fn lent_memory(&self, request: u64) -> &SimBuf {
+        self.asked.get(&request).and_then(|asked| asked.lent.as_ref()).expect("a request with lent memory")
     }
 
     /// A client zeroes a range.
@@ -469,7 +511,7 @@ impl World {
     fn submit(&mut self, io: IoId, device: Device, op: DeviceOp<SimBuf>) {
         self.operations += 1;
         let (kind, offset, len) = match &op {
-            DeviceOp::Read { offset, len } => (Kind::Read, *offset, u64::from(*len)),
+            DeviceOp::Read { offset, len, .. } => (Kind::Read, *offset, u64::from(*len)),
             DeviceOp::Write { offset, bufs, reach } => {
                 let kind = match reach {
                     Reach::Cache => Kind::Write,
@@ -490,6 +532,7 @@ impl World {
             self.fail(format!("{kind:?} of {len} bytes at {offset} on {device}, which has {size} bytes"));
         }
         self.say(|| format!("  {} on {device}: {kind:?} {} +{}", io.0, offset / 512, len / 512));
+        self.only_a_disk_has_what_is_lent(device, &op, len);
         self.one_writer_per_range(device, &op);
         if let (Device::Backing(volume), Kind::Read) = (device, kind) {
             self.disk_reads += 1;
@@ -644,10 +687,14 @@ impl World {
             return Err(DeviceError::Gone);
         }
         match &f.op {
-            DeviceOp::Read { offset, len } => {
+            DeviceOp::Read { offset, len, into } => {
                 d.read += u64::from(*len);
                 let sectors = u64::from(*len) / 512;
                 if !d.readable(offset / 512, sectors) || d.fail_reads > 0 && self.rng.one_in(d.fail_reads) {
+                    // Some of it is there, and some is not.
+                    if let Some(into) = into {
+                        into.fill(&SimBuf::cells(vec![Cell::Stamp(NEVER_WRITTEN); sectors as usize]));
+                    }
                     return Err(DeviceError::Failed);
                 }
                 // Not in a start: a record that it did not see for once would be there again at the next.
@@ -655,7 +702,11 @@ impl World {
                     Some(_) => offset / 512,
                     None => sickness::read_comes_from(d, offset / 512, sectors, &mut self.rng),
                 };
-                Ok(Some(d.visible.read(from, sectors as usize)))
+                let data = d.visible.read(from, sectors as usize);
+                // Now and then one cannot.
+                let Some(into) = into.as_ref().filter(|_| !f.io.0.is_multiple_of(5)) else { return Ok(Some(data)) };
+                into.fill(&data);
+                Ok(Some(into.clone()))
             }
             DeviceOp::Write { offset, bufs, reach } => {
                 let sectors = bufs.iter().map(|b| b.sectors() as u64).sum();
@@ -666,7 +717,8 @@ impl World {
                 };
                 // What makes it durable may be a flush of all, which may fail.
                 let flush_fails = *reach == Reach::Durable && d.fail_flushes > 0 && self.rng.one_in(d.fail_flushes);
-                for b in bufs {
+                for b in bufs.iter().filter_map(SimBuf::owned) {
+                    let b = &b;
                     if fails {
                         d.land(at, b, Cut::BySector, &mut self.rng);
                     } else if *reach == Reach::Durable && !flush_fails && !d.sickness.lies {
@@ -714,7 +766,10 @@ impl World {
             self.fail(format!("request {id} failed with {error:?}, though no more is broken than the pool bears"));
         }
         match (&a.kind, result) {
-            (AskedKind::Read { sector, sectors }, Ok(bufs)) => self.check_read(&a, *sector, *sectors, &bufs),
+            (AskedKind::Read { sector, sectors }, Ok(bufs)) => {
+                let bufs = self.as_the_client_has_it(&a, bufs);
+                self.check_read(&a, *sector, *sectors, &bufs);
+            }
             (AskedKind::Write { write, durable }, result) => {
                 let ok = result.is_ok();
                 let record = self.oracles.get(&a.volume).and_then(|o| o.record(*write)).cloned();
@@ -745,6 +800,9 @@ impl World {
             }
             _ => {}
         }
+        if let Some(lent) = &a.lent {
+            lent.give_back();
+        }
         self.ended.push(Ended { id, took: self.now - a.at, error });
     }
 
@@ -764,7 +822,7 @@ impl World {
             .map(|(_, f)| {
                 let parts = written(&f.op);
                 let start = parts.first().map_or(0, |p| p.0);
-                (f.device, start, SimBuf::join(&parts.into_iter().map(|p| p.1).collect::<Vec<_>>()))
+                (f.device, start, SimBuf::join(&parts.into_iter().filter_map(|p| p.1.owned()).collect::<Vec<_>>()))
             })
             .collect()
     }

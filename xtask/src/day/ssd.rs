@@ -81,7 +81,7 @@ impl Backend for Medium {
 impl Medium {
     fn answer(&self, request: Request<Vec<u8>>) -> io::Result<Vec<Vec<u8>>> {
         match request {
-            Request::Read { sector, sectors } => {
+            Request::Read { sector, sectors, .. } => {
                 let mut bytes = vec![0; sectors as usize * SECTOR as usize];
                 self.file.read_exact_at(&mut bytes, sector * SECTOR)?;
                 return Ok(vec![bytes]);

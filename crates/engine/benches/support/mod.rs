@@ -372,7 +372,7 @@ impl Host {
                 self.members[usize::from(m)].write(offset, bufs);
                 Ok(None)
             }
-            (Device::Member(m), DeviceOp::Read { offset, len }) => {
+            (Device::Member(m), DeviceOp::Read { offset, len, .. }) => {
                 Ok(Some(self.members[usize::from(m)].read(offset, len as usize)))
             }
             (_, DeviceOp::Read { len, .. }) => Ok(Some(self.disk.slice(0..len as usize))),
@@ -399,7 +399,7 @@ impl Host {
     /// Asks for so many blocks to be read.
     pub fn read(&mut self, block: u64, blocks: u32) {
         self.next += 1;
-        self.engine().request(0, RequestId(self.next), Request::Read { sector: block * 8, sectors: blocks * 8 });
+        self.engine().request(0, RequestId(self.next), Request::Read { sector: block * 8, sectors: blocks * 8, into: None });
     }
 
     /// Asks for a block to be written, or what begins so many sectors past its beginning.

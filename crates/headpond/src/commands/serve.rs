@@ -168,6 +168,7 @@ impl Serve {
             frontend,
             nbd,
             queues: self.queues.or(config.queues).map(Queues::Threads),
+            zero_copy: config.zero_copy.unwrap_or(true),
             metrics: self.metrics.or(config.metrics.listen),
             scrub: config.scrub.scrubs(),
             give_up: self.give_up,

@@ -41,6 +41,9 @@ pub struct Facts {
     pub volatile_cache: bool,
     /// Whether it writes past its volatile cache itself where it is asked to; `false` if unknown, and the kernel would flush it instead.
     pub forced_unit_access: bool,
+    /// Whether what is written must not change until it is down, since the device computes something of it (checksums, an array's parity);
+    /// `true` if unknown.
+    pub stable_writes: bool,
     /// What names this very device across restarts, if anything does.
     ///
     /// `partuuid:`, `wwid:` or `serial:` and a value; for a file `file:<inode>:<file system>`, where the
@@ -85,6 +88,7 @@ impl Facts {
             read_ahead_kb: number_in(queue("read_ahead_kb")).unwrap_or(128),
             volatile_cache: queue("write_cache").is_none_or(|it| it != "write through"),
             forced_unit_access: queue("fua").is_some_and(|it| it == "1"),
+            stable_writes: queue("stable_writes").is_none_or(|it| it != "0"),
             identity: match kind {
                 Kind::Block => identity(&node),
                 Kind::File => Some(format!("file:{}:{:016x}", meta.ino(), fstatvfs(file.as_fd())?.f_fsid)),

@@ -20,6 +20,8 @@ pub struct Load {
     pub writes: u64,
     /// Their bytes.
     pub written_bytes: u64,
+    /// Bytes of either that were moved to or from clients' own memory, and not copied.
+    pub lent_bytes: u64,
     /// Flushes.
     pub flushes: u64,
     /// Discards and zeroings.
@@ -49,6 +51,11 @@ impl Load {
             PaceKind::Flush => self.flushes += 1,
             PaceKind::Discard | PaceKind::WriteZeroes => self.zeroings += 1,
         }
+    }
+
+    /// So much was moved to or from clients' memory.
+    pub(super) fn lent(&mut self, bytes: u64) {
+        self.lent_bytes += bytes;
     }
 
     /// One has ended.

@@ -250,7 +250,9 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &mut SingleFile, size: &Atomic
 
 fn translate<B: Backend>(io: Io<'_>, backend: &B) -> (Request<B::Buf>, Expects) {
     match io {
-        Io::Read { offset, len } => (Request::Read { sector: offset / SECTOR, sectors: len / SECTOR as u32 }, Expects::Data(len)),
+        Io::Read { offset, len } => {
+            (Request::Read { sector: offset / SECTOR, sectors: len / SECTOR as u32, into: None }, Expects::Data(len))
+        }
         Io::Write { offset, data, durable } => (
             Request::Write { sector: offset / SECTOR, data: backend.buffer(data), fua: durable },
             Expects::Written(data.len() as u32),

@@ -121,7 +121,7 @@ fn places(engine: &Engine<HostBuf>) -> Vec<Option<[Place; 2]>> {
 
 fn perform(pool: &Pool<'_>, device: Name, op: &DeviceOp<HostBuf>) -> DeviceResult<HostBuf> {
     match (device, op) {
-        (Name::Member(member), DeviceOp::Read { offset, len }) => {
+        (Name::Member(member), DeviceOp::Read { offset, len, .. }) => {
             pool.read(member, *offset, u64::from(*len)).map(Some).ok_or(DeviceError::Failed)
         }
         (_, DeviceOp::Read { .. }) => Err(DeviceError::Gone),

@@ -21,6 +21,10 @@ pub mod feature {
     pub const USER_COPY: u64 = 1 << 7;
     /// The size of a device that is in use can be changed (6.16).
     pub const UPDATE_SIZE: u64 = 1 << 10;
+    /// A request's pages can be had in a ring's table of buffers (6.15; the bit was there before).
+    pub const SUPPORT_ZERO_COPY: u64 = 1 << 0;
+    /// In that of any thread's ring, not only the one that attends to the queue (6.17).
+    pub const BUF_REG_OFF_DAEMON: u64 = 1 << 14;
 }
 
 /// Commands to the control device.
@@ -61,6 +65,10 @@ pub mod io {
     pub const FETCH_REQ: u32 = read_write::<IoCommand>(b'u', 0x20) as u32;
     /// Answers a request, and asks for the next one of its tag.
     pub const COMMIT_AND_FETCH_REQ: u32 = read_write::<IoCommand>(b'u', 0x21) as u32;
+    /// Puts a request's pages into the ring's table of buffers, at the place that `addr` is (6.15).
+    pub const REGISTER_IO_BUF: u32 = read_write::<IoCommand>(b'u', 0x23) as u32;
+    /// Takes out what is at that place.
+    pub const UNREGISTER_IO_BUF: u32 = read_write::<IoCommand>(b'u', 0x24) as u32;
 }
 
 /// States of a device.
@@ -196,7 +204,7 @@ pub struct IoCommand {
     pub tag: u16,
     /// The answer: bytes moved, 0, or an error number below 0.
     pub result: i32,
-    /// Zero where payload is copied by ourselves.
+    /// A place in a ring's table of buffers, or zero.
     pub addr: u64,
 }
 

@@ -122,16 +122,13 @@ impl Attendant {
     fn obey(&mut self, mark: u64, ring: &mut Ring) {
         while let Some(queue) = &self.queue {
             match queue.messages.try_recv() {
-                Ok(Message::Attend(device)) => {
-                    let place = (queue.number, queue.depth);
-                    match Attending::start(place, device, queue.flushes.clone(), mark, ring) {
-                        Ok(attending) => (self.attending, self.fetched) = (Some(attending), Some(Ok(()))),
-                        Err(error) => {
-                            let _ = queue.attends.send(Err(error));
-                            self.queue = None;
-                        }
+                Ok(Message::Attend(device)) => match Attending::start(queue.place, device, queue.flushes.clone(), mark, ring) {
+                    Ok(attending) => (self.attending, self.fetched) = (Some(attending), Some(Ok(()))),
+                    Err(error) => {
+                        let _ = queue.attends.send(Err(error));
+                        self.queue = None;
                     }
-                }
+                },
                 Ok(Message::Park(parked)) => {
                     self.parked = true;
                     let _ = parked.send(());
@@ -155,6 +152,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
+    use super::super::attending::Place;
     use super::super::queue::{Backend, Queue, Queues};
     use super::super::tags::Completion;
     use super::*;
@@ -180,7 +178,7 @@ mod tests {
     fn adopted(attendants: &mut Attendants, ring: &Ring, depth: u16) -> Queue {
         let served = Arc::new(Served { waker: ring.waker(), queues: Mutex::default() });
         let flushes = Arc::new(AtomicU64::new(0));
-        let queue = Queue::prepare(Queues::Served, 0, depth, served.clone(), flushes).unwrap();
+        let queue = Queue::prepare(Queues::Served, Place { number: 0, depth, lends: false }, served.clone(), flushes).unwrap();
         attendants.adopt(3, served.queues.lock().unwrap().pop().unwrap());
         queue
     }

@@ -2,7 +2,8 @@
 //!
 //! Its commands go into the ring of whichever thread attends to it, which the kernel wants to be one and the same for as long
 //! as it does. That thread copies payload, too: a write's from the kernel's pages into the buffer that goes to the engine and to
-//! the devices, a read's from the engine's buffers into the kernel's pages. Nothing else copies a byte.
+//! the devices, a read's from the engine's buffers into the kernel's pages. Nothing else copies a byte. Where the kernel can
+//! (`lending.rs`), what is likely to go past the cache is not copied: the engine gets the kernel's pages, as memory that is lent.
 //!
 //! `unsafe` because descriptors are in memory that the kernel writes, and because commands go into the ring.
 
@@ -15,12 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use headpond_engine::io::{Buf, Reply, Request, RequestError};
 use io_uring::opcode;
 use io_uring::types::Fd;
-use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::abi::{self, Descriptor, IoCommand};
+use super::lending::Lending;
 use super::tags::{Event, Held, Io, Tags};
 use crate::buf::HostBuf;
+use crate::lent::{Lent, moved};
 use crate::ring::Ring;
 
 /// Buffers written to the kernel by one call; its limit is 1,024.
@@ -67,15 +69,27 @@ pub struct Attending {
     tags: Tags,
     /// What is being served, by tag.
     ios: Vec<Io>,
+    lending: Lending,
     flushes: Arc<AtomicU64>,
     mark: u64,
+}
+
+/// Which queue of a device this is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its number.
+    pub number: u16,
+    /// Its requests at a time.
+    pub depth: u16,
+    /// Whether the device lends clients' memory.
+    pub lends: bool,
 }
 
 impl Attending {
     /// Asks for the first request of each tag. No request can be there before the device is started: what completes until then
     /// was refused. A command's number in the ring is `mark`, whose lowest 16 bits are 0, and the tag.
     pub fn start(
-        (number, depth): (u16, u16),
+        Place { number, depth, lends }: Place,
         device: Arc<OwnedFd>,
         flushes: Arc<AtomicU64>,
         mark: u64,
@@ -83,7 +97,8 @@ impl Attending {
     ) -> io::Result<Attending> {
         let descriptors = Descriptors::map(&device, number, depth)?;
         let ios = vec![Io::Flush; usize::from(depth)];
-        let mut this = Attending { number, descriptors, device, tags: Tags::new(depth), ios, flushes, mark };
+        let lending = Lending::new(lends);
+        let mut this = Attending { number, descriptors, device, tags: Tags::new(depth), ios, lending, flushes, mark };
         for tag in this.tags.fetch() {
             this.command(abi::io::FETCH_REQ, tag, 0, ring);
         }
@@ -118,7 +133,13 @@ impl Attending {
         };
         self.ios[usize::from(held.tag())] = io;
         let request = match io {
-            Io::Read { sector, sectors } => Request::Read { sector, sectors },
+            Io::Read { sector, sectors } => {
+                let into = self.lending.read(io.payload()).then(|| self.lent(&held, io.payload()));
+                Request::Read { sector, sectors, into }
+            }
+            Io::Write { sector, fua, .. } if self.lending.write(sector, io.payload()) => {
+                Request::Write { sector, data: self.lent(&held, io.payload()), fua }
+            }
             Io::Write { sector, fua, .. } => match self.take_payload(&held, io.payload()) {
                 Ok(data) => Request::Write { sector, data, fua },
                 Err(error) => {
@@ -173,15 +194,16 @@ impl Attending {
         }
     }
 
+    fn pages(&self, held: &Held) -> Lent {
+        Lent::new(Arc::clone(&self.device), self.number, held.tag())
+    }
+
+    fn lent(&self, held: &Held, len: usize) -> HostBuf {
+        HostBuf::lent(self.pages(held), len)
+    }
+
     fn take_payload(&self, held: &Held, len: usize) -> io::Result<HostBuf> {
-        HostBuf::try_filled_by(len, |bytes| {
-            let mut done = 0;
-            while done < len {
-                let at = abi::payload_at(self.number, held.tag(), done);
-                done += moved(rustix::io::pread(&*self.device, &mut bytes[done..], at))?;
-            }
-            Ok(())
-        })
+        self.pages(held).copy(0..len)
     }
 
     fn give_payload(&self, held: &Held, len: usize, bufs: &[HostBuf]) -> io::Result<()> {
@@ -191,28 +213,28 @@ impl Attending {
         }
         let mut done = 0;
         let mut slices = Vec::with_capacity(bufs.len().min(GATHER));
-        for bufs in bufs.chunks(GATHER) {
-            slices.clear();
-            slices.extend(bufs.iter().map(|buf| IoSlice::new(buf.as_slice())));
-            let mut rest = &mut slices[..];
-            while !rest.is_empty() {
-                let at = abi::payload_at(self.number, held.tag(), done);
-                let step = moved(rustix::io::pwritev(&*self.device, rest, at))?;
-                done += step;
-                IoSlice::advance_slices(&mut rest, step);
+        // What was read into the client's memory is there already; what lies between is copied beside it.
+        for bufs in bufs.chunk_by(|a, b| a.lender().is_none() && b.lender().is_none()) {
+            if let Some((lent, start)) = bufs[0].lender() {
+                if !lent.is_of(self.number, held.tag()) || start != done {
+                    return Err(io::Error::other("what was read is in another place of the client's memory"));
+                }
+                done += bufs[0].len();
+                continue;
+            }
+            for bufs in bufs.chunks(GATHER) {
+                slices.clear();
+                slices.extend(bufs.iter().map(|buf| IoSlice::new(buf.as_slice())));
+                let mut rest = &mut slices[..];
+                while !rest.is_empty() {
+                    let at = abi::payload_at(self.number, held.tag(), done);
+                    let step = moved(rustix::io::pwritev(&*self.device, rest, at))?;
+                    done += step;
+                    IoSlice::advance_slices(&mut rest, step);
+                }
             }
         }
         Ok(())
-    }
-}
-
-/// Bytes moved by one step; 0 is an error, as the kernel has no more for us.
-fn moved(result: rustix::io::Result<usize>) -> io::Result<usize> {
-    match result {
-        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(bytes) => Ok(bytes),
-        Err(Errno::INTR | Errno::AGAIN) => Ok(0),
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -220,14 +242,6 @@ fn moved(result: rustix::io::Result<usize>) -> io::Result<usize> {
 mod tests {
     use super::*;
     use headpond_engine::io::SECTOR;
-
-    #[test]
-    fn a_step_that_moves_nothing_ends_the_copy_and_one_that_was_interrupted_is_repeated() {
-        assert_eq!(moved(Ok(512)).unwrap(), 512);
-        assert_eq!(moved(Err(Errno::INTR)).unwrap(), 0);
-        assert_eq!(moved(Ok(0)).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        assert!(moved(Err(Errno::INVAL)).is_err());
-    }
 
     #[test]
     fn the_payload_of_each_tag_has_room_for_the_largest_request() {

@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::abi::{self, DeviceInfo, feature, state};
+use super::attending::Place;
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
 use super::queue::{Backend, Queue, Queues};
@@ -28,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(5);
 /// The time limit of requests in the block layer, in milliseconds. See the module above.
 const REQUEST_LIMIT_MS: u32 = 100;
+/// What a kernel must have for clients' memory to be lent: a ring that does not attend to the queue can have it. So the engine's can, and all
+/// of the driver's mistakes with such memory are behind that are known.
+const LENDING: u64 = feature::SUPPORT_ZERO_COPY | feature::BUF_REG_OFF_DAEMON;
 /// Features of each device of ours.
 const FEATURES: u64 = feature::USER_COPY | feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE | feature::CMD_IOCTL_ENCODE;
 
@@ -38,6 +42,8 @@ pub struct Options {
     pub mark: u64,
     /// What is shown of it.
     pub shape: Shape,
+    /// Whether clients' memory is lent for what goes past the cache, where the kernel can. One that is taken over is as it was made.
+    pub lends: bool,
     /// Who attends to its queues. One that is taken over has as many as it was made with.
     pub queues: Queues,
     /// The number that its device had last, and is to have again if it is free.
@@ -215,13 +221,14 @@ impl Device {
 
     /// Makes the device, with the number that it had last if that is free.
     fn add(&mut self, options: &Options) -> Result<DeviceInfo, Error> {
+        let lends = self.lends(options);
         let wish = |dev_id| DeviceInfo {
             nr_hw_queues: options.queues.number(),
             queue_depth: DEPTH,
             max_io_buf_bytes: MAX_IO,
             dev_id,
             ublksrv_pid: std::process::id() as i32,
-            flags: FEATURES,
+            flags: if lends { FEATURES | feature::SUPPORT_ZERO_COPY } else { FEATURES },
             ublksrv_flags: options.mark,
             ..DeviceInfo::default()
         };
@@ -244,6 +251,11 @@ impl Device {
         })
     }
 
+    /// Whether a new device lends its clients' memory: where that is wanted, and the kernel can.
+    fn lends(&mut self, options: &Options) -> bool {
+        options.lends && self.control.features().is_ok_and(|features| features & LENDING == LENDING)
+    }
+
     fn prepare_queues<B: Backend>(
         &mut self,
         by: Queues,
@@ -252,7 +264,9 @@ impl Device {
         flushes: &Arc<AtomicU64>,
     ) -> io::Result<()> {
         for number in 0..info.nr_hw_queues {
-            self.queues.push(Queue::prepare(by, number, info.queue_depth, backend.clone(), flushes.clone())?);
+            let lends = info.flags & feature::SUPPORT_ZERO_COPY != 0;
+            let place = Place { number, depth: info.queue_depth, lends };
+            self.queues.push(Queue::prepare(by, place, backend.clone(), flushes.clone())?);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use headpond_engine::io::{Reply, Request};
 
-use super::attending::Attending;
+use super::attending::{Attending, Place};
 use super::tags::{Completion, Event, Held};
 use crate::buf::HostBuf;
 use crate::fuse::mark_io_flusher;
@@ -82,8 +82,7 @@ pub enum Message {
 
 /// A queue that nobody attends to yet, for whoever is to.
 pub struct Unattended {
-    pub(super) number: u16,
-    pub(super) depth: u16,
+    pub(super) place: Place,
     pub(super) messages: Receiver<Message>,
     /// Tells that all tags are fetched, or why not; dropped at the end.
     pub(super) attends: Sender<io::Result<()>>,
@@ -101,16 +100,10 @@ pub struct Queue {
 
 impl Queue {
     /// Finds somebody who will attend to it; there is no device yet.
-    pub fn prepare<B: Backend>(
-        by: Queues,
-        number: u16,
-        depth: u16,
-        backend: Arc<B>,
-        flushes: Arc<AtomicU64>,
-    ) -> io::Result<Queue> {
+    pub fn prepare<B: Backend>(by: Queues, place: Place, backend: Arc<B>, flushes: Arc<AtomicU64>) -> io::Result<Queue> {
         let (inbox, messages) = mpsc::channel();
         let (attends, attended) = mpsc::channel();
-        let queue = Unattended { number, depth, messages, attends, flushes };
+        let queue = Unattended { place, messages, attends, flushes };
         let (waker, thread) = match by {
             Queues::Served => (backend.adopt(queue), None),
             Queues::Threads(_) => {
@@ -169,10 +162,10 @@ impl Queue {
 /// Starts a thread for a queue, with a ring; what interrupts its waits.
 fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<Message>) -> io::Result<(Waker, JoinHandle<()>)> {
     let (up, is_up) = mpsc::channel();
-    let thread = thread::Builder::new().name(format!("ublk-{}", queue.number)).spawn(move || {
+    let thread = thread::Builder::new().name(format!("ublk-{}", queue.place.number)).spawn(move || {
         let body = || {
             mark_io_flusher();
-            let ring = match Ring::new(u32::from(queue.depth) * 2) {
+            let ring = match Ring::new(u32::from(queue.place.depth) * 2) {
                 Ok(ring) => ring,
                 Err(error) => return drop(up.send(Err(error))),
             };
@@ -216,8 +209,7 @@ impl<B: Backend> Own<B> {
         backend: Arc<B>,
         answers: Sender<Message>,
     ) -> Result<Own<B>, (io::Error, Unattended)> {
-        let place = (queue.number, queue.depth);
-        let attending = match Attending::start(place, device, queue.flushes.clone(), 0, &mut ring) {
+        let attending = match Attending::start(queue.place, device, queue.flushes.clone(), 0, &mut ring) {
             Ok(attending) => attending,
             Err(error) => return Err((error, queue)),
         };
@@ -281,7 +273,7 @@ impl<B: Backend> Own<B> {
 
     fn wait(&mut self, limit: Option<Duration>) {
         if let Err(error) = self.ring.wait(limit) {
-            panic!("the ring of queue {} refused to wait: {error}", self.queue.number);
+            panic!("the ring of queue {} refused to wait: {error}", self.queue.place.number);
         }
     }
 

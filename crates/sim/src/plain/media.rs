@@ -48,7 +48,7 @@ impl Media {
             return Err(DeviceError::Gone);
         }
         match op {
-            DeviceOp::Read { offset, len } => {
+            DeviceOp::Read { offset, len, .. } => {
                 let at = *offset as usize;
                 return Ok(Some(Bytes::of(self.visible[at..at + *len as usize].to_vec())));
             }

@@ -495,7 +495,7 @@ impl Run {
                 let data = change.range.clone().flat_map(|s| bytes_of(change.tag_of(s))).collect();
                 (Doing::Change(change, durable), Request::Write { sector, data: Bytes::of(data), fua: durable })
             }
-            7..=11 => (Doing::Read(range), Request::Read { sector, sectors: sectors as u32 }),
+            7..=11 => (Doing::Read(range), Request::Read { sector, sectors: sectors as u32, into: None }),
             12 | 13 => (Doing::Flush(self.model.tick()), Request::Flush),
             14 => {
                 let change = Change { range, tag: 0 };
@@ -531,7 +531,7 @@ impl Run {
         for start in (0..whole).step_by(100) {
             let range = start..(start + 100).min(whole);
             let id = self.number();
-            let request = Request::Read { sector: start as u64, sectors: range.len() as u32 };
+            let request = Request::Read { sector: start as u64, sectors: range.len() as u32, into: None };
             self.clients[0].waits = Some((id, Doing::Read(range)));
             if let Some(e) = &self.engine {
                 e.request(0, RequestId(id), request);

@@ -90,6 +90,8 @@ pub struct Plan {
     pub shares: bool,
     /// Clients read on in small pieces for a while, now and then.
     pub reads_on: bool,
+    /// Every other client lends its memory for what goes past the cache.
+    pub lends: bool,
     /// Clients write and flush in turn for a while, now and then.
     pub flushes_each: bool,
     /// Longest request in sectors.
@@ -126,6 +128,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("routed", |p| p.settings.route),
     ("around", |p| p.settings.read_around),
     ("reads-on", |p| p.reads_on),
+    ("lends", |p| p.lends),
     ("flushes-each", |p| p.flushes_each),
     ("loads-late", |p| p.settings.pages_at_start == 0),
     ("lanes", |p| p.lanes() > 1),
@@ -226,6 +229,7 @@ impl Plan {
             diskless: Rng::new(seed ^ 0x6469_736b).one_in(5),
             diskless_sectors: 0,
             shares: false,
+            lends: Rng::new(seed ^ 0x6c65_6e64).one_in(2),
             reads_on: Rng::new(seed ^ 0x7265_6164).one_in(2),
             flushes_each: Rng::new(seed ^ 0x7379_6e63).one_in(3),
             longest: *r.pick(&[8, 32, 256]),
@@ -341,7 +345,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -379,6 +383,7 @@ impl fmt::Display for Plan {
             if self.shares { ", volumes have shares" } else { "" },
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.settings.read_around { ", reads around misses" } else { "" },
+            if self.lends { ", clients lend their memory" } else { "" },
             if self.reads_on { ", clients read on" } else { "" },
             if self.flushes_each { ", clients flush after each write" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },

@@ -6,7 +6,7 @@ use crate::buf::SimBuf;
 use crate::device::SimDevice;
 use headpond_engine::format::Class;
 use headpond_engine::map::Piece;
-use headpond_engine::{Device, DeviceOp};
+use headpond_engine::{Buf, Device, DeviceOp};
 use std::collections::BTreeMap;
 
 impl World {
@@ -31,6 +31,30 @@ impl World {
         if clash.is_some() {
             self.fail(format!("two writes to bytes {start} to {end} of {device} are in flight at once (R13)"));
         }
+    }
+
+    /// A device that is not a disk gets no memory of a client's: two copies of what changes would differ.
+    pub(super) fn only_a_disk_has_what_is_lent(&mut self, device: Device, op: &DeviceOp<SimBuf>, len: u64) {
+        let (lent, right) = match op {
+            DeviceOp::Read { into: Some(into), .. } => (true, into.is_lent() && into.len() as u64 == len),
+            DeviceOp::Write { bufs, .. } => (bufs.iter().any(SimBuf::is_lent), true),
+            _ => (false, true),
+        };
+        if lent && !(right && matches!(device, Device::Backing(_))) {
+            self.fail(format!("{device} is given {len} bytes of memory that a client lends"));
+        }
+    }
+
+    /// What a read has brought, in the client's own memory: what was read into that is in its place there.
+    pub(super) fn as_the_client_has_it(&mut self, a: &Asked, bufs: Vec<SimBuf>) -> Vec<SimBuf> {
+        let mut at = 0;
+        for buf in bufs.iter() {
+            if buf.is_lent() && !a.lent.as_ref().is_some_and(|all| buf.is_of(all, at)) {
+                self.fail(format!("a read has {} sectors of a client's memory at {at}, where they are not", buf.sectors()));
+            }
+            at += buf.sectors();
+        }
+        bufs.iter().filter_map(SimBuf::owned).collect()
     }
 
     pub(super) fn check_read(&mut self, a: &Asked, sector: u64, sectors: u32, bufs: &[SimBuf]) {

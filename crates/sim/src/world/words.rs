@@ -6,10 +6,13 @@ use headpond_engine::Request;
 /// A request in words.
 pub fn in_words(r: &Request<SimBuf>) -> String {
     match r {
-        Request::Read { sector, sectors } => format!("read {sector} +{sectors}"),
+        Request::Read { sector, sectors, into } => {
+            format!("read {sector} +{sectors}{}", if into.is_some() { ", into lent memory" } else { "" })
+        }
         Request::Write { sector, data, fua } => {
-            let write = data.run().unwrap_or(0) >> 20;
-            format!("write {write}: {sector} +{}{}", data.sectors(), if *fua { ", durable" } else { "" })
+            let write = data.cell(0).stamp().unwrap_or(0) >> 20;
+            let lent = if data.is_lent() { ", from lent memory" } else { "" };
+            format!("write {write}: {sector} +{}{}{lent}", data.sectors(), if *fua { ", durable" } else { "" })
         }
         Request::Flush => "flush".into(),
         Request::Discard { sector, sectors } => format!("discard {sector} +{sectors}"),

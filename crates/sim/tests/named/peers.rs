@@ -365,7 +365,7 @@ fn p17_reused_under_a_read() {
     let first = std::cell::Cell::new(true);
     s.hold_back(move |device, op| {
         let there = |o: u64, len: u32| at.iter().any(|(d, s)| *d == device && (o..o + u64::from(len)).contains(&(s * 512)));
-        matches!(op, DeviceOp::Read { offset, len } if there(*offset, *len)) && first.replace(false)
+        matches!(op, DeviceOp::Read { offset, len, .. } if there(*offset, *len)) && first.replace(false)
     });
     let read = s.world.read(0, 0, 16);
     s.until_held();

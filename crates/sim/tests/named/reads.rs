@@ -145,7 +145,7 @@ fn a_stream_over_what_is_cached_in_part_is_read_without_holes() {
     let asked: Rc<RefCell<Vec<(u64, u32)>>> = Rc::default();
     let note = asked.clone();
     s.hold_back(move |device, op| {
-        if let (Device::Backing(0), DeviceOp::Read { offset, len }) = (device, op) {
+        if let (Device::Backing(0), DeviceOp::Read { offset, len, .. }) = (device, op) {
             note.borrow_mut().push((*offset / 4096, *len / 4096));
         }
         false

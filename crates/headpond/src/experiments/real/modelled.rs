@@ -163,7 +163,7 @@ impl Paced {
     fn apply(&self, request: &Request<Vec<u8>>) -> Result<Vec<Vec<u8>>, RequestError> {
         let empty = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let done = match request {
-            Request::Read { sector, sectors } => {
+            Request::Read { sector, sectors, .. } => {
                 let mut data = vec![0; *sectors as usize * SECTOR as usize];
                 self.memory.read_exact_at(&mut data, sector * SECTOR).map(|()| vec![data])
             }
@@ -192,7 +192,7 @@ impl Backend for Paced {
     fn submit(&self, request: Request<Vec<u8>>, done: Completion) {
         let at = |sector: u64, sectors: u64, kind| Access { kind, offset: sector * SECTOR, len: sectors * SECTOR };
         let access = match &request {
-            Request::Read { sector, sectors } => at(*sector, u64::from(*sectors), Kind::Read),
+            Request::Read { sector, sectors, .. } => at(*sector, u64::from(*sectors), Kind::Read),
             Request::Write { sector, data, fua: true } => Access::write_through(sector * SECTOR, data.len() as u64),
             Request::Write { sector, data, .. } => Access::write(sector * SECTOR, data.len() as u64),
             Request::Flush => Access::flush(),
