@@ -15,6 +15,7 @@ mod power;
 mod pull;
 mod qmp;
 mod rig;
+mod streams;
 mod upgrade;
 
 use crate::hammer::interrupt;
@@ -56,12 +57,18 @@ struct Check {
     run: fn(&Context) -> Result<Figures>,
 }
 
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     Check {
         name: "boot",
         claim: "the kernel boots, has what front ends and file systems need, and the daemon serves a volume on it",
         needs: &[],
         run: boot::boot,
+    },
+    Check {
+        name: "streams",
+        claim: "streams go past the cache, and where the kernel lends clients' memory without a copy: what is read is right, also under kills",
+        needs: &["fio"],
+        run: streams::streams,
     },
     Check {
         name: "kill-ext4",

@@ -34,18 +34,23 @@ pub fn fetch(folder: &Path, suite: &str) -> Result<Kernel> {
     eprintln!("fetching the kernel of {suite}");
     let apt = Apt::new(folder, suite)?;
     apt.run("apt-get", &["-qq", "update"])?;
-    let package = apt.newest()?;
+    let wanted = apt.newest()?;
     let packages = folder.join("packages");
     let _ = fs::remove_dir_all(&packages);
     fs::create_dir_all(&packages)?;
-    apt.run_in(&packages, "apt-get", &["-qq", "download", &package])?;
-    let file =
-        fs::read_dir(&packages)?.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|it| it == "deb"));
-    let file = file.with_context(|| format!("apt-get downloaded no package {package}"))?;
+    let args: Vec<&str> = ["-qq", "download"].into_iter().chain(wanted.iter().map(String::as_str)).collect();
+    apt.run_in(&packages, "apt-get", &args)?;
+    let files = fs::read_dir(&packages)?.flatten().map(|entry| entry.path());
+    let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|it| it == "deb")).collect();
+    if files.len() != wanted.len() {
+        bail!("apt-get did not download all of {}", wanted.join(", "));
+    }
     // Beside its place first: a half of it is never taken for a whole.
     let half = folder.join("kernel.half");
     let _ = fs::remove_dir_all(&half);
-    tool::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&half), &folder.join("dpkg.log"))?;
+    for file in &files {
+        tool::run(Command::new("dpkg-deb").arg("--extract").arg(file).arg(&half), &folder.join("dpkg.log"))?;
+    }
     let _ = fs::remove_dir_all(&root);
     fs::rename(&half, &root)?;
     fs::remove_dir_all(&packages)?;
@@ -53,20 +58,21 @@ pub fn fetch(folder: &Path, suite: &str) -> Result<Kernel> {
 }
 
 fn unpacked(root: &Path) -> Result<Kernel> {
-    let boot = root.join("boot");
-    let names = fs::read_dir(&boot)?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let version = names.filter_map(|name| Some(name.strip_prefix("vmlinuz-")?.to_owned())).next();
-    let version = version.with_context(|| format!("there is no kernel in {}", boot.display()))?;
     // A package of a system whose /lib is a link has its modules below /usr.
-    let usr = root.join("usr/lib/modules").join(&version);
-    if usr.is_dir() && !root.join("lib/modules").exists() {
+    if root.join("usr/lib/modules").is_dir() && !root.join("lib/modules").exists() {
         fs::create_dir_all(root.join("lib"))?;
         fs::rename(root.join("usr/lib/modules"), root.join("lib/modules"))?;
     }
-    if !root.join("lib/modules").join(&version).is_dir() {
-        bail!("the kernel package has no modules for {version}");
-    }
-    Ok(Kernel { image: boot.join(format!("vmlinuz-{version}")), version, root: root.to_owned() })
+    let modules = root.join("lib/modules");
+    let versions = fs::read_dir(&modules).with_context(|| format!("there are no modules in {}", root.display()))?;
+    let images = versions.flatten().filter_map(|entry| {
+        let version = entry.file_name().into_string().ok()?;
+        // Beside its modules from 2026 on.
+        let places = [root.join(format!("boot/vmlinuz-{version}")), entry.path().join("vmlinuz")];
+        Some((places.into_iter().find(|it| it.is_file())?, version))
+    });
+    let (image, version) = images.last().with_context(|| format!("there is no kernel in {}", root.display()))?;
+    Ok(Kernel { image, version, root: root.to_owned() })
 }
 
 /// apt with lists and caches of its own, and one suite more than the machine's own sources may have.
@@ -104,12 +110,19 @@ impl Apt {
         said.context("Debian's archive cannot be asked; see that this machine reaches it, or name another suite with --suite")
     }
 
-    /// The package that the newest kernel of the suite is in: never named here, so that it is the one of today.
-    fn newest(&self) -> Result<String> {
-        let depends = self.run("apt-cache", &["depends", "linux-image-amd64"])?;
-        let package =
-            depends.lines().find_map(|line| line.trim().strip_prefix("Depends: ").filter(|it| it.starts_with("linux-image-")));
-        Ok(package.context("the suite has no package linux-image-amd64; name another one with --suite")?.to_owned())
+    /// The packages that the newest kernel of the suite is in: never named here, so that it is the one of today.
+    fn newest(&self) -> Result<Vec<String>> {
+        let depends = |of: &str| -> Result<Vec<String>> {
+            let said = self.run("apt-cache", &["depends", of])?;
+            Ok(said.lines().filter_map(|line| Some(line.trim().strip_prefix("Depends: ")?.to_owned())).collect())
+        };
+        let package = depends("linux-image-amd64")?.into_iter().find(|it| it.starts_with("linux-image-"));
+        let package = package.context("the suite has no package linux-image-amd64; name another one with --suite")?;
+        // From 2026 on it is only a name for these.
+        let parts = depends(&package)?
+            .into_iter()
+            .filter(|it| ["binary", "modules", "base"].iter().any(|part| it.starts_with(&format!("linux-{part}-"))));
+        Ok(parts.chain([package.clone()]).collect())
     }
 }
 
