@@ -15,7 +15,7 @@ use crate::policy::around::Neighbourhoods;
 use crate::policy::bands;
 use crate::policy::credit::Credit;
 use crate::policy::demand::Demand;
-use crate::policy::destage::Commits;
+use crate::policy::destage::{Commits, Onset};
 use crate::policy::endurance::{Endurance, Wish};
 use crate::policy::gain::Gain;
 use crate::policy::gather;
@@ -172,6 +172,10 @@ pub(crate) struct Volume<B: Buf> {
     pub disk_reads: Cell<u32>,
     /// Of these, what streams read and write.
     pub disk_streams: Cell<u32>,
+    /// When the last of those ended.
+    pub disk_last_stream: Cell<u64>,
+    /// How far streams are spared.
+    pub onset: Cell<Onset>,
     pub disk_last_used: Cell<u64>,
     /// Of these, the ones that are no stream's: each waits for its own turn.
     pub disk_lone_reads: Cell<u32>,
@@ -312,6 +316,12 @@ impl<B: Buf> Volume<B> {
         let last = self.disk_last_used.get();
         let is_left = now.saturating_sub(last) >= idle || last == self.disk_last_shared.get();
         self.disk_in_use.get() == self.sharing.get() && is_left
+    }
+
+    /// Whether streams use the disk just now, or will soon again, and nobody reads there here and there.
+    pub fn has_streams(&self, now: u64, idle: u64) -> bool {
+        let lately = now.saturating_sub(self.disk_last_stream.get()) < idle;
+        (self.disk_streams.get() > 0 || lately) && !self.has_lone_readers(now, idle)
     }
 
     /// Whether clients read from the disk here and there just now, or will soon again. A stream, whose reads go on where the heads
@@ -599,6 +609,9 @@ impl<B: Buf> Drop for DiskUse<B> {
         self.volume.disk_reads.set(self.volume.disk_reads.get() - u32::from(self.wants.is_read()));
         self.volume.disk_streams.set(self.volume.disk_streams.get() - u32::from(self.wants.is_stream()));
         self.volume.disk_last_used.set(self.core.now());
+        if self.wants.is_stream() {
+            self.volume.disk_last_stream.set(self.core.now());
+        }
         if self.wants == DiskWants::LoneRead {
             self.volume.disk_lone_reads.set(self.volume.disk_lone_reads.get() - 1);
             self.volume.disk_last_lone_read.set(self.core.now());

@@ -199,7 +199,7 @@ fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
         beside_readers: volume.disk_lone_reads.get() > 0,
-        begin_percent: begin_percent(core.settings.destage_percent, is_wanted),
+        begin_percent: begin_percent(room.begin_percent, is_wanted),
         absorbing: volume.absorbing.get() > 0 || core.now().saturating_sub(volume.last_absorbed.get()) < core.settings.idle_ns,
     }
 }

@@ -116,10 +116,19 @@ impl<B: Buf> Core<B> {
 
     /// How near the space for dirty data is to its end for a volume.
     pub(crate) fn room_of(&self, volume: &Volume<B>) -> Room {
-        let room = self.room();
-        if !self.has_shares() {
-            return room;
+        let mut room = self.room();
+        if self.has_shares() {
+            room = self.room_of_share(volume, room);
         }
+        let beside_streams = volume.has_streams(self.now(), self.settings.idle_ns);
+        let mut onset = volume.onset.get();
+        room.begin_percent = onset.begins_at(self.now(), self.settings.destage_percent, room.pressure(), beside_streams);
+        volume.onset.set(onset);
+        room
+    }
+
+    /// The same of what a volume may have of the pool's.
+    fn room_of_share(&self, volume: &Volume<B>, room: Room) -> Room {
         let sectors = u64::from(self.pool.borrow().segment_sectors()).max(1);
         let bands = self.bands();
         let soon = |taken: &Taken| {

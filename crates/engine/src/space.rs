@@ -304,7 +304,7 @@ async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
     }
     // For which volumes it is short, and how full it is for them.
     let rooms = core.all_volumes().into_iter().filter(|v| v.has_disk()).map(|v| (v.number, core.room_of(&v)));
-    let short: Vec<_> = rooms.filter(|(_, room)| room.pressure() > core.settings.destage_percent).collect();
+    let short: Vec<_> = rooms.filter(|(_, room)| room.pressure() > room.begin_percent).collect();
     if short.is_empty() {
         return;
     }

@@ -62,6 +62,8 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         disk_in_use: Cell::new(0),
         disk_reads: Cell::new(0),
         disk_streams: Cell::new(0),
+        disk_last_stream: Cell::new(0),
+        onset: Cell::default(),
         disk_last_used: Cell::new(core.now()),
         disk_lone_reads: Cell::new(0),
         disk_last_lone_read: Cell::new(0),

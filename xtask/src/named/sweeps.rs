@@ -22,6 +22,7 @@ pub const TOLD: &[Told] = &[
         "sweeps::a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits",
         "a sweep that stands still behind chunks that wait for a commit",
     ),
+    ("sweeps::a_burst_that_fits_costs_a_stream_beside_it_nothing", "a stream that pays for a burst that fits"),
     ("sweeps::chunks_wait_for_a_commit_no_longer_than_clients_use_the_disk", "chunks that wait for a commit of who has ended"),
     ("sweeps::a_disk_that_clients_have_flushed_is_not_idle_until_it_has", "a disk that stands still for a flush taken for idle"),
     ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
@@ -30,6 +31,11 @@ pub const TOLD: &[Told] = &[
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a stream that pays for a burst that fits",
+        story: "Destage begins beside it at half of the space, and the heads go back and forth for what would have had room.",
+        edits: &[Edit { file: "policy/destage.rs", old: "        if !beside_streams {\n", new: "        if true {\n" }],
+    },
     Mistake {
         name: "large writes that want space",
         story: "What of streams is absorbed has a sweep go on beside them, though the disk would take it as soon.",

@@ -30,6 +30,36 @@ pub fn begin_percent(setting: u32, is_wanted: bool) -> u32 {
     if is_wanted { setting } else { setting.max(UNWANTED_PERCENT) }
 }
 
+/// How long it takes until streams are spared no more where space runs short beside them, in nanoseconds.
+const SPARED_NS: u64 = 10_000_000_000;
+
+/// When destage begins beside streams: half way from the setting to the end. What is destaged beside a stream it loses several times over, as
+/// the heads go away and come back; and a burst that fits is not to cost it anything. Where space has run short in spite of that the
+/// beginning goes back to the setting, not at once, since writes are held back from there on: who writes all the time would
+/// otherwise have less of it to be sorted, and won back.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Onset {
+    /// Since when space is short.
+    since: Option<u64>,
+}
+
+impl Onset {
+    /// Percent of what may be dirty from which on destage begins, where so much is taken, or will be.
+    pub fn begins_at(&mut self, now: u64, setting: u32, pressure: u32, beside_streams: bool) -> u32 {
+        let late = setting.midpoint(100);
+        if pressure <= setting {
+            self.since = None;
+        } else if pressure > late && self.since.is_none() {
+            self.since = Some(now);
+        }
+        if !beside_streams {
+            return setting;
+        }
+        let short_for = self.since.map_or(0, |since| now.saturating_sub(since)).min(SPARED_NS);
+        late - (u64::from(late - setting) * short_for / SPARED_NS) as u32
+    }
+}
+
 /// How soon beside readers the depth is whole, as a part of the way from the beginning to the full set.
 const WHOLE_BESIDE_READERS: u32 = 8;
 
@@ -126,6 +156,20 @@ mod tests {
             |dirty_percent, is_wanted| depth(&Load { dirty_percent, begin_percent: begin_percent(50, is_wanted), ..BUSY }, 32);
         assert_eq!([70, 96].map(|percent| beside(percent, false)), [0, 0]);
         assert!(beside(99, false) >= 16 && beside(70, true) >= 16);
+    }
+
+    #[test]
+    fn streams_are_spared_until_space_has_run_short_beside_them() {
+        const S: u64 = 1_000_000_000;
+        let mut onset = Onset::default();
+        assert_eq!([30, 60, 75].map(|pressure| onset.begins_at(S, 50, pressure, true)), [75; 3], "a burst that fits");
+        assert_eq!(onset.begins_at(S, 50, 60, false), 50, "no stream");
+        // It goes on.
+        let begins = [0, 2, 5, 9, 10, 60].map(|s| onset.begins_at((10 + s) * S, 50, 80, true));
+        assert_eq!(begins, [75, 70, 63, 53, 50, 50]);
+        assert_eq!(onset.begins_at(80 * S, 50, 55, true), 50, "not over yet");
+        assert_eq!(onset.begins_at(81 * S, 50, 50, true), 75, "the next burst");
+        assert_eq!(Onset::default().begins_at(0, 100, 120, true), 100);
     }
 
     #[test]

@@ -184,6 +184,37 @@ fn a_sweep_goes_past_the_disks_cache_while_there_are_random_readers_and_only_the
     s.end();
 }
 
+/// Random writes that fit into the cache, beside a stream past it: destage began at half of the space, and cost the stream a quarter of
+/// its speed for a burst that was over before the rest was taken. Seen by `cargo xtask peers`, whose stream had 149 of 200 MB/s. Where
+/// they go on space is won beside it after all.
+#[test]
+fn a_burst_that_fits_costs_a_stream_beside_it_nothing() {
+    const MS: u64 = 1_000_000;
+    let settings = Settings { idle_ns: 200 * MS, destage_percent: 50, ..Stage::default().settings };
+    let mut s = Scene::new("a burst that fits beside a stream", Stage { segments: 100, settings, ..Stage::default() });
+    let destaged = |s: &Scene| s.status().volumes[0].stats.destaged.bytes;
+    let (mut at, mut written) = (0, 0);
+    let mut beside_a_stream = |s: &mut Scene, writes: u64| {
+        for _ in 0..writes {
+            s.write(at, 64);
+            at += 64;
+            s.write(100_000 + written * 7919 % 150_000 / 8 * 8, 8);
+            written += 1;
+            s.pass(MS);
+        }
+    };
+    // They go on until it begins after all: half of the way to the end, where what is dirty counts twice, for the time until its segments
+    // are free. At the setting it is 30 %.
+    let mut taken = 0;
+    while destaged(&s) == 0 {
+        taken = s.status().dirty_percent;
+        beside_a_stream(&mut s, 1);
+    }
+    assert!((38..60).contains(&taken), "it began when {taken} % were taken: {}", s.story());
+    s.answered();
+    s.end();
+}
+
 /// ext4 commits its journal every five seconds, and each time the disk is flushed; the sweep flushed it once more every second or two. A
 /// SATA disk stands still meanwhile: streams beside it had an eighth less than without a cache. A chunk waits for the next commit now,
 /// where commits come in an even step and clients use the disk; what is clean is no less on the disk for that (R2).
@@ -212,8 +243,8 @@ fn a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits() {
     }
     let (flushes, clean) = (s.device(Device::Backing(0)).flushes - before, s.status().volumes[0].stats.destaged.bytes / 4096);
     assert!(clean > 0 && flushes <= commits + 2, "{flushes} flushes of the disk for {commits} commits, {clean} blocks destaged");
-    // The sweep goes on between two of them: behind three chunks it stood still, with 744, and so did writes over a full cache.
-    assert!(clean > 850, "{clean} blocks clean after {commits} commits");
+    // The sweep goes on between two of them: behind three chunks it stood still, with 381, and so did writes over a full cache.
+    assert!(clean > 450, "{clean} blocks clean after {commits} commits");
     s.answered();
     // Who waits for the end does not wait for a commit that may not come.
     let since = s.world.now;
