@@ -514,16 +514,18 @@ impl Devices {
             DeviceOp::Read { len, .. } => Work::Read(HostBuf::to_be_filled(len as usize)),
             DeviceOp::Write { bufs, reach, .. } => {
                 let through = reach == Reach::Durable || reach == Reach::PastCache && open.writes_through();
-                match <[HostBuf; 1]>::try_from(bufs) {
-                    Ok([buf]) if buf.lender().is_some() && open.takes_lent() => Work::Lent { buf, writes: true, through },
-                    bufs => {
-                        let bufs = bufs.map_or_else(|bufs| bufs, Vec::from);
+                match &bufs[..] {
+                    [buf] if buf.lender().is_some() && open.takes_lent() => {
+                        Work::Lent { buf: buf.clone(), writes: true, through }
+                    }
+                    bufs if bufs.iter().any(|buf| buf.lender().is_some()) => {
                         let Some(bufs) = bufs.iter().map(Buf::owned).collect() else {
                             self.ready.push((io, Err(DeviceError::Failed)));
                             return;
                         };
                         gathered(&open, bufs, len as usize, through)
                     }
+                    _ => gathered(&open, bufs, len as usize, through),
                 }
             }
             DeviceOp::Flush => Work::Flush,
@@ -709,6 +711,53 @@ mod tests {
         let zeroes = 4096..4096 + len as usize;
         let content = std::fs::read(&path).unwrap();
         assert!((0..LEN).all(|at| content[at] == if zeroes.contains(&at) { 0 } else { 0x5A }));
+    }
+
+    /// A kernel that does not lend after all, or a disk that wants memory to lie elsewhere: what was to go without a copy is copied, and a
+    /// device that never takes it is not asked for ever. `/dev/zero` stands for a client that lends zeroes and whose pages cannot be registered.
+    #[test]
+    fn what_a_device_does_not_take_from_where_a_client_has_it_is_copied() {
+        const LEN: usize = 64 << 10;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        std::fs::write(&path, vec![0x5A; 1 << 20]).unwrap();
+        let mut devices = Devices::new(4).unwrap();
+        let device = Device::Backing(0);
+        devices.add(device, Claim::take(&path, Duration::ZERO).unwrap());
+        let zeroes = std::sync::Arc::new(std::fs::File::open("/dev/zero").unwrap().into());
+        let lent = |tag| HostBuf::lent(lent::Lent::new(std::sync::Arc::clone(&zeroes), 0, tag), LEN);
+        let mut done = Vec::new();
+        // A file is not even tried.
+        let write = DeviceOp::Write { offset: 0, bufs: vec![lent(1)], reach: Reach::Cache };
+        devices.submit(IoId(0), device, write);
+        devices.submit(IoId(1), device, DeviceOp::Read { offset: 512 << 10, len: LEN as u32, into: Some(lent(2)) });
+        while done.len() < 2 {
+            devices.wait(None, &mut done).unwrap();
+        }
+        assert_eq!(devices.table[&device].refusals.get(), 0);
+        // As if it were a disk.
+        for (n, writes) in [(2, true), (3, false)] {
+            let (open, buf) = (Rc::clone(&devices.table[&device]), lent(n as u16));
+            let work = Work::Lent { buf, writes, through: false };
+            let offset = if writes { 256 << 10 } else { 512 << 10 };
+            devices.ops.push(Some(Op { io: IoId(n), open, work, offset, len: LEN as u64, done: 0 }));
+            devices.queue.push_back(devices.ops.len() - 1);
+        }
+        while done.len() < 4 {
+            devices.wait(None, &mut done).unwrap();
+        }
+        for (io, result) in &done {
+            match (io.0, result) {
+                (0 | 2, Ok(None)) => {}
+                (1 | 3, Ok(Some(read))) => assert!(read.as_slice().iter().all(|byte| *byte == 0x5A)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let content = std::fs::read(&path).unwrap();
+        assert!((0..1 << 20).all(|at| content[at] == if at % (256 << 10) < LEN && at < 512 << 10 { 0 } else { 0x5A }));
+        // Without a table of the kernel's there is no place, and nothing to be refused.
+        let tried = devices.places.take().is_some();
+        assert_eq!(devices.table[&device].refusals.get(), if tried { 2 } else { 0 });
     }
 
     #[test]
