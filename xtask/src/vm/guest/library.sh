@@ -120,13 +120,19 @@ replace_daemon() {
     load replace "$daemon" "$late" /tmp/headpond $(cat /run/serve.arguments) "$@" 3<&- || fail "the daemon was not started again"
 }
 
+# The name of the program that a process runs. Its folder Linux 7.3 tells from another root than the guest's.
+runs() {
+    exe=$(readlink "/proc/$1/exe")
+    echo "${exe##*/}"
+}
+
 # Lets another program go on in the daemon's place: one and the same, under another name than the last.
 upgrade_daemon() {
     daemon=$(cat /run/daemon.pid)
     program=/tmp/headpond-newer
-    [ "$(readlink "/proc/$daemon/exe")" != "$program" ] || program=/tmp/headpond
+    [ "$(runs "$daemon")" != "${program##*/}" ] || program=/tmp/headpond
     said=$(headpond upgrade --program "$program" --json --socket "$SOCKET" 2>&1) || fail "the upgrade failed: $said"
-    [ "$(readlink "/proc/$daemon/exe")" = "$program" ] || fail "the daemon's process runs another program than it should"
+    [ "$(runs "$daemon")" = "${program##*/}" ] || fail "the daemon's process runs $(runs "$daemon"), and should run $program"
     seconds=$(echo "$said" | sed -n 's/.*"pause_seconds":\([0-9]*\.[0-9]*\).*/\1/p')
     thousandths=$(echo "${seconds#*.}000" | cut -c 1-3)
     echo "::figure upgrade-ms $((${seconds%.*} * 1000 + 1$thousandths - 1000))"
