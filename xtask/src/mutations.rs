@@ -181,7 +181,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A page of an older try, in another life, has the number of this one: where ours was lost it is taken for it.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "(core.checkpoint_tried.get() + 1).max(pool.sequence * TRIES)",
+            old: "(core.checkpoint_tried.get() + 1).max(core.life * TRIES)",
             new: "core.checkpoint_tried.get() + 1",
         }],
     },

@@ -13,6 +13,7 @@ mod gain;
 mod hazards;
 mod lent;
 mod loading;
+mod numbers;
 mod peers;
 mod reads;
 mod room;
@@ -38,6 +39,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(hazards::MISTAKES)
         .chain(lent::MISTAKES)
         .chain(loading::MISTAKES)
+        .chain(numbers::MISTAKES)
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
@@ -61,6 +63,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(hazards::TOLD)
         .chain(lent::TOLD)
         .chain(loading::TOLD)
+        .chain(numbers::TOLD)
         .chain(steps::TOLD)
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
@@ -120,6 +123,7 @@ mod tests {
             "gain",
             "lent",
             "loading",
+            "numbers",
             "reads",
             "around",
             "slow",

@@ -182,8 +182,9 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
             members = pool.in_sync().collect();
         }
         // A number that no try had before, in this life or another: a page of an older try that a cache device kept in
-        // place of ours must not look like ours. Each life writes a superblock before its first checkpoint.
-        let sequence = (core.checkpoint_tried.get() + 1).max(pool.sequence * TRIES);
+        // place of ours must not look like ours. The newest superblock's number would not do: it may be on its way still, and be
+        // another life's.
+        let sequence = (core.checkpoint_tried.get() + 1).max(core.life * TRIES);
         core.checkpoint_tried.set(sequence);
         (members, 1 - pool.checkpoint.area, sequence, pool.epoch)
     };

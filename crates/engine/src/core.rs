@@ -336,6 +336,10 @@ pub(crate) struct Core<B: Buf> {
     pub exec: Rc<Exec<B>>,
     pub settings: Settings,
     pub pool: RefCell<Pool>,
+    /// Number of the superblock that this life writes first, before it opens a segment or takes a checkpoint: when it does, all that count
+    /// have that superblock, and no later life begins with the same number. What is numbered from it has a number that nothing of another
+    /// life has.
+    pub life: u64,
     pub segments: RefCell<Segments>,
     pub volumes: RefCell<BTreeMap<u16, Rc<Volume<B>>>>,
     pub member_flushers: RefCell<Vec<Rc<Flusher<B>>>>,

@@ -83,6 +83,7 @@ impl<B: Buf> Engine<B> {
         let core = Rc::new(Core {
             endurance: RefCell::new(Endurance::new(settings.drive_writes_milli)),
             settings,
+            life: pool.sequence + 1,
             pool: RefCell::new(pool),
             segments: RefCell::new(segments),
             volumes: RefCell::default(),

@@ -24,7 +24,7 @@ use headpond_format::{Class, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, Re
 const DEPTH: usize = 64;
 /// Versions jump by this at each start: what a dead instance may have used is never used again.
 const GAP: u64 = 1 << 20;
-/// Generations of a life begin at the number of the superblock that it writes first, times this. A dead instance's are
+/// Generations of a life begin at its number, times this. A dead instance's are
 /// other ones even where nothing of what it opened is to be seen: its headers may be lost on one cache device and its
 /// records not, and would be taken for ours. No life opens as many segments between two superblocks.
 const GENERATIONS: u64 = 1 << 24;
@@ -164,8 +164,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
         version = version.max(replay_segment(core, reading, of_volume).await);
         core.has_read(bytes);
     }
-    let first_generation = (core.pool.borrow().sequence + 1) * GENERATIONS;
-    core.generation.set(first_generation.max(generation + 1));
+    core.generation.set((core.life * GENERATIONS).max(generation + 1));
     core.version.set(version + GAP);
     loading::begin(core, loading, marks);
     if waits_for_image {

@@ -13,6 +13,7 @@ mod gain;
 mod hazards;
 mod lent;
 mod loading;
+mod numbers;
 mod peers;
 mod reads;
 mod room;
