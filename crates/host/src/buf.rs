@@ -6,11 +6,12 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::lent::Lent;
 use headpond_engine::io::Buf;
@@ -19,7 +20,8 @@ use twox_hash::xxhash3_64::Hasher;
 /// Alignment of every buffer's first byte, in bytes: enough for direct I/O to any device.
 pub const ALIGN: usize = 4096;
 
-/// Memory is recycled in powers of two from [`ALIGN`] to this, in bytes; larger pieces come from the allocator.
+/// Memory is recycled in powers of two from [`ALIGN`] to this, in bytes; larger pieces come from the allocator, but while there is a
+/// [`LargeKept`].
 const LARGEST_CLASS: usize = 1 << 20;
 const CLASSES: usize = (LARGEST_CLASS / ALIGN).trailing_zeros() as usize + 1;
 
@@ -31,6 +33,59 @@ pub(crate) const SHARED_ZEROES: usize = LARGEST_CLASS;
 
 /// Idle memory by class. Buffers are often made on one thread and dropped on another, hence no thread-locals.
 static IDLE: [Mutex<Vec<Memory>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+
+/// Larger pieces that are kept for use again: a start reads two segments at once, of each two copies.
+const LARGE_KEPT: usize = 4;
+
+static LARGE: Mutex<Large> = Mutex::new(Large { wanted: 0, idle: Vec::new() });
+
+/// Idle memory of no class, the largest first, and how many want it kept.
+struct Large {
+    wanted: usize,
+    idle: Vec<Memory>,
+}
+
+impl Large {
+    /// The smallest piece that is kept of those that do, and whether any are to be kept.
+    fn take(&mut self, len: usize) -> (Option<Memory>, bool) {
+        let fits = self.idle.iter().rposition(|memory| memory.capacity >= len);
+        (fits.map(|at| self.idle.remove(at)), self.wanted > 0)
+    }
+
+    /// Keeps the largest: they do for whoever wants less.
+    fn give(&mut self, memory: Memory) {
+        if self.wanted > 0 {
+            self.idle.push(memory);
+            self.idle.sort_unstable_by_key(|memory| Reverse(memory.capacity));
+            self.idle.truncate(LARGE_KEPT);
+        }
+    }
+}
+
+fn large() -> MutexGuard<'static, Large> {
+    LARGE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// While one of these is there, larger pieces are recycled too. For a start, which reads one segment after the other: to have memory
+/// cleared for each of them took most of its time. Later there are few, and what is idle is given back.
+pub(crate) struct LargeKept(());
+
+impl LargeKept {
+    pub fn new() -> LargeKept {
+        large().wanted += 1;
+        LargeKept(())
+    }
+}
+
+impl Drop for LargeKept {
+    fn drop(&mut self) {
+        let mut large = large();
+        large.wanted -= 1;
+        if large.wanted == 0 {
+            large.idle = Vec::new();
+        }
+    }
+}
 
 /// A piece of memory that nobody else owns.
 struct Memory {
@@ -69,7 +124,12 @@ impl Memory {
 
     /// Memory with anything in it.
     fn any(len: usize) -> Memory {
-        let idle = class_of(len).and_then(|class| IDLE[class].lock().unwrap_or_else(PoisonError::into_inner).pop());
+        let Some(class) = class_of(len) else {
+            let (kept, wanted) = large().take(len);
+            // New is one that does for whoever wants a little more next.
+            return kept.unwrap_or_else(|| Memory::zeroed(if wanted { len.next_power_of_two() } else { len }));
+        };
+        let idle = IDLE[class].lock().unwrap_or_else(PoisonError::into_inner).pop();
         idle.unwrap_or_else(|| Memory::zeroed(len))
     }
 }
@@ -93,8 +153,8 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let Some(memory) = self.0.take() else { return };
-        // Larger pieces are of no class and go back to the allocator.
         let Some(class) = class_of(memory.capacity) else {
+            large().give(memory);
             return;
         };
         let mut idle = IDLE[class].lock().unwrap_or_else(PoisonError::into_inner);

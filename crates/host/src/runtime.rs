@@ -25,7 +25,7 @@ use headpond_engine::election::Election;
 use headpond_engine::io::{Command, CommandError, CommandId, Device, Effect, Reply, Request, RequestId};
 use headpond_engine::{Engine, Settings, Starting, Status};
 
-use crate::buf::HostBuf;
+use crate::buf::{HostBuf, LargeKept};
 use crate::claim::Claim;
 use crate::device::load::Loads;
 use crate::device::modelled::Pace;
@@ -252,6 +252,7 @@ impl Runtime {
                     requests: Table::default(),
                     next_request: 0,
                     commands: HashMap::from([(START.0, end)]),
+                    starting: Some(LargeKept::new()),
                 }
                 .run(&messages);
             };
@@ -309,6 +310,8 @@ struct Thread {
     requests: Table,
     next_request: u64,
     commands: HashMap<u64, Sender<Result<(), CommandError>>>,
+    /// Until the start has ended.
+    starting: Option<LargeKept>,
 }
 
 impl Thread {
@@ -413,6 +416,9 @@ impl Thread {
                     }
                 }
                 Effect::Done { id, result } => {
+                    if id == START {
+                        self.starting = None;
+                    }
                     if let Some(end) = self.commands.remove(&id.0) {
                         let _ = end.send(result);
                     }
