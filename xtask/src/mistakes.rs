@@ -331,6 +331,15 @@ const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "one of two intent pages with one number",
+        story: "Two lives gave a page one number, and a cache device has lost the second one's: what it has of the first hides bits that are needed.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "                        b.add(&p);\n",
+            new: "                        *b = p;\n",
+        }],
+    },
+    Mistake {
         name: "an intent bit cleared without a disk flush",
         story: "A checkpoint clears a region's bit while the disk still has the bypassed write in its volatile cache.",
         edits: &[Edit {

@@ -22,6 +22,7 @@ const RARE: &[&str] = &[
     "SoonerFails",
     "DiskIsAnother",
     "IntentNowhere",
+    "IntentPagesDiffer",
     "IntentMayBeNewer",
     "IntentWithoutMembers",
     "LastMemberLeft",

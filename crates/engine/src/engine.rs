@@ -444,11 +444,17 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(Intent
                 told += usize::from(bytes.iter().all(|b| *b == 0));
                 let Some(p) = IntentPage::decode(key, &bytes, page).ok().filter(|p| p.volume == e.number) else { continue };
                 told += 1;
-                if best.as_ref().is_some_and(|b| b.sequence > p.sequence) {
-                    continue;
+                match &mut best {
+                    Some(b) if b.sequence > p.sequence => {}
+                    Some(b) if *b == p => holders += 1,
+                    // A life that could not read the one gave its number to the other: what either says counts.
+                    Some(b) if b.sequence == p.sequence => {
+                        core.mark(Mark::IntentPagesDiffer);
+                        b.add(&p);
+                        holders = 0;
+                    }
+                    _ => (best, holders) = (Some(p), 1),
                 }
-                holders = if best.as_ref() == Some(&p) { holders + 1 } else { 1 };
-                best = Some(p);
             }
             whole |= told == 2;
         }

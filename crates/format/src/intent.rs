@@ -44,6 +44,13 @@ impl IntentPage {
         Self { page, volume, sequence: 0, intent: alloc::vec![0; BITMAP], dirty: alloc::vec![0; BITMAP] }
     }
 
+    /// Sets what is set in either.
+    pub fn add(&mut self, other: &Self) {
+        let add = |to: &mut [u8], from: &[u8]| to.iter_mut().zip(from).for_each(|(to, from)| *to |= from);
+        add(&mut self.intent, &other.intent);
+        add(&mut self.dirty, &other.dirty);
+    }
+
     /// The page's bytes.
     #[must_use]
     pub fn encode(&self, key: u64) -> Vec<u8> {

@@ -28,6 +28,7 @@ pub const TOLD: &[Told] = &[
     ("hazards::h7_bit_cleared_after_the_flush", "an intent bit cleared without a disk flush"),
     ("hazards::h7_bit_kept_while_it_is_needed", "an intent bit cleared though the disk was written since"),
     ("hazards::h7_bit_on_one_member", "an intent page found on one member taken for everybody's"),
+    ("hazards::h7_two_pages_with_one_number", "one of two intent pages with one number"),
     ("hazards::h8_disk_flushed_before_the_mark", "an ordered overwrite that does not flush the disk"),
     ("hazards::h8_mark_before_the_acknowledgement", "an ordered overwrite that leaves the old record standing"),
     ("hazards::h8_reserve_for_marks", "no reserve for marks"),

@@ -8,6 +8,7 @@ use headpond_engine::{Command, Device, DeviceOp, Settings};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
+use std::ops::Range;
 
 const DISK: Device = Device::Backing(0);
 /// Sectors of a write that goes past the cache, and is so long that one at its beginning does not continue it.
@@ -454,6 +455,46 @@ fn h7_bit_on_one_member() {
     s.start();
     s.read_all();
     s.end();
+}
+
+/// Two lives write a page of the intent map with one number. The first has cleared a bit, on one cache device alone when the power
+/// goes, which the second life's start cannot read; the second has the bit set, needs it, and that cache device loses what is written
+/// over the page. A third finds both.
+#[test]
+fn h7_two_pages_with_one_number() {
+    for liar in (0..2).map(Device::Member) {
+        let mut s = Scene::new("H7", Stage::default());
+        let layout = s.stage.layout();
+        let (pages, images) = (layout.intent(0, 0)..layout.intent(1, 0), layout.checkpoint(0)..layout.slot(0));
+        let writes = |to: Range<u64>| {
+            move |device, op: &DeviceOp<SimBuf>| {
+                is_member(device) && matches!(op, DeviceOp::Write { offset, .. } if to.contains(offset))
+            }
+        };
+        crowd(&mut s, 36);
+        s.write(BESIDE, PAST);
+        s.rest();
+        s.hold_back(writes(pages.clone()));
+        s.world.command(Command::Checkpoint);
+        s.until_held();
+        s.world.cut_power_keeping(|device, sector, _| device == liar && pages.contains(&(sector * 512)));
+
+        s.device(liar).bad.extend(pages.clone().step_by(512).map(|offset| (offset / 512, ())));
+        s.device(liar).sickness.lies = true;
+        // It would clear the bit again.
+        s.hold_back(writes(images));
+        s.start();
+        s.read(FAR, 8);
+        s.pass(5 * MOMENT);
+        s.write(FAR, PAST);
+        s.flush();
+        s.world.cut_power_keeping(|device, sector, _| device != liar || !pages.contains(&(sector * 512)));
+
+        s.device(liar).sickness.lies = false;
+        s.start();
+        s.read_all();
+        s.end();
+    }
 }
 
 /// The room for dirty data is full, and a dirty block is written: the disk, its flush, the mark that outdates the old
