@@ -19,6 +19,7 @@ mod reads;
 mod room;
 mod shares;
 mod slow;
+mod starts;
 mod steps;
 mod sweeps;
 mod synchronous;
@@ -40,6 +41,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(lent::MISTAKES)
         .chain(loading::MISTAKES)
         .chain(numbers::MISTAKES)
+        .chain(starts::MISTAKES)
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
@@ -64,6 +66,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(lent::TOLD)
         .chain(loading::TOLD)
         .chain(numbers::TOLD)
+        .chain(starts::TOLD)
         .chain(steps::TOLD)
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
@@ -114,6 +117,7 @@ mod tests {
         for module in [
             "peers",
             "hazards",
+            "starts",
             "steps",
             "abandon",
             "bands",

@@ -23,6 +23,7 @@ const RARE: &[&str] = &[
     "DiskIsAnother",
     "IntentNowhere",
     "IntentPagesDiffer",
+    "AsksAgainAtStart",
     "IntentMayBeNewer",
     "IntentWithoutMembers",
     "LastMemberLeft",

@@ -22,6 +22,10 @@ use headpond_format::{Class, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, Re
 
 /// Reads in flight at once.
 const DEPTH: usize = 64;
+/// How long what can be read on no cache device is asked for again, and how often, in nanoseconds: a controller that is reset is back by
+/// then. What was acknowledged may be there, and nothing else tells of it.
+const PATIENCE_NS: u64 = 5_000_000_000;
+const AGAIN_NS: u64 = 100_000_000;
 /// Versions jump by this at each start: what a dead instance may have used is never used again.
 const GAP: u64 = 1 << 20;
 /// Generations of a life begin at its number, times this. A dead instance's are
@@ -36,6 +40,11 @@ pub enum StartError {
     CheckpointLost {
         /// The page.
         page: u32,
+    },
+    /// A part of the log can be read on none of two members.
+    LogUnreadable {
+        /// Their numbers.
+        members: Vec<u8>,
     },
     /// Members failed while starting, and no majority is left.
     NoMajority,
@@ -53,6 +62,14 @@ impl fmt::Display for StartError {
                 f,
                 "Page {page} of the checkpoint is damaged on every cache device: where dirty data is cannot be known. Nothing was changed. Keep the devices, and bring back any cache device that is missing before you start again."
             ),
+            StartError::LogUnreadable { members } => {
+                let numbers: Vec<_> = members.iter().map(|m| alloc::format!("{m}")).collect();
+                write!(
+                    f,
+                    "Cache devices {} both fail to read a part of the log, which may hold data that is not on the disk yet. Nothing that was acknowledged was changed. Look into the system's log for what they have in common, a controller or a cable, and start again.",
+                    numbers.join(" and ")
+                )
+            }
             StartError::NoMajority => f.write_str(
                 "Cache devices failed during the start, and too few votes are left to go on without them. Check the devices and the witness, then start again.",
             ),
@@ -97,6 +114,28 @@ async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<
         }
     }
     out
+}
+
+/// Asks again, for a while, for what could not be read, as long as `nowhere` tells of any: indices of `ranges`.
+async fn ask_again<B: Buf>(
+    core: &Rc<Core<B>>,
+    ranges: &[(u8, u64, u32)],
+    read: &mut [Option<B>],
+    nowhere: impl Fn(&[Option<B>]) -> Vec<usize>,
+) {
+    let until = core.now() + PATIENCE_NS;
+    loop {
+        let failed = nowhere(read);
+        if failed.is_empty() || core.now() > until {
+            return;
+        }
+        core.mark(Mark::AsksAgainAtStart);
+        core.exec.sleep(AGAIN_NS).await;
+        let again: Vec<_> = failed.iter().map(|n| ranges[*n]).collect();
+        for (n, part) in failed.into_iter().zip(read_all(core, &again).await) {
+            read[n] = part;
+        }
+    }
 }
 
 /// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps. Of the map there is what is in the
@@ -161,7 +200,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
         next = replay.next().map(|f| Reading::begin(core, f));
         let bytes = Reading::<B>::bytes(core, reading.found);
         let of_volume = marks.entry(reading.found.header.volume).or_default();
-        version = version.max(replay_segment(core, reading, of_volume).await);
+        version = version.max(replay_segment(core, reading, of_volume).await?);
         core.has_read(bytes);
     }
     core.generation.set((core.life * GENERATIONS).max(generation + 1));
@@ -216,7 +255,15 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
         slots.extend((0..layout.slots()).map(|slot| Place { member: m, slot }));
     }
     let ranges: Vec<_> = slots.iter().map(|p| (p.member, core.slot_offset(*p), unit)).collect();
-    let read = read_all(core, &ranges).await;
+    let mut read = read_all(core, &ranges).await;
+    // Where one device alone cannot be read the other copy's header tells as much.
+    ask_again(core, &ranges, &mut read, |read| {
+        let failed: Vec<usize> =
+            (0..read.len()).filter(|n| read[*n].is_none() && core.pool.borrow().is_in_sync(ranges[*n].0)).collect();
+        let on_several = failed.iter().any(|n| ranges[*n].0 != ranges[failed[0]].0);
+        if on_several { failed } else { Vec::new() }
+    })
+    .await;
     let mut headers: BTreeMap<(u8, u32), SegmentHeader> = BTreeMap::new();
     for (place, bytes) in slots.iter().zip(read) {
         if let Some(h) = bytes.and_then(|b| SegmentHeader::decode(key, &b.to_bytes()).ok())
@@ -334,17 +381,17 @@ impl<'a, B: Buf> Reading<'a, B> {
 
 /// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold.
 /// Returns the largest version seen.
-async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, marks: &mut LogMarks) -> u64 {
+async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, marks: &mut LogMarks) -> Result<u64, StartError> {
     let (key, unit, capacity) = {
         let pool = core.pool.borrow();
         (pool.key, pool.unit, pool.segment_sectors())
     };
     let (f, from) = (reading.found, reading.from);
     if from == capacity {
-        return 0;
+        return Ok(0);
     }
     let copies = reading.copies(core).await;
-    let copies = reread_around_errors(core, copies, from, capacity).await;
+    let copies = reread_around_errors(core, copies, from, f.header.class).await?;
     let mut version = 0;
     let mut repairs: Vec<(Place, u32, Vec<B>)> = Vec::new();
     if !f.lacking.is_empty() {
@@ -423,32 +470,49 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, mar
             Err(_) => core.fail_member(m).await,
         }
     }
-    version
+    Ok(version)
 }
 
 /// A copy that could not be read in one piece is read unit by unit: what is readable counts, the rest reads as zeroes. No
 /// record shares a unit with another: one that is readable and was not seen could be there at the next start, when what
-/// could not be read beside it has been written anew.
-async fn reread_around_errors<B: Buf>(core: &Rc<Core<B>>, copies: Vec<Copy<B>>, from: u32, capacity: u32) -> Vec<Copy<B>> {
-    let mut out = Vec::with_capacity(copies.len());
-    for c in copies {
-        if c.data.is_some() {
-            out.push(c);
-            continue;
-        }
-        core.mark(Mark::ReadAroundErrors);
-        let base = core.slot_offset(c.place);
-        let unit = core.pool.borrow().unit / 512;
-        let ranges: Vec<_> = (from..capacity)
-            .step_by(unit as usize)
-            .map(|s| (c.place.member, base + u64::from(s) * 512, (capacity - s).min(unit) * 512))
-            .collect();
-        let parts = read_all(core, &ranges).await;
-        let bufs: Vec<B> =
-            parts.into_iter().zip(&ranges).map(|(part, (_, _, len))| part.unwrap_or_else(|| B::zeroes(*len as usize))).collect();
-        out.push(Copy { place: c.place, data: Some(B::join(&bufs)) });
+/// could not be read beside it has been written anew. An error where what may be dirty can be read on none of two members.
+async fn reread_around_errors<B: Buf>(
+    core: &Rc<Core<B>>,
+    copies: Vec<Copy<B>>,
+    from: u32,
+    class: Class,
+) -> Result<Vec<Copy<B>>, StartError> {
+    if copies.iter().all(|c| c.data.is_some()) {
+        return Ok(copies);
     }
-    out
+    core.mark(Mark::ReadAroundErrors);
+    let (unit, capacity) = (core.pool.borrow().unit / 512, core.pool.borrow().segment_sectors());
+    let starts: Vec<u32> = (from..capacity).step_by(unit as usize).collect();
+    let units = |c: &Copy<B>| {
+        let (member, base) = (c.place.member, core.slot_offset(c.place));
+        starts.iter().map(move |s| (member, base + u64::from(*s) * 512, (capacity - s).min(unit) * 512))
+    };
+    // All units of one copy, then all of the next.
+    let ranges: Vec<_> = copies.iter().filter(|c| c.data.is_none()).flat_map(units).collect();
+    let mut read = read_all(core, &ranges).await;
+    let may_be_lost = copies.iter().all(|c| c.data.is_none()) && (class == Class::Mirrored || core.pool.borrow().copies == 1);
+    let nowhere = |read: &[Option<B>]| {
+        let is_there = |unit: &usize| read.iter().skip(*unit).step_by(starts.len()).any(Option::is_some);
+        let lost = (0..starts.len()).filter(|unit| may_be_lost && !is_there(unit));
+        lost.flat_map(|unit| (unit..read.len()).step_by(starts.len())).collect::<Vec<_>>()
+    };
+    ask_again(core, &ranges, &mut read, nowhere).await;
+    if copies.len() > 1 && !nowhere(&read).is_empty() {
+        let mut members: Vec<u8> = copies.iter().map(|c| c.place.member).collect();
+        members.sort_unstable();
+        return Err(StartError::LogUnreadable { members });
+    }
+    let mut read = read.into_iter().zip(&ranges).map(|(part, (_, _, len))| part.unwrap_or_else(|| B::zeroes(*len as usize)));
+    let whole = |c: Copy<B>| {
+        let data = c.data.unwrap_or_else(|| B::join(&read.by_ref().take(starts.len()).collect::<Vec<_>>()));
+        Copy { place: c.place, data: Some(data) }
+    };
+    Ok(copies.into_iter().map(whole).collect())
 }
 
 fn decode_at<B: Buf>(key: u64, unit: u32, copy: &Copy<B>, from: u32, at: u32, place: RecordPlace) -> Option<Record> {

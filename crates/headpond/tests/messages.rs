@@ -112,7 +112,7 @@ fn all_errors() -> Vec<Walked> {
             TooFewVotes { pool: text(), epoch: 1, missing: vec![1], witness_missing: true },
             Stale { pool: text(), epoch: 1, newest: 2, needed: vec![1] }),
         one_of_each!("engine/src/recovery.rs", "StartError", EngineStart:
-            CheckpointLost { page: 0 }, NoMajority, CopiesMissing { missing: vec![1] }),
+            CheckpointLost { page: 0 }, LogUnreadable { members: vec![0, 1] }, NoMajority, CopiesMissing { missing: vec![1] }),
         one_of_each!("engine/src/io.rs", "CommandError", CommandError:
             Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NoDisk,
             NoRoom { most_bytes: 4096 }, NoRoomWithout, NotServed, Served,

@@ -277,8 +277,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A record beside an unreadable sector is not seen, and is back when the sector has been written anew.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "        let unit = core.pool.borrow().unit / 512;\n        let ranges",
-            new: "        let unit = 8u32;\n        let ranges",
+            old: "let starts: Vec<u32> = (from..capacity).step_by(unit as usize).collect();",
+            new: "let unit = 8u32;\n    let starts: Vec<u32> = (from..capacity).step_by(unit as usize).collect();",
         }],
     },
     Mistake {

@@ -19,6 +19,7 @@ mod reads;
 mod room;
 mod shares;
 mod slow;
+mod starts;
 mod steps;
 mod sweeps;
 mod synchronous;
