@@ -305,12 +305,6 @@ impl<B: Buf> Log<B> {
             let (this, core2, volume) = (self.clone(), core.clone(), volume.clone());
             // In a task of its own, so that all that is ready in this step shares a record.
             core.exec.spawn(async move {
-                // A segment that is opened while a member leaves has no copy on it. Where the power goes before its leaving is durable
-                // it is back, and nobody knows what it lacks. Nothing is acknowledged earlier for not waiting.
-                if this.class == Class::Mirrored && core2.pool.borrow().changing {
-                    core2.mark(Mark::AppendsWaitForMembership);
-                    core2.wait_settled().await;
-                }
                 this.scheduled.set(false);
                 this.pump(&core2, &volume);
             });
