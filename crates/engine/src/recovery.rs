@@ -22,8 +22,8 @@ use headpond_format::{Class, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, Re
 
 /// Reads in flight at once.
 const DEPTH: usize = 64;
-/// How long what can be read on no cache device is asked for again, and how often, in nanoseconds: a controller that is reset is back by
-/// then. What was acknowledged may be there, and nothing else tells of it.
+/// How long what can be read on no cache device is asked for again, and how often, in nanoseconds: a path that is lost for a moment is back
+/// by then. What was acknowledged may be there, and nothing else tells of it.
 const PATIENCE_NS: u64 = 5_000_000_000;
 const AGAIN_NS: u64 = 100_000_000;
 /// Versions jump by this at each start: what a dead instance may have used is never used again.
@@ -66,7 +66,7 @@ impl fmt::Display for StartError {
                 let numbers: Vec<_> = members.iter().map(|m| alloc::format!("{m}")).collect();
                 write!(
                     f,
-                    "Cache devices {} both fail to read a part of the log, which may hold data that is not on the disk yet. Nothing that was acknowledged was changed. Look into the system's log for what they have in common, a controller or a cable, and start again.",
+                    "Cache devices {} both fail to read a part of the log, which may hold data that is not on the disk yet. Nothing that was acknowledged was changed. Look into the system's log for what they have in common, a controller or a cable, and start again. If it stays so: `headpond writeback --without-missing` with one of them alone puts what that one can read onto the disk.",
                     numbers.join(" and ")
                 )
             }

@@ -46,9 +46,13 @@ struct Large {
 }
 
 impl Large {
-    /// The smallest piece that is kept of those that do, and whether any are to be kept.
+    /// The smallest piece that is kept of those that do, and whether any are to be kept. Where all are too small they go: no more
+    /// than are used at once are ever there.
     fn take(&mut self, len: usize) -> (Option<Memory>, bool) {
         let fits = self.idle.iter().rposition(|memory| memory.capacity >= len);
+        if fits.is_none() {
+            self.idle.clear();
+        }
         (fits.map(|at| self.idle.remove(at)), self.wanted > 0)
     }
 

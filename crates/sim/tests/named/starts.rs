@@ -62,7 +62,7 @@ fn a_log_that_cannot_be_read_for_a_moment() {
     s.end();
 }
 
-/// It does not get better: the start is refused, and the next one has everything.
+/// It does not get better in 10 s: the start is refused, and the next one has everything.
 #[test]
 fn a_log_that_cannot_be_read_refuses_the_start() {
     let mut s = Scene::new("the log for long", Stage::default());
