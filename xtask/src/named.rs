@@ -11,6 +11,7 @@ mod evict;
 mod format;
 mod gain;
 mod hazards;
+mod leaving;
 mod lent;
 mod loading;
 mod numbers;
@@ -38,6 +39,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(evict::MISTAKES)
         .chain(gain::MISTAKES)
         .chain(hazards::MISTAKES)
+        .chain(leaving::MISTAKES)
         .chain(lent::MISTAKES)
         .chain(loading::MISTAKES)
         .chain(numbers::MISTAKES)
@@ -63,6 +65,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(evict::TOLD)
         .chain(gain::TOLD)
         .chain(hazards::TOLD)
+        .chain(leaving::TOLD)
         .chain(lent::TOLD)
         .chain(loading::TOLD)
         .chain(numbers::TOLD)
@@ -125,6 +128,7 @@ mod tests {
             "endurance",
             "evict",
             "gain",
+            "leaving",
             "lent",
             "loading",
             "numbers",

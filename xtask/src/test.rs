@@ -27,6 +27,7 @@ const RARE: &[&str] = &[
     "IntentMayBeNewer",
     "IntentWithoutMembers",
     "LastMemberLeft",
+    "LeftBehindOverwritten",
     "MapThinned",
     "MemberFailsAtStart",
     "LostTurnsOutClean",

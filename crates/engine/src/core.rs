@@ -155,6 +155,9 @@ pub(crate) struct Volume<B: Buf> {
     pub refused: Cell<bool>,
     pub map: RefCell<Map>,
     pub pending: RefCell<Vec<Pending>>,
+    /// Sectors of which a record may be on a cache device though the log has not taken it: a member left, and there was no segment to append
+    /// it to again. The map knows nothing of it, and a start would lay it over what the disk gets.
+    pub left_behind: RefCell<Vec<Range<u64>>>,
     pub pending_changed: Signal<B>,
     /// Blocks that requests are changing now, whatever way they take: nothing read from the disk there is admitted.
     pub writing: RefCell<Vec<Pending>>,

@@ -21,6 +21,7 @@ use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::ops::Range;
 use headpond_format::{Class, Entry, EntryKind, Place, Record, RecordPlace, SegmentHeader};
 
 /// Why something could not be appended.
@@ -67,6 +68,17 @@ impl<B: Buf> Item<B> {
     fn sectors(&self) -> u32 {
         (self.bytes() / 512) as u32
     }
+    /// The sectors that a client writes by it.
+    fn of_client(&self) -> Option<Range<u64>> {
+        match self {
+            Item::Write { start, .. } => Some(*start..start + u64::from(self.sectors())),
+            Item::Zeroes { block, first, sectors, .. } => {
+                let start = block * BLOCK_SECTORS + u64::from(*first);
+                Some(start..start + u64::from(*sectors))
+            }
+            _ => None,
+        }
+    }
     /// Entries that it takes in a record.
     fn entries(&self) -> usize {
         match self {
@@ -109,6 +121,8 @@ impl<B: Buf> Item<B> {
 /// What one caller waits for.
 struct Batch<B: Buf> {
     left: Cell<usize>,
+    /// Some of it is appended again: an earlier record of it may be found by the next start.
+    again: Cell<bool>,
     result: Cell<Appended>,
     done: Rc<Slot<Appended, B>>,
 }
@@ -264,7 +278,12 @@ impl<B: Buf> Log<B> {
                 self.stripes(core, items)
             }
         };
-        let batch = Rc::new(Batch { left: Cell::new(items.len()), result: Cell::new(Ok(())), done: done.clone() });
+        let batch = Rc::new(Batch {
+            left: Cell::new(items.len()),
+            again: Cell::new(false),
+            result: Cell::new(Ok(())),
+            done: done.clone(),
+        });
         for item in items {
             let band = self.band_of(core, &item, volume.swept_to.get());
             self.bands.borrow_mut()[band].queue.push_back((item, batch.clone()));
@@ -305,6 +324,12 @@ impl<B: Buf> Log<B> {
             let (this, core2, volume) = (self.clone(), core.clone(), volume.clone());
             // In a task of its own, so that all that is ready in this step shares a record.
             core.exec.spawn(async move {
+                // A segment that is opened while a member leaves has no copy on it. Where the daemon dies before its leaving is durable
+                // it is back, and nobody knows what it lacks. Nothing is acknowledged earlier for not waiting.
+                if this.class == Class::Mirrored && core2.pool.borrow().changing {
+                    core2.mark(Mark::AppendsWaitForMembership);
+                    core2.wait_settled().await;
+                }
                 this.scheduled.set(false);
                 this.pump(&core2, &volume);
             });
@@ -405,7 +430,10 @@ impl<B: Buf> Log<B> {
                     None => {
                         let item = self.bands.borrow_mut()[band].queue.pop_front();
                         core.mark(Mark::NoSegmentToOpen);
-                        if let Some((_, batch)) = item {
+                        if let Some((item, batch)) = item {
+                            if batch.again.get() {
+                                volume.left_behind.borrow_mut().extend(item.of_client());
+                            }
                             batch.finish(1, Err(AppendError::Full));
                         }
                         core.space_is_short();
@@ -599,6 +627,7 @@ impl<B: Buf> Log<B> {
             core.segments.borrow_mut().unpin(place.segment);
             let queue = &mut self.bands.borrow_mut()[band].queue;
             for (item, batch, _) in placed.into_iter().rev() {
+                batch.again.set(true);
                 queue.push_front((item, batch));
             }
         }

@@ -222,6 +222,10 @@ marks! {
     DataOnNoCopy,
     /// A copy of a segment cannot be read in one piece: what can be is.
     ReadAroundErrors,
+    /// A member leaves or joins: what is to be appended waits for that.
+    AppendsWaitForMembership,
+    /// What a client writes to the disk has been left in a record that nobody knows of: it is overwritten in order.
+    LeftBehindOverwritten,
     /// A start asks again for what it could read on no cache device.
     AsksAgainAtStart,
     /// A lost piece turns out to be clean, by a mark in the log.

@@ -48,6 +48,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         refused: Cell::new(false),
         map: RefCell::new(Map::default()),
         pending: RefCell::default(),
+        left_behind: RefCell::default(),
         pending_changed: Signal::new(exec),
         writing: RefCell::default(),
         fills: RefCell::default(),

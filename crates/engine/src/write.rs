@@ -532,7 +532,10 @@ async fn to_disk<B: Buf>(
         },
         _ => content.clone(),
     };
-    let result = if dirty.is_empty() {
+    let result = if is_left_behind(volume, range) {
+        core.mark(Mark::LeftBehindOverwritten);
+        ordered(core, volume, range, content, version).await
+    } else if dirty.is_empty() {
         let since = core.now();
         let result = overwrite(core, volume, range, content, core::slice::from_ref(range), version).await;
         match &result {
@@ -567,7 +570,8 @@ async fn to_disk<B: Buf>(
             (Ok(()), Ok(())) => Ok(()),
             (Ok(()), Err(_)) => {
                 core.mark(Mark::OrderedAfterAbsorbFailed);
-                ordered(core, volume, range, content, version).await
+                // Newer than what the log may have of it.
+                ordered(core, volume, range, content, core.next_version()).await
             }
             (Err(e), _) => Err(e),
         }
@@ -716,8 +720,16 @@ async fn ordered<B: Buf>(
         Err(_) => return Err(RequestError::Io),
     }
     forget(core, volume, range, version);
+    let overwritten = |r: &Range<u64>| range.start.clamp(r.start, r.end)..range.end.clamp(r.start, r.end);
+    let left = volume.left_behind.take();
+    volume.left_behind.replace(left.iter().flat_map(|r| subtract(r, &[overwritten(r)])).collect());
     drop(marked);
     Ok(())
+}
+
+/// Whether a start might find a record of the range that the map does not know of.
+fn is_left_behind<B: Buf>(volume: &Volume<B>, range: &Range<u64>) -> bool {
+    volume.left_behind.borrow().iter().any(|r| r.start < range.end && range.start < r.end)
 }
 
 /// Lets go of clean copies that a range touches.

@@ -11,6 +11,7 @@ mod endurance;
 mod evict;
 mod gain;
 mod hazards;
+mod leaving;
 mod lent;
 mod loading;
 mod numbers;

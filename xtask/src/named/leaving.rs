@@ -1,0 +1,19 @@
+//! Cache devices that leave while clients write.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/leaving.rs`.
+pub const TOLD: &[Told] =
+    &[("leaving::what_there_was_no_room_to_append_again_does_not_come_back", "a record left behind that is not outdated")];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[Mistake {
+    name: "a record left behind that is not outdated",
+    story: "A cache device leaves under a write's append, and there is no segment to append it to again: the write goes to the disk as if the log had nothing of it, and the next start lays the record on the other device over what the disk got since.",
+    edits: &[Edit {
+        file: "write.rs",
+        old: "if is_left_behind(volume, range) {",
+        new: "if false && is_left_behind(volume, range) {",
+    }],
+}];
