@@ -6,10 +6,10 @@ use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
 use crate::intent::{self, Bit};
 use crate::io::{
-    BLOCK_SECTORS, Buf, Command, CommandError, CommandId, Device, DeviceOp, DeviceResult, Effect, IoId, Request, RequestError,
-    RequestId,
+    BLOCK_SECTORS, Buf, Command, CommandError, CommandId, Device, DeviceResult, Effect, IoId, Request, RequestError, RequestId,
 };
 use crate::marks::{Mark, MarkSet};
+use crate::patience::Patience;
 use crate::policy::endurance::{Endurance, Wish};
 use crate::segments::Segments;
 use crate::settings::Settings;
@@ -348,8 +348,9 @@ async fn start<B: Buf>(
     behind: &[u8],
     settled: bool,
 ) -> Result<(), CommandError> {
+    let patience = Patience::new();
     for e in &elected.volumes {
-        let pages = load_intent(core, e).await;
+        let pages = load_intent(core, e, &patience).await;
         let volume = volumes::build(core, e.clone(), pages);
         core.volumes.borrow_mut().insert(volume.number, volume);
     }
@@ -363,7 +364,7 @@ async fn start<B: Buf>(
         core.mark(Mark::CopiesMissing);
         return Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: missing.to_vec() }));
     }
-    recovery::recover(core).await.map_err(CommandError::Start)?;
+    recovery::recover(core, &patience).await.map_err(CommandError::Start)?;
     // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
     let failed = core.catch_up(elected, behind).await;
     if settled {
@@ -420,25 +421,22 @@ fn keep_house<B: Buf>(core: &Rc<Core<B>>) {
 
 /// The newest copy of each intent page of a volume, and whether all members have it. Where none is left, or a newer one
 /// may have been in a slot that is damaged on every member, everything counts as marked.
-async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(IntentPage, bool)> {
+async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Patience) -> Vec<(IntentPage, bool)> {
     let members: Vec<u8> = core.pool.borrow().in_sync().collect();
     let key = core.pool.borrow().key;
     let mut pages = Vec::new();
     for page in e.intent_first..e.intent_first + e.intent_pages {
-        let mut reads = Vec::new();
-        for m in &members {
+        let slots_of = |m: &u8| {
             let layout = core.pool.borrow().members[usize::from(*m)].layout;
-            reads.push([0, 1].map(|slot| {
-                let op = DeviceOp::Read { offset: layout.intent(page, slot), len: INTENT_PAGE_BYTES as u32, into: None };
-                core.exec.io(Device::Member(*m), op)
-            }));
-        }
+            [0, 1].map(|slot| (*m, layout.intent(page, slot), INTENT_PAGE_BYTES as u32))
+        };
+        let slots: Vec<_> = members.iter().flat_map(slots_of).collect();
+        let read = patience.read(core, &slots).await;
         let mut best: Option<IntentPage> = None;
         let (mut holders, mut whole) = (0, false);
-        for slots in reads {
+        for slots in read.chunks(2) {
             let mut told = 0;
-            for read in slots {
-                let Ok(Some(bytes)) = read.await else { continue };
+            for bytes in slots.iter().flatten() {
                 let bytes = bytes.to_bytes();
                 // Nothing was ever written there: the member joined after the slot was last due.
                 told += usize::from(bytes.iter().all(|b| *b == 0));
@@ -467,6 +465,8 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry) -> Vec<(Intent
         if !whole {
             newest.intent.fill(0xff);
             newest.dirty.fill(0xff);
+            // What could not be read may be readable at the next start, and is older. What could stays, until the other slot is written.
+            newest.sequence = newest.sequence.max(intent::number(core) + newest.sequence % 2);
         }
         pages.push((newest, on_all));
     }

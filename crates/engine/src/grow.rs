@@ -4,7 +4,7 @@
 //! beyond the size that it reads there.
 
 use crate::core::{Core, Volume};
-use crate::intent::Span;
+use crate::intent::{self, Span};
 use crate::io::{Buf, CommandError};
 use crate::marks::Mark;
 use alloc::rc::Rc;
@@ -54,7 +54,7 @@ async fn widen<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, sectors: u64) -> R
     if span != named {
         core.mark_if(span.first != named.first, Mark::IntentPagesMove);
         // Whatever the superblock names when a crash comes, all bits are there.
-        v.intent.write_beside(span, v.number, core.next_version());
+        v.intent.write_beside(span, v.number, intent::number(core));
         if !v.intent.rewrite(core, v).await {
             core.mark(Mark::GrowFails);
             return Err(CommandError::NoMembers);

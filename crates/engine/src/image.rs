@@ -5,20 +5,21 @@ use crate::core::Core;
 use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp};
 use crate::marks::Mark;
+use crate::patience::{AGAIN_NS, PATIENCE_NS};
 use crate::recovery::StartError;
 use crate::segments::Segments;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
+use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use headpond_format::{CheckpointPointer, PAGE_BYTES, Page, PageBody, PieceEntry, SegmentEntry};
 
 /// Pages of the segment table that are read at once.
 const DEPTH: u32 = 8;
 
-/// How often a page is asked for wherever it is, and how long after a time that was in vain, in nanoseconds: one cache device may be on its
-/// way out, and the other one have failed a request.
+/// How often a page that can be read, and is not what it should be, is asked for wherever it is.
 const ROUNDS: u32 = 3;
-const AGAIN_NS: u64 = 100_000_000;
 
 /// The checkpoint's segment table, by number.
 pub(crate) struct Table(pub BTreeMap<u32, SegmentEntry>);
@@ -39,18 +40,20 @@ impl Table {
 pub(crate) struct Image {
     pointer: CheckpointPointer,
     key: u64,
+    /// When each member of the pool last read a page, or the image was opened, in nanoseconds.
+    answered: RefCell<Vec<u64>>,
 }
 
 /// A page on its way; `None` inside if it is nowhere.
 pub(crate) struct Coming<B: Buf> {
     pub index: u32,
-    read: Option<IoWait<B>>,
+    read: Option<(u8, IoWait<B>)>,
 }
 
 impl Image {
     pub fn open<B: Buf>(core: &Core<B>) -> Self {
         let pool = core.pool.borrow();
-        Self { pointer: pool.checkpoint.clone(), key: pool.key }
+        Self { pointer: pool.checkpoint.clone(), key: pool.key, answered: RefCell::new(vec![core.now(); pool.members.len()]) }
     }
 
     /// Its pages.
@@ -70,8 +73,8 @@ impl Image {
         places(index, &self.pointer.members).into_iter().filter_map(place).collect()
     }
 
-    fn read<B: Buf>(core: &Core<B>, (member, offset): (u8, u64)) -> IoWait<B> {
-        core.exec.io(Device::Member(member), DeviceOp::Read { offset, len: PAGE_BYTES as u32, into: None })
+    fn read<B: Buf>(core: &Core<B>, (member, offset): (u8, u64)) -> (u8, IoWait<B>) {
+        (member, core.exec.io(Device::Member(member), DeviceOp::Read { offset, len: PAGE_BYTES as u32, into: None }))
     }
 
     /// Begins to read a page.
@@ -82,25 +85,45 @@ impl Image {
         Coming { index, read: place.map(|place| Self::read(core, place)) }
     }
 
-    /// What a page says.
+    /// What was read: nothing where the member fails to, and a page where it is the right one.
+    async fn answer<B: Buf>(&self, core: &Core<B>, (member, read): (u8, IoWait<B>), index: u32) -> Option<Option<Page>> {
+        let bytes = read.await.ok().flatten()?;
+        self.answered.borrow_mut()[usize::from(member)] = core.now();
+        Some(Page::decode(self.key, &bytes.to_bytes(), self.pointer.sequence, index).ok())
+    }
+
+    /// Whether a member may be away for a moment only.
+    fn may_answer<B: Buf>(&self, core: &Core<B>, member: u8) -> bool {
+        core.now() < self.answered.borrow()[usize::from(member)] + PATIENCE_NS
+    }
+
+    /// What a page says. Where members fail to read it, it is asked for again: for as long as a path may be lost for a moment, and not of
+    /// members that have been away for longer.
     pub async fn end<B: Buf>(&self, core: &Core<B>, coming: Coming<B>) -> Result<PageBody, StartError> {
-        let decode = |bytes: B| Page::decode(self.key, &bytes.to_bytes(), self.pointer.sequence, coming.index).ok();
-        let mut page = match coming.read {
-            Some(read) => read.await.ok().flatten().and_then(decode),
-            None => None,
-        };
-        for round in 0..ROUNDS {
-            if round > 0 && page.is_none() {
-                core.exec.sleep(AGAIN_NS).await;
-            }
-            for place in self.places(core, coming.index) {
-                if page.is_none() {
-                    core.mark(Mark::PageFromSecondPlace);
-                    page = Self::read(core, place).await.ok().flatten().and_then(decode);
+        let index = coming.index;
+        if let Some(read) = coming.read
+            && let Some(Some(page)) = self.answer(core, read, index).await
+        {
+            return Ok(page.body);
+        }
+        let begun = core.now();
+        for round in 1.. {
+            let mut may_come = round < ROUNDS;
+            for place in self.places(core, index) {
+                core.mark(Mark::PageFromSecondPlace);
+                match self.answer(core, Self::read(core, place), index).await {
+                    Some(Some(page)) => return Ok(page.body),
+                    Some(None) => {}
+                    None => may_come |= core.now() < begun + PATIENCE_NS && self.may_answer(core, place.0),
                 }
             }
+            if !may_come {
+                break;
+            }
+            core.mark_if(round >= ROUNDS, Mark::AsksAgainForPages);
+            core.exec.sleep(AGAIN_NS).await;
         }
-        page.map(|page| page.body).ok_or(StartError::CheckpointLost { page: coming.index })
+        Err(StartError::CheckpointLost { page: index })
     }
 
     /// The segment table, with which an image begins, and the number of the first page behind it.

@@ -28,6 +28,7 @@ mod loading;
 mod log;
 pub mod marks;
 mod membership;
+mod patience;
 mod preload;
 mod ranges;
 mod read;

@@ -228,6 +228,12 @@ marks! {
     LeftBehindOverwritten,
     /// A start asks again for what it could read on no cache device.
     AsksAgainAtStart,
+    /// The same of a page of the image.
+    AsksAgainForPages,
+    /// Headers that could not be read at a start are written anew.
+    HeadersWrittenAnew,
+    /// A unit of the log that could not be read at a start, and that no record takes, is written anew.
+    UnitWrittenAnew,
     /// A lost piece turns out to be clean, by a mark in the log.
     LostTurnsOutClean,
     /// Clean data where the disk may be newer is dropped at a start.

@@ -5,14 +5,16 @@ use crate::blocks::Blocks;
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
 use crate::image::{Image, Table};
+use crate::intent::Bit;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
 use crate::loading::{self, Loading, LogMarks};
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
+use crate::patience::Patience;
 use crate::policy::evict::Queue;
 use crate::segments::{Looked, Segment, SegmentState};
 use crate::status::Starting;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,12 +22,6 @@ use core::fmt;
 use core::ops::Range;
 use headpond_format::{Class, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, RecordPlace, SegmentHeader};
 
-/// Reads in flight at once.
-const DEPTH: usize = 64;
-/// How long what can be read on no cache device is asked for again, and how often, in nanoseconds: a path that is lost for a moment is back
-/// by then. What was acknowledged may be there, and nothing else tells of it.
-const PATIENCE_NS: u64 = 5_000_000_000;
-const AGAIN_NS: u64 = 100_000_000;
 /// Versions jump by this at each start: what a dead instance may have used is never used again.
 const GAP: u64 = 1 << 20;
 /// Generations of a life begin at its number, times this. A dead instance's are
@@ -98,54 +94,14 @@ struct Found {
     replay_from: u32,
 }
 
-/// Reads many ranges of members, a bounded number at once; `None` where a read failed.
-async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<Option<B>> {
-    let mut out = Vec::with_capacity(ranges.len());
-    let mut waits: VecDeque<IoWait<B>> = VecDeque::new();
-    let mut next = 0;
-    while out.len() < ranges.len() {
-        while next < ranges.len() && waits.len() < DEPTH {
-            let (m, offset, len) = ranges[next];
-            waits.push_back(core.exec.io(Device::Member(m), DeviceOp::Read { offset, len, into: None }));
-            next += 1;
-        }
-        if let Some(wait) = waits.pop_front() {
-            out.push(wait.await.ok().flatten().filter(|b| b.len() == ranges[out.len()].2 as usize));
-        }
-    }
-    out
-}
-
-/// Asks again, for a while, for what could not be read, as long as `nowhere` tells of any: indices of `ranges`.
-async fn ask_again<B: Buf>(
-    core: &Rc<Core<B>>,
-    ranges: &[(u8, u64, u32)],
-    read: &mut [Option<B>],
-    nowhere: impl Fn(&[Option<B>]) -> Vec<usize>,
-) {
-    let until = core.now() + PATIENCE_NS;
-    loop {
-        let failed = nowhere(read);
-        if failed.is_empty() || core.now() > until {
-            return;
-        }
-        core.mark(Mark::AsksAgainAtStart);
-        core.exec.sleep(AGAIN_NS).await;
-        let again: Vec<_> = failed.iter().map(|n| ranges[*n]).collect();
-        for (n, part) in failed.into_iter().zip(read_all(core, &again).await) {
-            read[n] = part;
-        }
-    }
-}
-
 /// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps. Of the map there is what is in the
 /// log; the image, if it is large, is read while requests are answered ([`crate::loading`]).
-pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
+pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> Result<(), StartError> {
     // What a dead daemon left in the members' caches must not be taken for durable.
     flush_members(core).await;
     let image = Image::open(core);
     let (table, first) = image.table(core).await?;
-    let mut found = scan(core, &table).await;
+    let (mut found, unreadable) = scan(core, &table, patience).await?;
     let mut generation = core.pool.borrow().checkpoint.generation;
     let mut version = core.pool.borrow().checkpoint.version;
     {
@@ -200,7 +156,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
         next = replay.next().map(|f| Reading::begin(core, f));
         let bytes = Reading::<B>::bytes(core, reading.found);
         let of_volume = marks.entry(reading.found.header.volume).or_default();
-        version = version.max(replay_segment(core, reading, of_volume).await?);
+        version = version.max(replay_segment(core, reading, of_volume, patience).await?);
         core.has_read(bytes);
     }
     core.generation.set((core.life * GENERATIONS).max(generation + 1));
@@ -210,6 +166,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
         loading::rest(core).await?;
     }
     core.starting.set(None);
+    write_headers_anew(core, &found, &unreadable).await;
     // Completed copies, and what the last instance wrote, are durable before anybody is told of them.
     flush_members(core).await;
     core.wait_settled().await;
@@ -243,8 +200,16 @@ async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {
     }
 }
 
-/// Reads the header of every slot, and puts together which segments there are.
-async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
+/// Whether anything may be dirty that the disk does not have.
+fn may_be_dirty<B: Buf>(core: &Core<B>) -> bool {
+    core.all_volumes().iter().any(|v| v.intent.any(Bit::Dirty))
+}
+
+/// Reads the header of every slot, and puts together which segments there are. Also the slots whose headers could not be read.
+///
+/// # Errors
+/// A segment with something dirty in it may have none that can be read.
+async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) -> Result<(Vec<Found>, Vec<Place>), StartError> {
     let (key, unit, checkpoint) = {
         let pool = core.pool.borrow();
         (pool.key, pool.unit, pool.checkpoint.clone())
@@ -255,15 +220,10 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
         slots.extend((0..layout.slots()).map(|slot| Place { member: m, slot }));
     }
     let ranges: Vec<_> = slots.iter().map(|p| (p.member, core.slot_offset(*p), unit)).collect();
-    let mut read = read_all(core, &ranges).await;
-    // Where one device alone cannot be read the other copy's header tells as much.
-    ask_again(core, &ranges, &mut read, |read| {
-        let failed: Vec<usize> =
-            (0..read.len()).filter(|n| read[*n].is_none() && core.pool.borrow().is_in_sync(ranges[*n].0)).collect();
-        let on_several = failed.iter().any(|n| ranges[*n].0 != ranges[failed[0]].0);
-        if on_several { failed } else { Vec::new() }
-    })
-    .await;
+    let read = patience.read(core, &ranges).await;
+    let is_unreadable =
+        |(p, bytes): (&Place, &Option<B>)| (bytes.is_none() && core.pool.borrow().is_in_sync(p.member)).then_some(*p);
+    let unreadable: Vec<Place> = slots.iter().zip(&read).filter_map(is_unreadable).collect();
     let mut headers: BTreeMap<(u8, u32), SegmentHeader> = BTreeMap::new();
     for (place, bytes) in slots.iter().zip(read) {
         if let Some(h) = bytes.and_then(|b| SegmentHeader::decode(key, &b.to_bytes()).ok())
@@ -326,13 +286,61 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table) -> Vec<Found> {
             found.insert(h.segment, Found { number: h.segment, header, lacking, replay_from: unit / 512 });
         }
     }
-    found.into_values().collect()
+    // Where no segment is known to be that could hold anything dirty, one may be.
+    let is_held = |p: &&Place| found.values().any(|f| f.header.class == Class::Mirrored && f.header.copies.contains(p));
+    let members: BTreeSet<u8> = unreadable.iter().filter(|p| !is_held(p)).map(|p| p.member).collect();
+    if members.len() > 1 && may_be_dirty(core) {
+        return Err(StartError::LogUnreadable { members: members.into_iter().collect() });
+    }
+    Ok((found.into_values().collect(), unreadable))
+}
+
+/// Writes the headers that could not be read anew, or takes them away where no segment is: at the next start they might be readable, and
+/// speak of what nobody has acknowledged, or of what was let go since.
+async fn write_headers_anew<B: Buf>(core: &Rc<Core<B>>, found: &[Found], unreadable: &[Place]) {
+    let (key, unit) = (core.pool.borrow().key, core.pool.borrow().unit as usize);
+    let of = |p: &Place| match found.iter().find(|f| f.header.copies.contains(p)) {
+        Some(f) => B::from_bytes(&f.header.encode(key, unit)),
+        None => B::zeroes(unit),
+    };
+    core.mark_if(!unreadable.is_empty(), Mark::HeadersWrittenAnew);
+    write_anew(core, unreadable.iter().map(|p| (*p, 0, vec![of(p)])).collect()).await;
+}
+
+/// Writes to copies of segments, each from a sector on, all at once; the members that fail.
+async fn write_all<B: Buf>(core: &Rc<Core<B>>, what: Vec<(Place, u32, Vec<B>)>) -> BTreeSet<u8> {
+    let mut writes = Vec::new();
+    for (place, at, bufs) in what {
+        let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs, reach: Reach::Cache };
+        writes.push((place.member, core.exec.io(Device::Member(place.member), op)));
+    }
+    let mut failed = BTreeSet::new();
+    for (m, write) in writes {
+        match write.await {
+            Ok(_) => core.member_flusher(m).wrote(),
+            Err(_) => {
+                failed.insert(m);
+            }
+        }
+    }
+    failed
+}
+
+/// Writes what could not be read. The last member stays even if it fails: who wants what is on it must be able to start.
+async fn write_anew<B: Buf>(core: &Rc<Core<B>>, what: Vec<(Place, u32, Vec<B>)>) {
+    for m in write_all(core, what).await {
+        if core.pool.borrow().in_sync().any(|other| other != m) {
+            core.fail_member(m).await;
+        }
+    }
 }
 
 /// One copy of a segment in memory: what was read from `from` on.
 struct Copy<B> {
     place: Place,
     data: Option<B>,
+    /// Units that could not be read and are zeroes in it, by their first sectors.
+    unreadable: Vec<u32>,
 }
 
 /// A segment whose copies are being read, from sector `from` on.
@@ -372,7 +380,7 @@ impl<'a, B: Buf> Reading<'a, B> {
         for (place, wait) in self.copies {
             let data = wait.await.ok().flatten().filter(|b| b.len() == len);
             if core.pool.borrow().is_in_sync(place.member) {
-                copies.push(Copy { place, data });
+                copies.push(Copy { place, data, unreadable: Vec::new() });
             }
         }
         copies
@@ -381,7 +389,12 @@ impl<'a, B: Buf> Reading<'a, B> {
 
 /// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold.
 /// Returns the largest version seen.
-async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, marks: &mut LogMarks) -> Result<u64, StartError> {
+async fn replay_segment<B: Buf>(
+    core: &Rc<Core<B>>,
+    reading: Reading<'_, B>,
+    marks: &mut LogMarks,
+    patience: &Patience,
+) -> Result<u64, StartError> {
     let (key, unit, capacity) = {
         let pool = core.pool.borrow();
         (pool.key, pool.unit, pool.segment_sectors())
@@ -391,7 +404,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, mar
         return Ok(0);
     }
     let copies = reading.copies(core).await;
-    let copies = reread_around_errors(core, copies, from, f.header.class).await?;
+    let copies = reread_around_errors(core, copies, from, f.header.class, patience).await?;
     let mut version = 0;
     let mut repairs: Vec<(Place, u32, Vec<B>)> = Vec::new();
     if !f.lacking.is_empty() {
@@ -400,6 +413,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, mar
     }
     let volume = core.volume(f.header.volume);
     let (mut at, mut behind) = (from, from);
+    let mut completed: Vec<Range<u32>> = Vec::new();
     while at < capacity {
         let place = RecordPlace { segment: f.number, generation: f.header.generation, offset: at };
         let records: Vec<Option<Record>> = copies.iter().map(|c| decode_at(key, unit, c, from, at, place)).collect();
@@ -433,6 +447,7 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, mar
             for (c, _) in copies.iter().zip(&whole).filter(|(_, whole)| !**whole) {
                 repairs.push((c.place, at, composed.clone()));
             }
+            completed.push(at..at + record.sectors);
         }
         let mut data = good.into_iter();
         for e in &record.entries {
@@ -459,17 +474,19 @@ async fn replay_segment<B: Buf>(core: &Rc<Core<B>>, reading: Reading<'_, B>, mar
         behind = at;
     }
     core.stats.borrow_mut().completed_at_start += repairs.len() as u64;
-    let mut writes = Vec::new();
-    for (place, at, bufs) in repairs {
-        let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs, reach: Reach::Cache };
-        writes.push((place.member, core.exec.io(Device::Member(place.member), op)));
-    }
-    for (m, write) in writes {
-        match write.await {
-            Ok(_) => core.member_flusher(m).wrote(),
-            Err(_) => core.fail_member(m).await,
+    // What else could not be read is what the start takes it for from now on: it may be a record that nobody has acknowledged, and be
+    // readable at the next start.
+    let mut anew = Vec::new();
+    for c in &copies {
+        for start in c.unreadable.iter().filter(|start| !completed.iter().any(|range| range.contains(start))) {
+            core.mark(Mark::UnitWrittenAnew);
+            anew.push((c.place, *start, vec![B::zeroes((capacity - start).min(unit / 512) as usize * 512)]));
         }
     }
+    for m in write_all(core, repairs).await {
+        core.fail_member(m).await;
+    }
+    write_anew(core, anew).await;
     Ok(version)
 }
 
@@ -481,6 +498,7 @@ async fn reread_around_errors<B: Buf>(
     copies: Vec<Copy<B>>,
     from: u32,
     class: Class,
+    patience: &Patience,
 ) -> Result<Vec<Copy<B>>, StartError> {
     if copies.iter().all(|c| c.data.is_some()) {
         return Ok(copies);
@@ -494,23 +512,31 @@ async fn reread_around_errors<B: Buf>(
     };
     // All units of one copy, then all of the next.
     let ranges: Vec<_> = copies.iter().filter(|c| c.data.is_none()).flat_map(units).collect();
-    let mut read = read_all(core, &ranges).await;
-    let may_be_lost = copies.iter().all(|c| c.data.is_none()) && (class == Class::Mirrored || core.pool.borrow().copies == 1);
-    let nowhere = |read: &[Option<B>]| {
-        let is_there = |unit: &usize| read.iter().skip(*unit).step_by(starts.len()).any(Option::is_some);
-        let lost = (0..starts.len()).filter(|unit| may_be_lost && !is_there(unit));
-        lost.flat_map(|unit| (unit..read.len()).step_by(starts.len())).collect::<Vec<_>>()
-    };
-    ask_again(core, &ranges, &mut read, nowhere).await;
-    if copies.len() > 1 && !nowhere(&read).is_empty() {
+    let read = patience.read(core, &ranges).await;
+    let is_read = |unit: usize| read.iter().skip(unit).step_by(starts.len()).any(Option::is_some);
+    let nowhere = copies.iter().all(|c| c.data.is_none()) && !(0..starts.len()).all(is_read);
+    if nowhere && copies.len() > 1 && class == Class::Mirrored && may_be_dirty(core) {
         let mut members: Vec<u8> = copies.iter().map(|c| c.place.member).collect();
         members.sort_unstable();
         return Err(StartError::LogUnreadable { members });
     }
-    let mut read = read.into_iter().zip(&ranges).map(|(part, (_, _, len))| part.unwrap_or_else(|| B::zeroes(*len as usize)));
+    let mut read = read.into_iter().zip(&ranges);
     let whole = |c: Copy<B>| {
-        let data = c.data.unwrap_or_else(|| B::join(&read.by_ref().take(starts.len()).collect::<Vec<_>>()));
-        Copy { place: c.place, data: Some(data) }
+        if c.data.is_some() {
+            return c;
+        }
+        let mut unreadable = Vec::new();
+        let parts: Vec<B> = starts
+            .iter()
+            .zip(read.by_ref())
+            .map(|(start, (part, (_, _, len)))| {
+                part.unwrap_or_else(|| {
+                    unreadable.push(*start);
+                    B::zeroes(*len as usize)
+                })
+            })
+            .collect();
+        Copy { place: c.place, data: Some(B::join(&parts)), unreadable }
     };
     Ok(copies.into_iter().map(whole).collect())
 }

@@ -9,7 +9,7 @@ use crate::destage::{self, Obstacle};
 use crate::engine::{Cancel, checkpoint_now};
 use crate::exec::Signal;
 use crate::flush::Flusher;
-use crate::intent::Intent;
+use crate::intent::{self, Intent};
 use crate::io::{BLOCK_SECTORS, Buf, CommandError, Device, NewVolume};
 use crate::log::Log;
 use crate::map::{Map, mask};
@@ -172,7 +172,7 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
     let _promised = grow::Promise::new(core, span);
     // Records of a volume that had this number before must not be replayed into this one.
     checkpoint_now(core).await?;
-    let sequence = core.next_version();
+    let sequence = intent::number(core);
     let pages = (span.first..span.end()).map(|p| (IntentPage { sequence, ..IntentPage::empty(p, new.number) }, true)).collect();
     let entry = VolumeEntry {
         number: new.number,

@@ -33,6 +33,9 @@ const FLUSHING: u64 = 16;
 /// Longest that a request may wait where a cache device hangs, whose time limit is half a second, in nanoseconds.
 const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
 
+/// Longest that no cache device can be read at a start, in nanoseconds.
+const LONGEST_BLIND: u64 = 4_000 * MILLISECOND;
+
 struct Run {
     plan: Plan,
     world: World,
@@ -206,6 +209,7 @@ impl Run {
         self.start_whole()?;
         if let Some(d) = self.world.devices.get_mut(&Device::Member(self.sick_member())) {
             d.sickness = self.plan.sickness.clone();
+            d.fail_reads = self.plan.flaky;
         }
         for number in 0..self.plan.volumes {
             let id = self.attach(number);
@@ -256,8 +260,12 @@ impl Run {
 
     fn start_whole(&mut self) -> Result<(), Violation> {
         let Some(election) = self.elect()? else { return Ok(()) };
+        let hidden = self.hide();
         let id = self.world.start(self.plan.settings.clone(), election);
-        match self.wait_for(id, "start")? {
+        self.pass_blindly(id, u64::MAX)?;
+        let end = self.wait_for(id, "start")?;
+        self.show(hidden);
+        match end {
             Ok(()) => {}
             // Whoever has lost them for good says so.
             Err(CommandError::Start(StartError::CopiesMissing { .. })) if self.second_lost => {
@@ -330,8 +338,10 @@ impl Run {
                 break;
             }
             let Some(election) = self.elect()? else { return Ok(()) };
+            let hidden = self.hide();
             let id = self.world.start(self.plan.settings.clone(), election);
             let last = self.world.operations + self.rng.within(1, 200);
+            self.pass_blindly(id, last)?;
             while self.world.operations < last && self.world.command_result(id).is_none() && self.world.step() {
                 if let Some(v) = self.world.violation.take() {
                     return Err(v);
@@ -339,8 +349,57 @@ impl Run {
             }
             self.outcome.totals.in_recovery += 1;
             self.crash();
+            self.show(hidden);
         }
         self.start_whole()
+    }
+
+    /// Where reads of one cache device fail now and then, those of a third of it may fail all through a start, and not at the next one: its
+    /// sectors that are like this now. Not of a device that lies: what the start writes there in place of a record that it could not see would
+    /// not be there either at the next.
+    fn hide(&mut self) -> Vec<u64> {
+        if self.plan.flaky == 0 || self.plan.sickness.any() || !self.rng.one_in(3) {
+            return Vec::new();
+        }
+        let Some(d) = self.world.devices.get_mut(&Device::Member(self.sick_member())) else { return Vec::new() };
+        let some: Vec<u64> = (0..d.size / 4096).filter(|_| self.rng.one_in(3)).flat_map(|n| n * 8..n * 8 + 8).collect();
+        let hidden: Vec<u64> = some.into_iter().filter(|sector| d.bad.insert(*sector, ()).is_none()).collect();
+        self.world.note("PART OF A CACHE DEVICE CANNOT BE READ");
+        hidden
+    }
+
+    /// What was hidden, and has not been written since, is there again.
+    fn show(&mut self, hidden: Vec<u64>) {
+        if let Some(d) = self.world.devices.get_mut(&Device::Member(self.sick_member())) {
+            hidden.iter().for_each(|sector| _ = d.bad.remove(sector));
+        }
+    }
+
+    /// For a while reads of cache devices fail, of all of them, as where a controller is reset: while a start is under way, and for less time
+    /// than it bears.
+    fn pass_blindly(&mut self, start: u64, last: u64) -> Result<(), Violation> {
+        if !self.plan.blind_starts || !self.rng.one_in(3) {
+            return Ok(());
+        }
+        let (rate, until) = (*self.rng.pick(&[1, 2, 10]), self.world.now + self.rng.within(1, LONGEST_BLIND));
+        let members = |world: &mut World, rate: &dyn Fn(u8) -> u64| {
+            for (device, d) in &mut world.devices {
+                if let Device::Member(m) = device {
+                    d.fail_reads = rate(*m);
+                }
+            }
+        };
+        members(&mut self.world, &|_| rate);
+        self.world.note("NO CACHE DEVICE CAN BE READ FOR SURE");
+        while self.world.now < until
+            && self.world.operations < last
+            && self.world.command_result(start).is_none()
+            && self.world.step()
+        {}
+        let (flaky, sick) = (self.plan.flaky, self.sick_member());
+        members(&mut self.world, &|m| if m == sick { flaky } else { 0 });
+        self.world.note("CACHE DEVICES CAN BE READ AGAIN");
+        self.world.violation.take().map_or(Ok(()), Err)
     }
 
     fn crash(&mut self) {
@@ -770,7 +829,7 @@ impl Run {
                 return Err(Violation(format!("a scrub finds {found:?}")));
             }
             // There may have been no room to move something.
-            mended = found.damaged == found.repaired + found.dropped && !self.plan.sickness.any();
+            mended = found.damaged == found.repaired + found.dropped && !self.plan.sickness.any() && self.plan.flaky == 0;
         }
         Ok(())
     }

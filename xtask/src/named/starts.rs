@@ -5,21 +5,91 @@ use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/starts.rs`.
 pub const TOLD: &[Told] = &[
-    ("starts::headers_that_cannot_be_read_for_a_moment", "headers that cannot be read taken for none"),
-    ("starts::a_log_that_cannot_be_read_for_a_moment", "a log that cannot be read taken for its end"),
+    ("starts::headers_that_cannot_be_read_for_a_moment", "what a start cannot read not asked for again"),
+    ("starts::a_log_that_cannot_be_read_for_a_moment", "what a start cannot read not asked for again"),
     ("starts::a_log_that_cannot_be_read_refuses_the_start", "a log that cannot be read taken for its end"),
+    ("starts::headers_that_cannot_be_read_refuse_the_start", "headers that cannot be read taken for none"),
+    ("starts::an_image_that_cannot_be_read_for_a_moment", "a page that cannot be read for a moment taken for lost"),
+    ("starts::a_header_that_could_not_be_read_does_not_come_back", "a header that could not be read left as it is"),
+    ("starts::a_record_that_could_not_be_read_does_not_come_back", "a unit of the log that could not be read left as it is"),
+    (
+        "starts::who_does_not_take_anew_what_it_could_not_read_leaves",
+        "what a cache device does not take anew at a start, overlooked",
+    ),
+    (
+        "starts::an_intent_page_that_could_not_be_read_does_not_come_back",
+        "an intent page that nobody could read numbered from the beginning",
+    ),
 ];
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
     Mistake {
+        name: "what a start cannot read not asked for again",
+        story: "A controller is reset while a start reads headers, or the log: a start that could go on a moment later is refused, or takes for its end what it has not seen.",
+        edits: &[Edit {
+            file: "patience.rs",
+            old: "if failed.is_empty() || self.left.get() == 0 {",
+            new: "if true || failed.is_empty() || self.left.get() == 0 {",
+        }],
+    },
+    Mistake {
         name: "headers that cannot be read taken for none",
-        story: "A controller is reset while a start reads headers: the segments that were opened last are not found, and what was acknowledged in them is gone.",
-        edits: &[Edit { file: "recovery.rs", old: "if on_several { failed }", new: "if on_several && false { failed }" }],
+        story: "The segments that were opened last are not found, and what was acknowledged in them is gone.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "if members.len() > 1 && may_be_dirty(core) {",
+            new: "if false && members.len() > 1 && may_be_dirty(core) {",
+        }],
     },
     Mistake {
         name: "a log that cannot be read taken for its end",
-        story: "The same while it reads the log: what is behind is not looked at, and the next start finds it again, over what was written since.",
-        edits: &[Edit { file: "recovery.rs", old: "let may_be_lost = copies", new: "let may_be_lost = false && copies" }],
+        story: "The same of the log: what is behind is not looked at, and the next start finds it again, over what was written since.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "if nowhere && copies.len() > 1",
+            new: "if false && nowhere && copies.len() > 1",
+        }],
+    },
+    Mistake {
+        name: "a page that cannot be read for a moment taken for lost",
+        story: "The same while it reads the image: where dirty data is cannot be known, until the pool is started once more.",
+        edits: &[Edit {
+            file: "image.rs",
+            old: "may_come |= core.now() < begun + PATIENCE_NS",
+            new: "may_come |= false && core.now() < begun + PATIENCE_NS",
+        }],
+    },
+    Mistake {
+        name: "a header that could not be read left as it is",
+        story: "The other device has no header of the segment: it is not there. At the next start it is, with what nobody acknowledged, over what was read since.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "    write_headers_anew(core, &found, &unreadable).await;\n",
+            new: "    let _ = (write_headers_anew::<B>, unreadable);\n",
+        }],
+    },
+    Mistake {
+        name: "a unit of the log that could not be read left as it is",
+        story: "The same of a record in a segment that is there.",
+        edits: &[Edit { file: "recovery.rs", old: "    write_anew(core, anew).await;\n", new: "    let _ = anew;\n" }],
+    },
+    Mistake {
+        name: "what a cache device does not take anew at a start, overlooked",
+        story: "It can neither be read nor written there, and counts as a copy of what it has given up.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "if core.pool.borrow().in_sync().any(|other| other != m) {",
+            new: "if false && core.pool.borrow().in_sync().any(|other| other != m) {",
+        }],
+    },
+    Mistake {
+        name: "an intent page that nobody could read numbered from the beginning",
+        story: "All its bits count as set, and it is written so. But its number is smaller than that of what could not be read: the next start believes that, and a clean copy of what the disk has had newer since.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "newest.sequence = newest.sequence.max(intent::number(core) + newest.sequence % 2);",
+            new: "newest.sequence = newest.sequence.max(0 * intent::number(core) + newest.sequence % 2);",
+        }],
     },
 ];

@@ -154,8 +154,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A record stays on one copy and is read; alone the other cache device would bring back what was there before.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "            Err(_) => core.fail_member(m).await,",
-            new: "            Err(_) => {}",
+            old: "    for m in write_all(core, repairs).await {\n        core.fail_member(m).await;\n    }\n",
+            new: "    let _ = write_all(core, repairs).await;\n",
         }],
     },
     Mistake {

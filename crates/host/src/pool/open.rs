@@ -22,6 +22,9 @@ use crate::state::{State, hex};
 /// How often it is looked for a device that is not there yet.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long a device that is there may fail to be read and count as there still: as long as the engine asks again.
+const MOMENT: Duration = Duration::from_secs(5);
+
 /// A pool whose devices are claimed and whose votes suffice.
 pub struct OpenPool {
     /// What the election came to.
@@ -98,7 +101,7 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
             }
             claim => claim?,
         };
-        match superblock_of(&claim, found.first().zip(claims.first())) {
+        match patiently(patience, || superblock_of(&claim, found.first().zip(claims.first()))) {
             Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => {
                 unread.push(PoolError::Io { path, what, source, meaning });
             }
@@ -181,6 +184,18 @@ fn claim_when_there(path: &Path, patience: Duration) -> Result<Claim, ClaimError
     }
 }
 
+/// Reads from a device that is there. It may fail to be read for a moment, while its controller is reset: whoever started without it would
+/// take it for left for good.
+fn patiently<T>(patience: Duration, mut read: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {
+    let until = Instant::now() + patience.min(MOMENT);
+    loop {
+        match read() {
+            Err(PoolError::Io { source, .. }) if is_of_the_device(&source) && Instant::now() < until => thread::sleep(LOOK),
+            end => return end,
+        }
+    }
+}
+
 /// The superblock of a claimed device, which fits it, and belongs to the same pool as the first.
 fn superblock_of(claim: &Claim, first: Option<(&Superblock, &Claim)>) -> Result<Superblock, PoolError> {
     let (path, facts) = (claim.path().to_owned(), claim.facts());
@@ -255,6 +270,23 @@ fn missing_places(refusal: &Refusal, pool: &[u8; 16], state: &State) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_fails_for_a_moment_is_read_again_and_one_that_fails_for_ever_is_not() {
+        let fails = |number| PoolError::unread(Path::new("/dev/ssd"))(io::Error::from_raw_os_error(number));
+        let tries = |number, fail: u32| {
+            let mut tried = 0;
+            let end = patiently(2 * LOOK, || {
+                tried += 1;
+                if tried > fail { Ok(()) } else { Err(fails(number)) }
+            });
+            (end.is_ok(), tried)
+        };
+        assert_eq!(tries(libc::EIO, 1), (true, 2));
+        assert_eq!(tries(libc::EACCES, 1), (false, 1));
+        let (ends_well, tried) = tries(libc::EIO, u32::MAX);
+        assert!(!ends_well && (2..=4).contains(&tried), "{tried}");
+    }
 
     #[test]
     fn only_what_is_the_devices_fault_lets_a_pool_start_without_it() {

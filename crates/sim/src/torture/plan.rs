@@ -66,6 +66,10 @@ pub struct Plan {
     pub rot: u64,
     /// One member is sick in other ways too.
     pub sickness: Sickness,
+    /// Reads of one member, always the same, fail one in so many, at starts too, and not the next time; 0 never.
+    pub flaky: u64,
+    /// At starts reads of all members fail for a while.
+    pub blind_starts: bool,
     /// Mode switches happen.
     pub switch_modes: bool,
     /// For a while, up to a power cut, the disk fails reads, writes and flushes, one in so many; 0 never.
@@ -116,6 +120,8 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("witness-away", |p| p.witness_away),
     ("rot", |p| p.rot > 0),
     ("sick", |p| p.sickness.any()),
+    ("flaky", |p| p.flaky > 0),
+    ("blind-starts", |p| p.blind_starts),
     ("disk-errors", |p| p.disk_errors > 0),
     ("dead-sectors", |p| p.dead_sectors),
     ("witness-lost", |p| p.lose_witness),
@@ -217,6 +223,8 @@ impl Plan {
             lose_member: members > 1 && r.one_in(4),
             rot: 0,
             sickness: Sickness::default(),
+            flaky: 0,
+            blind_starts: false,
             switch_modes: r.one_in(4),
             disk_errors: 0,
             dead_sectors: false,
@@ -250,6 +258,7 @@ impl Plan {
         .with_endurance(&mut Rng::new(seed ^ 0x656e_6475))
         .with_shares(&mut Rng::new(seed ^ 0x7368_6172))
         .with_around(&mut Rng::new(seed ^ 0x7265_6769))
+        .with_flaky(&mut Rng::new(seed ^ 0x666c_616b))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -301,6 +310,15 @@ impl Plan {
         Self { joins: r.one_in(4) && quiet && self.disk_errors == 0 && !self.dead_sectors, ..self }
     }
 
+    /// Reads of cache devices fail, in runs that lose none: of one now and then, or of all for a moment, in which no client is served. From a
+    /// chance of its own: a seed stays what it was without.
+    fn with_flaky(self, r: &mut Rng) -> Self {
+        let bears = self.members > 1 && !self.lose_member && !self.joins;
+        let flaky = if bears && r.one_in(4) { *r.pick(&[2, 10, 100]) } else { 0 };
+        let blind_starts = !self.lose_member && r.one_in(6);
+        Self { flaky, blind_starts, ..self }
+    }
+
     /// Volumes have shares where there are several. From a chance of its own: a seed stays what it was without.
     fn with_shares(self, r: &mut Rng) -> Self {
         Self { shares: self.volumes > 1 && r.one_in(2), ..self }
@@ -345,7 +363,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -372,6 +390,8 @@ impl fmt::Display for Plan {
             if self.witness_away { ", the witness was away meanwhile" } else { "" },
             if self.rot > 0 { ", cache devices rot" } else { "" },
             self.sickness,
+            if self.flaky > 0 { ", reads of one fail now and then" } else { "" },
+            if self.blind_starts { ", and of all at starts" } else { "" },
             if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
             if self.dead_sectors { ", sectors of the disk die" } else { "" },
             if self.lose_witness { ", the witness is lost for good" } else { "" },

@@ -1,0 +1,66 @@
+//! What a start cannot read it asks for again, for a while: a path to cache devices may be lost for a moment, and nothing else tells of
+//! what is there.
+
+use crate::core::Core;
+use crate::exec::IoWait;
+use crate::io::{Buf, Device, DeviceOp};
+use crate::marks::Mark;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::Cell;
+
+/// How long a path may be lost, and how often it is tried, in nanoseconds.
+pub(crate) const PATIENCE_NS: u64 = 5_000_000_000;
+pub(crate) const AGAIN_NS: u64 = 100_000_000;
+/// Reads in flight at once.
+const DEPTH: usize = 64;
+
+/// What a start may still wait, in all.
+pub(crate) struct Patience {
+    left: Cell<u64>,
+}
+
+impl Patience {
+    pub fn new() -> Self {
+        Self { left: Cell::new(PATIENCE_NS) }
+    }
+
+    /// Reads many ranges of members, and again what could not be read; `None` where it cannot. Also what another copy tells is asked for again:
+    /// that one may be damaged. What members fail to read that have left is not missed.
+    pub async fn read<B: Buf>(&self, core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<Option<B>> {
+        let mut read = read_all(core, ranges).await;
+        loop {
+            let is_in_sync = |n: &usize| core.pool.borrow().is_in_sync(ranges[*n].0);
+            let failed: Vec<usize> = (0..read.len()).filter(|n| read[*n].is_none() && is_in_sync(n)).collect();
+            if failed.is_empty() || self.left.get() == 0 {
+                return read;
+            }
+            core.mark(Mark::AsksAgainAtStart);
+            self.left.set(self.left.get().saturating_sub(AGAIN_NS));
+            core.exec.sleep(AGAIN_NS).await;
+            let again: Vec<_> = failed.iter().map(|n| ranges[*n]).collect();
+            for (n, part) in failed.into_iter().zip(read_all(core, &again).await) {
+                read[n] = part;
+            }
+        }
+    }
+}
+
+/// Reads many ranges of members, a bounded number at once; `None` where a read failed.
+async fn read_all<B: Buf>(core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<Option<B>> {
+    let mut out = Vec::with_capacity(ranges.len());
+    let mut waits: VecDeque<IoWait<B>> = VecDeque::new();
+    let mut next = 0;
+    while out.len() < ranges.len() {
+        while next < ranges.len() && waits.len() < DEPTH {
+            let (m, offset, len) = ranges[next];
+            waits.push_back(core.exec.io(Device::Member(m), DeviceOp::Read { offset, len, into: None }));
+            next += 1;
+        }
+        if let Some(wait) = waits.pop_front() {
+            out.push(wait.await.ok().flatten().filter(|b| b.len() == ranges[out.len()].2 as usize));
+        }
+    }
+    out
+}
