@@ -1016,6 +1016,8 @@ fn pages_that_move_take_their_bits_with_them() {
 #[test]
 fn of_the_pages_that_a_volume_grows_by_both_slots_are_its_own() {
     let mut s = with_clean("of the pages that a volume grows by both slots are its own");
+    s.world.write(1, 0, PAST, false);
+    s.answered();
     s.obey(Command::Detach { volume: 1, give_up_lost: false });
     let grows = grow(&mut s);
     s.ends_well(grows);
