@@ -248,7 +248,7 @@ marks! {
     IntentOnSomeMembers,
     /// Two members have different pages of the intent map with one number, of two lives: what either says counts.
     IntentPagesDiffer,
-    /// No whole copy of an intent page is left: all its bits count as set. Torture never reaches it: it damages one member alone; the fuzzing target `image` does.
+    /// No whole copy of an intent page is to be had: all its bits count as set.
     IntentNowhere,
     /// On every member a slot of an intent page is damaged, in which a newer page may have been: all its bits count as set.
     IntentMayBeNewer,

@@ -149,6 +149,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         loading::before_the_log(core, &loading).await?;
     }
     let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
+    let mut anew = Vec::new();
     let mut replay = replay.into_iter();
     let mut next = replay.next().map(|f| Reading::begin(core, f));
     while let Some(reading) = next {
@@ -156,7 +157,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         next = replay.next().map(|f| Reading::begin(core, f));
         let bytes = Reading::<B>::bytes(core, reading.found);
         let of_volume = marks.entry(reading.found.header.volume).or_default();
-        version = version.max(replay_segment(core, reading, of_volume, patience).await?);
+        version = version.max(replay_segment(core, reading, of_volume, &mut anew, patience).await?);
         core.has_read(bytes);
     }
     core.generation.set((core.life * GENERATIONS).max(generation + 1));
@@ -166,6 +167,8 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         loading::rest(core).await?;
     }
     core.starting.set(None);
+    // Not sooner: of a start that is refused for what is behind nothing is given up.
+    write_anew(core, anew).await;
     write_headers_anew(core, &found, &unreadable).await;
     // Completed copies, and what the last instance wrote, are durable before anybody is told of them.
     flush_members(core).await;
@@ -387,12 +390,13 @@ impl<'a, B: Buf> Reading<'a, B> {
     }
 }
 
-/// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold.
-/// Returns the largest version seen.
+/// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold. `anew` gets what is to be
+/// written over what could not be read. Returns the largest version seen.
 async fn replay_segment<B: Buf>(
     core: &Rc<Core<B>>,
     reading: Reading<'_, B>,
     marks: &mut LogMarks,
+    anew: &mut Vec<(Place, u32, Vec<B>)>,
     patience: &Patience,
 ) -> Result<u64, StartError> {
     let (key, unit, capacity) = {
@@ -476,7 +480,6 @@ async fn replay_segment<B: Buf>(
     core.stats.borrow_mut().completed_at_start += repairs.len() as u64;
     // What else could not be read is what the start takes it for from now on: it may be a record that nobody has acknowledged, and be
     // readable at the next start.
-    let mut anew = Vec::new();
     for c in &copies {
         for start in c.unreadable.iter().filter(|start| !completed.iter().any(|range| range.contains(start))) {
             core.mark(Mark::UnitWrittenAnew);
@@ -486,7 +489,6 @@ async fn replay_segment<B: Buf>(
     for m in write_all(core, repairs).await {
         core.fail_member(m).await;
     }
-    write_anew(core, anew).await;
     Ok(version)
 }
 

@@ -167,6 +167,8 @@ impl Shrinker<'_> {
             |p| p.preloads = false,
             |p| p.grows = false,
             |p| p.rot = 0,
+            |p| p.flaky = 0,
+            |p| p.blind_starts = false,
             |p| p.disk_errors = 0,
             |p| p.sickness = Sickness::default(),
             |p| p.hasty = false,
