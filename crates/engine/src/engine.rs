@@ -139,7 +139,7 @@ impl<B: Buf> Engine<B> {
         match self.core.volume(volume).filter(|v| v.serving.get() && !self.core.stopping.get()) {
             Some(v) => {
                 v.requests.set(v.requests.get() + 1);
-                self.core.exec.spawn(async move {
+                self.core.exec.spawn_small(async move {
                     let result = serve(&core, &v, request).await;
                     if result.is_err() {
                         v.stats.borrow_mut().errors += 1;
@@ -312,7 +312,7 @@ async fn serve<B: Buf>(
     };
     match request {
         Request::Read { sector, sectors, into } => {
-            let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors)).await?, into).await?;
+            let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors)).await?, into.as_ref()).await?;
             Ok((data, Some(fate)))
         }
         Request::Write { sector, data, fua } => {

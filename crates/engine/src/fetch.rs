@@ -5,6 +5,7 @@ use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::map::Piece;
 use crate::marks::Mark;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -184,7 +185,8 @@ pub(crate) async fn fetch_one<B: Buf>(
     };
     let result = match data {
         Some(data) if verify(core, volume, block, piece, &data) => Ok(data),
-        _ => from_twin(core, volume, block, piece, place).await,
+        // In memory of its own, as it is seldom wanted: see `Exec::spawn_small`.
+        _ => Box::pin(from_twin(core, volume, block, piece, place)).await,
     };
     let mut segments = core.segments.borrow_mut();
     segments.unpin(piece.segment);

@@ -13,6 +13,7 @@ use crate::policy::evict::Queue;
 use crate::policy::route::Side;
 use crate::policy::through::{BESIDE, Joins, disk_reads};
 use crate::stats::Fate;
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -65,7 +66,7 @@ pub(crate) async fn read<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
     range: Range<u64>,
-    into: Option<B>,
+    into: Option<&B>,
 ) -> Result<(Vec<B>, Fate), RequestError> {
     let sectors = range.end - range.start;
     let belongs = volume.reads.borrow_mut().note(range.start, sectors, 0, false);
@@ -131,7 +132,7 @@ pub(crate) async fn read<B: Buf>(
         let wants = if stream { DiskWants::StreamRead } else { DiskWants::LoneRead };
         let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume, wants));
         // What is admitted is looked at when the client has its memory back.
-        let into = into.as_ref().filter(|_| fills.iter().all(Option::is_none));
+        let into = into.filter(|_| fills.iter().all(Option::is_none));
         let disk: Vec<_> = plan
             .disk
             .iter()
@@ -144,7 +145,7 @@ pub(crate) async fn read<B: Buf>(
             .collect();
         let hits = u32::from(plan.disk.is_empty());
         volume.hitting.set(volume.hitting.get() + hits);
-        let cached = fetch(core, volume, &plan.pieces).await;
+        let cached = Box::pin(fetch(core, volume, &plan.pieces)).await;
         volume.hitting.set(volume.hitting.get() - hits);
         let mut from_disk: Vec<B> = Vec::with_capacity(disk.len());
         let mut failed = false;

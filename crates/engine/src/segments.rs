@@ -30,43 +30,45 @@ pub struct Looked {
     pub mostly: bool,
 }
 
-/// A segment.
+/// A segment. What a hit looks at is in the first line of a processor's cache: with a large cache these are in none, and a hit waits
+/// for each.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub struct Segment {
-    /// Tells this use of the number from earlier ones.
-    pub generation: u64,
-    /// What it is for.
-    pub class: Class,
-    /// Whose data it holds.
-    pub volume: u16,
-    /// That volume has no disk: what is dirty here stays so, in space that is set aside for it.
-    pub diskless: bool,
-    /// What is dirty here lies in one band of addresses ([`crate::policy::bands`]).
-    pub sorted: bool,
     /// Where it is; [`Place::NONE`] where a copy is missing.
     pub copies: [Place; 2],
-    /// Where it stands.
-    pub state: SegmentState,
-    /// Next sector to append to.
-    pub next: u32,
+    /// Reads and appends in flight on it.
+    pub pins: u32,
     /// Pieces in the map that are here.
     pub live: u32,
     /// Of those, the dirty ones.
     pub dirty: u32,
     /// Sectors of data that the dirty ones were written with.
     pub dirty_sectors: u32,
-    /// Reads and appends in flight on it.
-    pub pins: u32,
+    /// Next sector to append to.
+    pub next: u32,
+    /// Whose data it holds.
+    pub volume: u16,
+    /// Where it stands.
+    pub state: SegmentState,
+    /// What it is for.
+    pub class: Class,
+    /// That volume has no disk: what is dirty here stays so, in space that is set aside for it.
+    pub diskless: bool,
+    /// What is dirty here lies in one band of addresses ([`crate::policy::bands`]).
+    pub sorted: bool,
+    /// Whether it holds marks, which the map does not count.
+    pub marks: bool,
     /// Where it is among clean ones, when it is clean.
     pub queue: Queue,
+    /// Tells this use of the number from earlier ones.
+    pub generation: u64,
     /// Its place in that queue: as the generation of a segment that was opened then.
     pub turn: u64,
     /// How much of it is pinned.
     pub looked: Looked,
     /// The number of checkpoints begun when it last got a mark or became limbo: only a later one frees it.
     pub needed_by: u64,
-    /// Whether it holds marks, which the map does not count.
-    pub marks: bool,
     /// Blocks of the volume that were named in it; some may since be elsewhere.
     pub blocks: Blocks,
 }

@@ -15,6 +15,7 @@ use crate::policy::{bands, gain, pace};
 use crate::read::{insert_clean, unregister};
 use crate::settings::Degraded;
 use crate::stats::{self, Bypass};
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -56,7 +57,7 @@ pub(crate) async fn write<B: Buf>(
     fua: bool,
 ) -> Result<stats::Fate, RequestError> {
     if !volume.has_disk() {
-        return diskless::write(core, volume, range, content, fua).await;
+        return Box::pin(diskless::write(core, volume, range, content, fua)).await;
     }
     let blocks = Volume::<B>::blocks(&range);
     let _writing = core.begin_writing(volume, blocks);
@@ -98,7 +99,7 @@ pub(crate) async fn write<B: Buf>(
     let direct = u32::from(reason == Bypass::Full);
     volume.direct_writes.set(volume.direct_writes.get() + direct);
     volume.sharing.set(volume.sharing.get() + u32::from(is_share));
-    let written = to_disk(core, volume, &range, &content, reason, is_share).await;
+    let written = Box::pin(to_disk(core, volume, &range, &content, reason, is_share)).await;
     volume.direct_writes.set(volume.direct_writes.get() - direct);
     volume.sharing.set(volume.sharing.get() - u32::from(is_share));
     if is_share {

@@ -20,11 +20,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what is admitted read into a client's memory",
         story: "A miss is answered, and then put into the cache from memory that its client has back and writes to.",
-        edits: &[Edit {
-            file: "read.rs",
-            old: "into.as_ref().filter(|_| fills.iter().all(Option::is_none))",
-            new: "into.as_ref()",
-        }],
+        edits: &[Edit { file: "read.rs", old: "into.filter(|_| fills.iter().all(Option::is_none))", new: "into" }],
     },
     Mistake {
         name: "what goes past the cache copied",

@@ -37,16 +37,53 @@ const NONE: u16 = u16::MAX;
 /// The front of a run that was forgotten: it is in no list but that by age.
 const NOWHERE: u64 = u64::MAX;
 
+/// Where a run is, and its neighbours in the lists. A request looks at some of these, and at the rest of one run at most: together they
+/// are a tenth of a processor's own memory, where with the rest they would be half of it.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct Place {
     start: u64,
     end: u64,
+    /// Its neighbours in age.
+    older: u16,
+    newer: u16,
+    /// The next run that has its front in the same stretch.
+    beside: u16,
+    /// How often it will be spared when it is the oldest of those that only began.
+    chances: u8,
     /// It goes on before its start, and not behind its end.
     descends: bool,
     /// It went on: it is remembered longer than those that only began.
     goes_on: bool,
-    /// How often it will be spared when it is the oldest of those that only began.
-    chances: u32,
+}
+
+impl Place {
+    /// That of no run.
+    const NOWHERE: Self = Self {
+        start: NOWHERE,
+        end: NOWHERE,
+        older: NONE,
+        newer: NONE,
+        beside: NONE,
+        chances: 0,
+        descends: false,
+        goes_on: false,
+    };
+
+    /// Where it goes on.
+    fn front(&self) -> u64 {
+        if self.descends { self.start } else { self.end }
+    }
+
+    /// How far a request is from where the run goes on, and whether it goes backwards with it.
+    fn distance(&self, sector: u64, end: u64) -> (u64, bool) {
+        let (forwards, backwards) = (self.end.abs_diff(sector), self.start.abs_diff(end));
+        (forwards.min(backwards), backwards < forwards)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    at: Place,
     /// Sectors that were asked for, once or more.
     covered: u64,
     /// Sectors that it skipped, and not as it always does.
@@ -65,23 +102,19 @@ struct Run {
     joined: u32,
     /// From the beginning of the last request but one to that of the last.
     stride: u64,
-    /// Its neighbours in age.
-    older: u16,
-    newer: u16,
-    /// The next run that has its front in the same stretch.
-    beside: u16,
 }
 
 impl Run {
     fn begin(sector: u64, sectors: u64, flushes: u64) -> Self {
         let piece = sectors.next_power_of_two().clamp(8, WINDOW);
         Self {
-            start: sector,
-            end: sector + sectors,
-            descends: false,
-            goes_on: false,
-            // By chance. A stream that is slow beside random requests begins again and again, until it is remembered for long enough.
-            chances: (1 << list_of(sector).trailing_zeros().min(LONGER)) - 1,
+            at: Place {
+                start: sector,
+                end: sector + sectors,
+                // By chance. A stream that is slow beside random requests begins again and again, until it is remembered for long enough.
+                chances: (1 << list_of(sector).trailing_zeros().min(LONGER)) - 1,
+                ..Place::NOWHERE
+            },
             covered: sectors,
             holes: 0,
             seen: bits(sectors.div_ceil(piece)),
@@ -93,38 +126,24 @@ impl Run {
             last: (sector, sector + sectors),
             joined: 0,
             stride: 0,
-            older: NONE,
-            newer: NONE,
-            beside: NONE,
         }
-    }
-
-    /// Where it goes on.
-    fn front(&self) -> u64 {
-        if self.descends { self.start } else { self.end }
-    }
-
-    /// How far a request is from where the run goes on, and whether it goes backwards with it.
-    fn distance(&self, sector: u64, end: u64) -> (u64, bool) {
-        let (forwards, backwards) = (self.end.abs_diff(sector), self.start.abs_diff(end));
-        (forwards.min(backwards), backwards < forwards)
     }
 
     /// The run with a request more.
     fn step(mut self, sector: u64, sectors: u64, synced: bool) -> Self {
-        let end = sector + sectors;
-        let (distance, descends) = self.distance(sector, end);
-        if descends != self.descends {
+        let (end, mut at) = (sector + sectors, self.at);
+        let (distance, descends) = at.distance(sector, end);
+        if descends != at.descends {
             // Only a run of a few requests has both its ends near one.
-            let pieces = (self.end - self.start).div_ceil(self.piece).clamp(1, 64);
-            (self.descends, self.seen) = (descends, self.seen.reverse_bits() >> (64 - pieces));
+            let pieces = (at.end - at.start).div_ceil(self.piece).clamp(1, 64);
+            (at.descends, self.seen) = (descends, self.seen.reverse_bits() >> (64 - pieces));
         }
         let stride = sector.wrapping_sub(self.last.0);
         let regular = stride != 0 && stride == self.stride && distance < SPARSEST * sectors;
         let (ahead, behind) = if descends {
-            (self.start.saturating_sub(sector), sector.saturating_sub(self.start))
+            (at.start.saturating_sub(sector), sector.saturating_sub(at.start))
         } else {
-            (end.saturating_sub(self.end), self.end.saturating_sub(end))
+            (end.saturating_sub(at.end), at.end.saturating_sub(end))
         };
         let pieces = bits(sectors.div_ceil(self.piece));
         if ahead > 0 {
@@ -140,9 +159,10 @@ impl Run {
             self.seen |= pieces;
         }
         let orderly = distance == 0 || regular;
-        self.goes_on |= orderly;
+        at.goes_on |= orderly;
         self.strays += u32::from(!orderly);
-        (self.start, self.end) = (self.start.min(sector), self.end.max(end));
+        (at.start, at.end) = (at.start.min(sector), at.end.max(end));
+        self.at = at;
         self.steps += 1;
         self.flushed_steps += u32::from(synced);
         self.joined = if self.last.1 == sector { self.joined + 1 } else { 0 };
@@ -188,6 +208,8 @@ impl Belongs {
 /// run has its front in.
 #[derive(Debug, Default)]
 pub struct Streams {
+    places: Vec<Place>,
+    /// What is in each place.
     runs: Vec<Run>,
     stretches: Vec<u16>,
     /// Oldest and newest of those that only began, and of those that went on.
@@ -216,7 +238,7 @@ impl Streams {
         let (near, others) = self.nearest(sector, sectors, window);
         let mut run = match near {
             Some(n) => {
-                let run = self.take(n);
+                let run = Run { at: self.take(n), ..self.runs[usize::from(n)] };
                 run.step(sector, sectors, fua || run.flushes != flushes)
             }
             None => Run::begin(sector, sectors, flushes),
@@ -273,14 +295,14 @@ impl Streams {
     }
 
     /// Shows each run whose front is within a window of a request, with its distance; one or the other twice.
-    fn each_near(&self, sector: u64, sectors: u64, window: u64, mut show: impl FnMut(u16, &Run, u64)) {
+    fn each_near(&self, sector: u64, sectors: u64, window: u64, mut show: impl FnMut(u16, &Place, u64)) {
         let end = sector + sectors;
         // Of a long request what is near it lies near its ends.
         let around = |at: u64| (at.saturating_sub(window) / STRETCH, (at + window) / STRETCH);
         let ((first, last), (from, to)) = (around(sector), around(end));
         for stretch in (first..=last).chain(from.max(last + 1)..=to) {
             let mut n = self.stretches[list_of(stretch)];
-            while let Some(run) = self.runs.get(usize::from(n)) {
+            while let Some(run) = self.places.get(usize::from(n)) {
                 let (distance, _) = run.distance(sector, end);
                 if distance <= window {
                     show(n, run, distance);
@@ -293,12 +315,13 @@ impl Streams {
     /// A place for a run that begins: a free one, or that of the oldest of those that only began, but who have chances left.
     fn place(&mut self) -> u16 {
         let mut oldest = self.ages[0].0;
-        if self.runs.len() < PLACES && self.runs.get(usize::from(oldest)).is_none_or(|r| r.start != NOWHERE) {
+        if self.places.len() < PLACES && self.places.get(usize::from(oldest)).is_none_or(|r| r.start != NOWHERE) {
+            self.places.push(Place::NOWHERE);
             self.runs.push(Run::begin(NOWHERE, 0, 0));
-            return (self.runs.len() - 1) as u16;
+            return (self.places.len() - 1) as u16;
         }
-        while self.runs[usize::from(oldest)].chances > 0 {
-            self.runs[usize::from(oldest)].chances -= 1;
+        while self.places[usize::from(oldest)].chances > 0 {
+            self.places[usize::from(oldest)].chances -= 1;
             self.unlink(oldest);
             self.link(oldest);
             oldest = self.ages[0].0;
@@ -309,13 +332,13 @@ impl Streams {
 
     /// Takes a run out of the list by age.
     fn unlink(&mut self, n: u16) {
-        let run = self.runs[usize::from(n)];
+        let run = self.places[usize::from(n)];
         let ages = &mut self.ages[usize::from(run.goes_on)];
-        match self.runs.get_mut(usize::from(run.older)) {
+        match self.places.get_mut(usize::from(run.older)) {
             Some(o) => o.newer = run.newer,
             None => ages.0 = run.newer,
         }
-        match self.runs.get_mut(usize::from(run.newer)) {
+        match self.places.get_mut(usize::from(run.newer)) {
             Some(o) => o.older = run.older,
             None => ages.1 = run.older,
         }
@@ -323,21 +346,21 @@ impl Streams {
 
     /// Puts a run into the list by age, as the newest.
     fn link(&mut self, n: u16) {
-        let goes_on = usize::from(self.runs[usize::from(n)].goes_on);
+        let goes_on = usize::from(self.places[usize::from(n)].goes_on);
         let (oldest, newest) = &mut self.ages[goes_on];
-        match self.runs.get_mut(usize::from(*newest)) {
+        match self.places.get_mut(usize::from(*newest)) {
             Some(o) => o.newer = n,
             None => *oldest = n,
         }
-        let run = &mut self.runs[usize::from(n)];
+        let run = &mut self.places[usize::from(n)];
         (run.older, run.newer) = (*newest, NONE);
         *newest = n;
     }
 
     /// Takes a run out of its lists.
-    fn take(&mut self, n: u16) -> Run {
+    fn take(&mut self, n: u16) -> Place {
         self.unlink(n);
-        let run = self.runs[usize::from(n)];
+        let run = self.places[usize::from(n)];
         self.going -= usize::from(run.goes_on);
         if run.start == NOWHERE {
             return run;
@@ -347,10 +370,10 @@ impl Streams {
             self.stretches[list] = run.beside;
         } else {
             let mut at = usize::from(self.stretches[list]);
-            while self.runs[at].beside != n {
-                at = usize::from(self.runs[at].beside);
+            while self.places[at].beside != n {
+                at = usize::from(self.places[at].beside);
             }
-            self.runs[at].beside = run.beside;
+            self.places[at].beside = run.beside;
         }
         run
     }
@@ -358,8 +381,8 @@ impl Streams {
     /// Puts what is forgotten where no request is near, as the oldest: its place is the next to be taken.
     fn retire(&mut self, n: u16) {
         let (oldest, newest) = &mut self.ages[0];
-        self.runs[usize::from(n)] = Run { newer: *oldest, chances: 0, ..Run::begin(NOWHERE, 0, 0) };
-        match self.runs.get_mut(usize::from(*oldest)) {
+        self.places[usize::from(n)] = Place { newer: *oldest, ..Place::NOWHERE };
+        match self.places.get_mut(usize::from(*oldest)) {
             Some(o) => o.older = n,
             None => *newest = n,
         }
@@ -368,16 +391,17 @@ impl Streams {
 
     /// Puts a run into a free place, as the newest.
     fn put(&mut self, n: u16, run: Run) {
-        if run.goes_on && self.going == RUNS {
+        if run.at.goes_on && self.going == RUNS {
             let oldest = self.ages[1].0;
             self.take(oldest);
             self.retire(oldest);
         }
-        let list = list_of(run.front() / STRETCH);
-        self.runs[usize::from(n)] = Run { beside: self.stretches[list], ..run };
+        let list = list_of(run.at.front() / STRETCH);
+        self.places[usize::from(n)] = Place { beside: self.stretches[list], ..run.at };
+        self.runs[usize::from(n)] = run;
         self.stretches[list] = n;
         self.link(n);
-        self.going += usize::from(run.goes_on);
+        self.going += usize::from(run.at.goes_on);
     }
 }
 
