@@ -122,14 +122,6 @@ impl<B: Buf> Exec<B> {
         self.timers.borrow().first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The same of a task that each request of a client makes. What of it is seldom wanted is in boxes of its own, so that it is small
-    /// enough for an allocator to find again at once what the one before gave back: of glibc's a thread keeps blocks up to 1,032 bytes.
-    /// Where a handle to a buffer takes more than 32, as in the simulator, it may be larger.
-    pub fn spawn_small<T: Future<Output = ()> + 'static>(&self, task: T) {
-        const { assert!(size_of::<T>() <= 1032 || size_of::<B>() > 32, "a request's task is too large") };
-        self.spawn(task);
-    }
-
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         let task: Task = Box::pin(task);
         let id = match self.free.borrow_mut().pop() {
@@ -144,6 +136,14 @@ impl<B: Buf> Exec<B> {
             }
         };
         self.wake(id);
+    }
+
+    /// The same of a client's request. What most requests do not come to is in boxes of its own, so that the task is small enough for an
+    /// allocator to find again at once what the one before gave back: of glibc's a thread keeps blocks up to 1,032 bytes. Where a handle to
+    /// a buffer takes more than 32, as in the simulator, it may be larger.
+    pub fn spawn_small<T: Future<Output = ()> + 'static>(&self, task: T) {
+        const { assert!(size_of::<T>() <= 1032 || size_of::<B>() > 32, "a request's task is too large") };
+        self.spawn(task);
     }
 
     fn wake(&self, task: usize) {

@@ -185,7 +185,7 @@ pub(crate) async fn fetch_one<B: Buf>(
     };
     let result = match data {
         Some(data) if verify(core, volume, block, piece, &data) => Ok(data),
-        // In memory of its own, as it is seldom wanted: see `Exec::spawn_small`.
+        // In a box: see `Exec::spawn_small`.
         _ => Box::pin(from_twin(core, volume, block, piece, place)).await,
     };
     let mut segments = core.segments.borrow_mut();

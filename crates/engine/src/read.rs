@@ -145,6 +145,7 @@ pub(crate) async fn read<B: Buf>(
             .collect();
         let hits = u32::from(plan.disk.is_empty());
         volume.hitting.set(volume.hitting.get() + hits);
+        // In a box: see `Exec::spawn_small`.
         let cached = Box::pin(fetch(core, volume, &plan.pieces)).await;
         volume.hitting.set(volume.hitting.get() - hits);
         let mut from_disk: Vec<B> = Vec::with_capacity(disk.len());

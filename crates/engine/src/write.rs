@@ -57,6 +57,7 @@ pub(crate) async fn write<B: Buf>(
     fua: bool,
 ) -> Result<stats::Fate, RequestError> {
     if !volume.has_disk() {
+        // In a box, here and below: see `Exec::spawn_small`.
         return Box::pin(diskless::write(core, volume, range, content, fua)).await;
     }
     let blocks = Volume::<B>::blocks(&range);
