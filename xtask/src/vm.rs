@@ -4,6 +4,7 @@ mod boot;
 mod disk_errors;
 mod drive;
 mod experiments;
+mod flaky;
 mod image;
 mod kernel;
 mod kills;
@@ -57,7 +58,7 @@ struct Check {
     run: fn(&Context) -> Result<Figures>,
 }
 
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 13] = [
     Check {
         name: "boot",
         claim: "the kernel boots, has what front ends and file systems need, and the daemon serves a volume on it",
@@ -123,6 +124,12 @@ const CHECKS: [Check; 12] = [
         claim: "nor does one that fails whatever it is asked, and comes to itself",
         needs: &["fio", "mkfs.ext4", "e2fsck"],
         run: |vm| pull::pull(vm, pull::How::Sick),
+    },
+    Check {
+        name: "flaky-ssds",
+        claim: "nor do SSDs whose reads fail now and then: one under load, both while a server starts after its power failed",
+        needs: &["fio", "mkfs.ext4", "e2fsck"],
+        run: flaky::survive,
     },
     Check {
         name: "disk-errors",

@@ -70,11 +70,14 @@ pub struct Faults {
     pub lying_flushes: bool,
     /// Writes are answered, and not done.
     pub lost_writes: bool,
+    /// Of 256 reads so many fail, whichever they are: the same may succeed when it is asked again.
+    pub flaky_reads: u8,
 }
 
 impl Faults {
     /// Whatever is asked of it fails.
-    pub const ALL: Faults = Faults { reads: true, writes: true, flushes: true, lying_flushes: false, lost_writes: false };
+    pub const ALL: Faults =
+        Faults { reads: true, writes: true, flushes: true, lying_flushes: false, lost_writes: false, flaky_reads: 0 };
 }
 
 /// What a drive was asked, all its life.
@@ -250,7 +253,7 @@ impl State {
     fn apply(&mut self, command: Command<Vec<u8>>, drive: &str) -> (Answer, Option<u64>) {
         let faults = self.faults;
         let failed = match command {
-            Command::Read { .. } => faults.reads,
+            Command::Read { .. } => faults.reads || Dice(self.counts.reads).below(256) < u64::from(faults.flaky_reads),
             Command::Flush => faults.flushes,
             _ => faults.writes,
         };

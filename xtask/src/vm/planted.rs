@@ -12,7 +12,7 @@ struct Plant {
     plant: fn(&mut Context),
 }
 
-const PLANTS: [Plant; 8] = [
+const PLANTS: [Plant; 9] = [
     Plant {
         check: "power-ext4",
         story: "the drives of pool and volume answer flushes and make nothing durable; a power cut shows it",
@@ -32,6 +32,11 @@ const PLANTS: [Plant; 8] = [
     Plant { check: "kill-xfs", story: "the same, under XFS", plant: |vm| vm.lying = true },
     Plant { check: "pull-ssd", story: "as one SSD is pulled both fail, and errors must be seen", plant: |vm| vm.worse = true },
     Plant { check: "sick-ssd", story: "both SSDs fail, and errors must be seen", plant: |vm| vm.worse = true },
+    Plant {
+        check: "flaky-ssds",
+        story: "reads fail now and then, and the drives answer flushes and make nothing durable",
+        plant: |vm| vm.lying = true,
+    },
     Plant { check: "disk-errors", story: "a disk that fails says that it wrote, and did not", plant: |vm| vm.worse = true },
 ];
 

@@ -68,6 +68,16 @@ fn faults_come_and_go_on_command() {
 }
 
 #[test]
+fn of_a_drive_with_flaky_reads_some_fail_and_succeed_when_they_are_asked_again() {
+    let (_folder, drive) = set_up(Speed::Instant);
+    let mut client = Client::connect(drive.socket(), "ssd", Duration::from_secs(20)).unwrap();
+    drive.set_faults(Faults { flaky_reads: 64, ..Faults::default() });
+    let mut fails = || ask(&mut client, Request::Read { offset: 4096, len: 512 }).is_err();
+    let failed = (0..400).filter(|_| fails()).count();
+    assert!((50..150).contains(&failed), "{failed} of 400");
+}
+
+#[test]
 fn a_rotating_drive_takes_its_time() {
     let (_folder, drive) = set_up(Speed::Rotating { slower: 1 });
     let mut client = Client::connect(drive.socket(), "ssd", Duration::from_secs(20)).unwrap();
