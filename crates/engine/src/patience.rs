@@ -7,14 +7,18 @@ use crate::io::{Buf, Device, DeviceOp};
 use crate::marks::Mark;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::Cell;
+use core::ops::Range;
 
 /// How long a path may be lost, and how often it is tried, in nanoseconds.
 pub(crate) const PATIENCE_NS: u64 = 5_000_000_000;
 pub(crate) const AGAIN_NS: u64 = 100_000_000;
 /// Reads in flight at once.
 const DEPTH: usize = 64;
+/// In so many parts what cannot be read whole is read.
+const PARTS: usize = 16;
 
 /// What a start may still wait, in all.
 pub(crate) struct Patience {
@@ -45,6 +49,47 @@ impl Patience {
             }
         }
     }
+
+    /// The same of units that follow each other, `run` of them at a time, as of something that could not be read in one piece: in ever shorter
+    /// pieces, so that a bad sector costs a few dozen reads, and not one of each unit beside it.
+    pub async fn read_narrowing<B: Buf>(&self, core: &Rc<Core<B>>, units: &[(u8, u64, u32)], run: usize) -> Vec<Option<B>> {
+        let mut read: Vec<Option<B>> = vec![None; units.len()];
+        let mut runs: Vec<Range<usize>> =
+            (0..units.len()).step_by(run.max(1)).flat_map(|n| parts(n..(n + run).min(units.len()))).collect();
+        while !runs.is_empty() {
+            let whole = |run: &Range<usize>| {
+                let (member, offset, _) = units[run.start];
+                (member, offset, units[run.clone()].iter().map(|unit| unit.2).sum())
+            };
+            let data = read_all(core, &runs.iter().map(whole).collect::<Vec<_>>()).await;
+            let mut shorter = Vec::new();
+            for (run, data) in runs.into_iter().zip(data) {
+                let Some(data) = data else {
+                    shorter.extend(parts(run.clone()).filter(|part| *part != run));
+                    continue;
+                };
+                let mut at = 0;
+                for n in run {
+                    let len = units[n].2 as usize;
+                    read[n] = Some(data.slice(at..at + len));
+                    at += len;
+                }
+            }
+            runs = shorter;
+        }
+        let failed: Vec<usize> = (0..units.len()).filter(|n| read[*n].is_none()).collect();
+        let again: Vec<_> = failed.iter().map(|n| units[*n]).collect();
+        for (n, part) in failed.into_iter().zip(self.read(core, &again).await) {
+            read[n] = part;
+        }
+        read
+    }
+}
+
+/// A run in sixteen parts, or of one where it is shorter.
+fn parts(run: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let step = run.len().div_ceil(PARTS).max(1);
+    run.clone().step_by(step).map(move |start| start..(start + step).min(run.end))
 }
 
 /// Reads many ranges of members, a bounded number at once; `None` where a read failed.

@@ -492,7 +492,7 @@ async fn replay_segment<B: Buf>(
     Ok(version)
 }
 
-/// A copy that could not be read in one piece is read unit by unit: what is readable counts, the rest reads as zeroes. No
+/// A copy that could not be read in one piece is read in ever shorter ones, down to units: what is readable counts, the rest reads as zeroes. No
 /// record shares a unit with another: one that is readable and was not seen could be there at the next start, when what
 /// could not be read beside it has been written anew. An error where what may be dirty can be read on none of two members.
 async fn reread_around_errors<B: Buf>(
@@ -514,7 +514,7 @@ async fn reread_around_errors<B: Buf>(
     };
     // All units of one copy, then all of the next.
     let ranges: Vec<_> = copies.iter().filter(|c| c.data.is_none()).flat_map(units).collect();
-    let read = patience.read(core, &ranges).await;
+    let read = patience.read_narrowing(core, &ranges, starts.len()).await;
     let is_read = |unit: usize| read.iter().skip(unit).step_by(starts.len()).any(Option::is_some);
     let nowhere = copies.iter().all(|c| c.data.is_none()) && !(0..starts.len()).all(is_read);
     if nowhere && copies.len() > 1 && class == Class::Mirrored && may_be_dirty(core) {

@@ -7,6 +7,7 @@ use crate::mistakes::{Edit, Mistake};
 pub const TOLD: &[Told] = &[
     ("starts::headers_that_cannot_be_read_for_a_moment", "what a start cannot read not asked for again"),
     ("starts::a_log_that_cannot_be_read_for_a_moment", "what a start cannot read not asked for again"),
+    ("starts::a_bad_sector_in_the_log_costs_a_start_a_few_dozen_reads", "what could not be read whole read unit by unit"),
     ("starts::a_log_that_cannot_be_read_refuses_the_start", "a log that cannot be read taken for its end"),
     ("starts::headers_that_cannot_be_read_refuse_the_start", "headers that cannot be read taken for none"),
     ("starts::an_image_that_cannot_be_read_for_a_moment", "a page that cannot be read for a moment taken for lost"),
@@ -31,6 +32,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "patience.rs",
             old: "if failed.is_empty() || self.left.get() == 0 {",
             new: "if true || failed.is_empty() || self.left.get() == 0 {",
+        }],
+    },
+    Mistake {
+        name: "what could not be read whole read unit by unit",
+        story: "A bad sector, or a lost read, costs thousands of reads for each segment of the log, and a start a minute.",
+        edits: &[Edit {
+            file: "patience.rs",
+            old: "(0..units.len()).step_by(run.max(1)).flat_map(|n| parts(n..(n + run).min(units.len()))).collect();",
+            new: "{\n            let _ = run;\n            (0..units.len()).map(|n| n..n + 1).collect()\n        };",
         }],
     },
     Mistake {

@@ -62,6 +62,27 @@ fn a_log_that_cannot_be_read_for_a_moment() {
     s.end();
 }
 
+/// A sector of the log is bad on one cache device. What lies around it is read in ever shorter pieces. It was read unit by unit, of which a segment has
+/// thousands: behind a cable that lost a quarter of all reads a start took 50 s (`cargo xtask vm --only flaky-ssds`).
+#[test]
+fn a_bad_sector_in_the_log_costs_a_start_a_few_dozen_reads() {
+    let stage = Stage { segments: 16, segment_bytes: 1 << 20, ..Stage::default() };
+    let mut s = Scene::new("a bad sector in the log", stage);
+    s.write(0, 8);
+    s.write(8000, 8);
+    s.flush();
+    let (device, sector) = s.copies(0)[0];
+    s.kill();
+    unreadable(&mut s, device, (sector + 300) * 512..(sector + 301) * 512);
+    let before = s.world.operations;
+    s.start();
+    // Of which fifty ask again for the sector itself.
+    let took = s.world.operations - before;
+    assert!(took < 400, "{took}: {}", s.story());
+    s.read_all();
+    s.end();
+}
+
 /// It does not get better in 10 s: the start is refused, and the next one has everything.
 #[test]
 fn a_log_that_cannot_be_read_refuses_the_start() {
