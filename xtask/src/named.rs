@@ -5,6 +5,7 @@
 mod abandon;
 mod around;
 mod bands;
+mod beside;
 mod diskless;
 mod endurance;
 mod evict;
@@ -47,6 +48,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(steps::MISTAKES)
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
+        .chain(beside::MISTAKES)
         .chain(reads::MISTAKES)
         .chain(room::MISTAKES)
         .chain(around::MISTAKES)
@@ -73,6 +75,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(steps::TOLD)
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
+        .chain(beside::TOLD)
         .chain(reads::TOLD)
         .chain(room::TOLD)
         .chain(around::TOLD)

@@ -7,8 +7,9 @@ mod support;
 
 use criterion::{Criterion, SamplingMode};
 use headpond_engine::Buf;
+use headpond_engine::lookaside::Lookaside;
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use support::{BLOCK, Bytes, Dice, Host, ROUNDS, cpu_ns, hits, hits_of, median, report, rounds, scattered};
 
@@ -118,6 +119,68 @@ fn engines_at_once(engines: usize) -> f64 {
     })
 }
 
+/// Blocks of a volume that are hot.
+const HOT: u64 = 1000;
+
+/// Hits per second of one and of two volumes of one pool, each read by a thread of its own beside the engine, by the clock on the wall: by turns,
+/// since a machine's pace changes; and the two by the one, of each turn.
+fn volumes_at_once() -> [f64; 3] {
+    const COUNT: u64 = 2_000_000;
+    const TURNS: usize = 9;
+    let mut host = Host::new(MEMBER);
+    let mut data = vec![0u8; BLOCK];
+    let tables = [0, 1].map(|volume| {
+        if volume > 0 {
+            host.attach(volume);
+        }
+        let table = host.engine().lookaside(volume, 1 << 18).expect("it is served");
+        for b in scattered(HOT) {
+            data[..8].copy_from_slice(&b.to_le_bytes());
+            host.write(b, 0, Bytes::from_bytes(&data));
+            host.run();
+            // What is read is found from then on.
+            host.read(b, 1);
+            host.run();
+            host.replies().for_each(drop);
+        }
+        table
+    });
+    host.freeze();
+    let members = [host.member(0), host.member(1)];
+    let hits = |table: &Lookaside| {
+        let (mut dice, mut client) = (Dice(1), vec![0u8; BLOCK]);
+        // As a device would leave it in the thread's own memory: a count of references that threads share would be the bench's, not theirs.
+        // Two blocks may want one place of the table: the other of them is the engine's.
+        let device: Vec<(u64, (u8, u64), Bytes)> = (0..HOT)
+            .filter_map(|b| {
+                let place = table.find(b * 8, 8)?.places[0]?;
+                let there = members[usize::from(place.0)].read(place.1, BLOCK);
+                Some((b, place, Bytes::from_bytes(there.bytes())))
+            })
+            .collect();
+        assert!(device.len() as u64 > HOT * 9 / 10, "{} of {HOT} blocks are found", device.len());
+        for _ in 0..COUNT {
+            let (block, place, there) = &device[dice.below(device.len() as u64) as usize];
+            let it = table.find(block * 8, 8).expect("nobody has written it");
+            table.begin();
+            assert_eq!(it.places[0], Some(*place));
+            let data = there.clone();
+            assert!(it.is(&data));
+            client.copy_from_slice(data.bytes());
+            table.end(Some(BLOCK as u64));
+            black_box(&mut *client);
+        }
+    };
+    let per_second = |tables: &[Arc<Lookaside>]| {
+        let begun = Instant::now();
+        std::thread::scope(|scope| tables.iter().for_each(|table| drop(scope.spawn(|| hits(table)))));
+        tables.len() as f64 * COUNT as f64 / begun.elapsed().as_secs_f64()
+    };
+    let turns: Vec<[f64; 2]> = (0..TURNS).map(|_| [per_second(&tables[..1]), per_second(&tables)]).collect();
+    let of = |value: fn(&[f64; 2]) -> f64| median(turns.iter().map(value).collect());
+    [of(|[one, _]| *one), of(|[_, two]| *two), of(|[one, two]| two / one)]
+}
+
 fn main() {
     let mut criterion =
         Criterion::default().configure_from_args().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
@@ -139,6 +202,10 @@ fn main() {
     println!("hits_of_one_engine {one:.0} 1/s");
     println!("hits_of_two_engines {two:.0} 1/s");
     println!("two_engines_by_one {:.2}", two / one);
+    let [one, two, by] = volumes_at_once();
+    println!("hits_of_one_volume_beside_its_engine {one:.0} 1/s");
+    println!("hits_of_two_volumes_beside_their_engine {two:.0} 1/s");
+    println!("two_volumes_by_one {by:.2}");
     for (depth, skew, name) in [(1, 0, "depth_1"), (32, 0, "depth_32"), (32, 5, "depth_32_unaligned")] {
         let count = 250_000 / depth * depth;
         let mut all = Vec::new();

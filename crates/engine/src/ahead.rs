@@ -88,7 +88,7 @@ pub(crate) fn follow<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: 
 }
 
 fn disk_is_sooner<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) -> bool {
-    let lines = (volume.hitting.get(), volume.disk_in_use.get());
+    let lines = (volume.ssd_line(), volume.disk_in_use.get());
     // Those that read ahead are streams themselves.
     core.settings.route
         && volume.has_disk()
@@ -99,8 +99,8 @@ fn disk_is_sooner<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) -> boo
 async fn read_ahead<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, reader: u64, blocks: Range<u64>) {
     let (pieces, end) = few_reads(&volume, blocks);
     core.ahead.borrow_mut().cut(reader, end);
-    let (since, line) = (core.now(), volume.hitting.get());
-    volume.hitting.set(line + 1);
+    let (since, line) = (core.now(), volume.ssd_line());
+    volume.hitting.set(volume.hitting.get() + 1);
     let read = fetch_ahead(&core, &volume, &pieces).await;
     volume.hitting.set(volume.hitting.get() - 1);
     let bytes: u64 = read.iter().flatten().map(|data| data.len() as u64).sum();

@@ -8,6 +8,7 @@ use crate::intent::{Intent, Span};
 use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::loading::Loading;
 use crate::log::Log;
+use crate::lookaside::Lookaside;
 use crate::map::Map;
 use crate::marks::Mark;
 use crate::policy::ahead::Readers;
@@ -248,6 +249,17 @@ impl<B: Buf> Volume<B> {
     pub fn device(&self) -> Device {
         Device::Backing(self.number)
     }
+    /// Requests are served from now on, or are not.
+    pub fn serve(&self, serves: bool) {
+        self.serving.set(serves);
+        if let Some(table) = self.map.borrow().lookaside() {
+            table.open(serves);
+        }
+    }
+    /// How many reads the cache devices have under way, whoever reads.
+    pub fn ssd_line(&self) -> u32 {
+        self.hitting.get() + self.map.borrow().lookaside().map_or(0, Lookaside::in_flight)
+    }
     /// Blocks of the grid that a range of grid sectors touches.
     pub fn blocks(range: &Range<u64>) -> Range<u64> {
         range.start / BLOCK_SECTORS..range.end.div_ceil(BLOCK_SECTORS)
@@ -421,6 +433,23 @@ impl<B: Buf> Core<B> {
     }
     pub fn volume(&self, n: u16) -> Option<Rc<Volume<B>>> {
         self.volumes.borrow().get(&n).cloned()
+    }
+    /// The members that are in sync, and not known to fail, as bits.
+    pub fn readable_members(&self) -> u64 {
+        let pool = self.pool.borrow();
+        pool.in_sync().fold(0, |bits, member| bits | 1 << member) & !pool.failing
+    }
+    /// Tells threads that read by themselves which members there are; where one has left they forget all they knew.
+    pub fn tell_members(&self, one_has_left: bool) {
+        let members = self.readable_members();
+        for v in self.all_volumes() {
+            if let Some(table) = v.map.borrow().lookaside() {
+                table.set_members(members);
+                if one_has_left {
+                    table.clear();
+                }
+            }
+        }
     }
     pub fn all_volumes(&self) -> Vec<Rc<Volume<B>>> {
         self.volumes.borrow().values().cloned().collect()

@@ -8,17 +8,20 @@ use crate::intent::{self, Bit};
 use crate::io::{
     BLOCK_SECTORS, Buf, Command, CommandError, CommandId, Device, DeviceResult, Effect, IoId, Request, RequestError, RequestId,
 };
+use crate::lookaside::Lookaside;
+use crate::map::Map;
 use crate::marks::{Mark, MarkSet};
 use crate::patience::Patience;
 use crate::policy::endurance::{Endurance, Wish};
 use crate::segments::Segments;
 use crate::settings::Settings;
-use crate::stats::{Fate, PoolStats};
+use crate::stats::{Count, Fate, PoolStats, VolumeStats};
 use crate::status::{EnduranceStatus, MemberStatus, Starting, Status, VolumeStatus};
 use crate::write::{Content, write};
 use crate::{checkpoint, destage, grow, joining, loading, preload, read, recovery, scrub, shares, space, volumes};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -242,6 +245,16 @@ impl<B: Buf> Engine<B> {
         )
     }
 
+    /// What other threads may read of a volume by themselves, in so many lines where it is not there yet; `None` while the volume is not
+    /// served. It holds for as long as the engine lives, and finds nothing later.
+    #[must_use]
+    pub fn lookaside(&self, volume: u16, lines: usize) -> Option<Arc<Lookaside>> {
+        let v = self.core.volume(volume).filter(|v| v.serving.get())?;
+        let (key, members) = (self.core.pool.borrow().key, self.core.readable_members());
+        let table = v.map.borrow_mut().lookaside_or(|| Lookaside::new(key, v.number, v.shift, members, lines)).clone();
+        Some(table)
+    }
+
     /// Runs of a volume's sectors that are dirty and of which no copy is left: reading them fails. Looks at `most` pieces, or
     /// some more, from block `from` on; the second value says where to go on, if there is more. The runs of a block come in
     /// no order.
@@ -291,6 +304,13 @@ impl<B: Buf> Engine<B> {
 
 impl<B: Buf> Drop for Engine<B> {
     fn drop(&mut self) {
+        // Another one may serve the volumes soon, and write where this one has read. After a panic things may be borrowed still.
+        let volumes = self.core.volumes.try_borrow();
+        for map in volumes.iter().flat_map(|volumes| volumes.values()).filter_map(|v| v.map.try_borrow().ok()) {
+            if let Some(table) = map.lookaside() {
+                table.open(false);
+            }
+        }
         // Tasks hold the core, which holds the tasks.
         self.core.exec.clear();
     }
@@ -700,12 +720,23 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                     segments_least: stands.least,
                     segments_most: stands.most,
                     preload: v.preload.get(),
-                    stats: v.stats.borrow().clone(),
+                    stats: stats_of(v, &map),
                 }
             })
             .collect(),
         stats: core.stats.borrow().clone(),
     }
+}
+
+/// What became of a volume's requests, with those that others than the engine have served.
+fn stats_of<B: Buf>(v: &Volume<B>, map: &Map) -> VolumeStats {
+    let mut stats = v.stats.borrow().clone();
+    if let Some((requests, bytes)) = map.lookaside().map(Lookaside::hits) {
+        stats.hit_beside = Count { requests, bytes };
+        stats.hit.requests += requests;
+        stats.hit.bytes += bytes;
+    }
+    stats
 }
 
 /// The volumes' numbers by name, of a status.

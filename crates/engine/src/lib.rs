@@ -26,6 +26,7 @@ mod intent;
 mod joining;
 mod loading;
 mod log;
+pub mod lookaside;
 pub mod marks;
 mod membership;
 mod patience;

@@ -16,8 +16,10 @@ pub use piece::{Mask, Piece, mask};
 
 use crate::blocks::Blocks;
 use crate::io::BLOCK_SECTORS;
+use crate::lookaside::Lookaside;
 use crate::segments::Segments;
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use few::Few;
@@ -48,6 +50,8 @@ pub struct Map {
     blocks: u64,
     extra: u64,
     dirty_blocks: u64,
+    /// What other threads may read by themselves, if there are any.
+    lookaside: Option<Arc<Lookaside>>,
 }
 
 impl Map {
@@ -77,6 +81,7 @@ impl Map {
             + self.room_leaves * size_of::<Leaf>() as u64
             + self.room_rows * size_of::<Row>() as u64
             + self.aside.len() as u64 * entry(size_of::<Piece>())
+            + self.lookaside.as_ref().map_or(0, |table| table.memory())
     }
 
     #[inline]
@@ -115,11 +120,34 @@ impl Map {
         }
     }
 
+    /// What other threads read by themselves, if there are any; made by `new` where it was not there.
+    pub(crate) fn lookaside_or(&mut self, new: impl FnOnce() -> Lookaside) -> &Arc<Lookaside> {
+        self.lookaside.get_or_insert_with(|| Arc::new(new()))
+    }
+
+    /// The same.
+    pub(crate) fn lookaside(&self) -> Option<&Lookaside> {
+        self.lookaside.as_deref()
+    }
+
+    /// Has other threads find a block, which is a whole piece, at these places. As it was read just now, so will it be again: see
+    /// [`crate::lookaside`].
+    pub(crate) fn let_others_find(&self, block: u64, piece: &Piece, places: [Option<(u8, u64)>; 2]) {
+        let Some(table) = &self.lookaside else { return };
+        if let Some(other) = table.enter(block, piece.version(), piece.sum, places) {
+            self.ask(&(other..other + 1));
+        }
+    }
+
     /// How often clients asked for a block since it came, or since it was taken off: up to two.
     #[must_use]
     pub fn asked(&self, block: u64) -> u8 {
         let bit = |bits: u64| (bits >> (block % LEAF) & 1) as u8;
-        self.leaf(block / LEAF).map_or(0, |leaf| leaf.asked.get().map(bit).into_iter().sum())
+        let Some(leaf) = self.leaf(block / LEAF) else { return 0 };
+        if self.lookaside.as_ref().is_some_and(|table| table.was_asked(block)) {
+            leaf.ask(1 << (block % LEAF));
+        }
+        leaf.asked.get().map(bit).into_iter().sum()
     }
 
     /// Takes off one of the times that a block was asked for.
@@ -410,6 +438,9 @@ impl Map {
     /// Changes the pieces of one block, and keeps all counts: a piece whose live sectors are gone is dropped. By whether there were
     /// any, `asked` says how often a client has asked for the block with that.
     fn edit(&mut self, segments: &mut Segments, block: u64, asked: impl FnOnce(bool) -> u8, change: impl FnOnce(&mut Few)) {
+        if let Some(table) = &self.lookaside {
+            table.forget(block);
+        }
         let bit = block % LEAF;
         let span = self.spans.entry(block / SPAN).or_default();
         self.room_groups -= span.room();

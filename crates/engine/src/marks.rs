@@ -138,6 +138,8 @@ marks! {
     LostRangeFails,
     /// A damaged clean piece is let go, and the read begins again, from the disk.
     DamagedLetGo,
+    /// What was read is left for others to find, who will read it without the engine.
+    OthersMayFind,
     /// What is read from the disk is not admitted, since a write there is under way.
     FillKeptOut,
     /// Nobody is left to append to, or no majority: all that waits fails.

@@ -43,6 +43,7 @@ impl<B: Buf> Core<B> {
             pool.changing |= begins;
             begins
         };
+        self.tell_members(false);
         if begins {
             // A task of its own: whoever noticed may be forgotten, the change may not.
             let before = self.pool.borrow().in_sync().collect();
@@ -381,6 +382,7 @@ fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
         core.segments.borrow_mut().drop_member(*m);
         core.stats.borrow_mut().members_left += 1;
     }
+    core.tell_members(!gone.is_empty());
     for volume in core.all_volumes() {
         // Of what was not flushed yet nobody else will tell the client.
         let segments = core.segments.borrow();

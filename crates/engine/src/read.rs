@@ -4,7 +4,7 @@ use crate::ahead;
 use crate::around;
 use crate::core::{Core, DiskUse, DiskWants, Fill, Volume};
 use crate::fetch::{fetch, fetch_one};
-use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, RequestError};
+use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, RequestError};
 use crate::log::Item;
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
@@ -75,7 +75,7 @@ pub(crate) async fn read<B: Buf>(
     // A damaged clean piece is let go, and all that is clean is read from the disk instead.
     for _ in 0..4 {
         ahead::wait(core, volume, &range).await;
-        let (ssd_line, disk_line, since) = (volume.hitting.get(), volume.disk_in_use.get(), core.now());
+        let (ssd_line, disk_line, since) = (volume.ssd_line(), volume.disk_in_use.get(), core.now());
         let beside_streams = volume.disk_streams.get() > 0 && !stream;
         let joins = match disk_failed {
             true => Joins::Nothing,
@@ -95,7 +95,10 @@ pub(crate) async fn read<B: Buf>(
             if let Some(kept) = ahead::kept(core, volume, &[(block, piece)]) {
                 return Ok((kept.iter().map(|data| data.slice(wanted.clone())).collect(), hit_ahead(volume, sectors * 512)));
             }
-            volume.hitting.set(ssd_line + 1);
+            if !stream {
+                let_others_find(core, volume, block, &piece);
+            }
+            volume.hitting.set(volume.hitting.get() + 1);
             let fetched = fetch_one(core, volume, block, &piece).await;
             volume.hitting.set(volume.hitting.get() - 1);
             match fetched {
@@ -224,6 +227,23 @@ fn sole<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, stream: 
     }
     let segments = core.segments.borrow();
     found.filter(|p| segments.get(p.segment).is_some_and(|s| s.places().next().is_some())).map(|p| (block, p))
+}
+
+/// Has other threads find a block that is one piece, and begins where its devices can be read.
+fn let_others_find<B: Buf>(core: &Core<B>, volume: &Volume<B>, block: u64, piece: &Piece) {
+    let map = volume.map.borrow();
+    let (pool, segments) = (core.pool.borrow(), core.segments.borrow());
+    let Some(segment) = segments.get(piece.segment).filter(|_| map.lookaside().is_some()) else { return };
+    let unit = u64::from(pool.unit);
+    let at = u64::from(piece.offset) * 512;
+    if piece.live != mask(0, BLOCK_SECTORS as u8) || piece.first() != 0 || !at.is_multiple_of(unit) || !BLOCK.is_multiple_of(unit)
+    {
+        return;
+    }
+    let mut there = segment.places().filter(|place| pool.is_in_sync(place.member));
+    let places = [(); 2].map(|()| there.next().map(|place| (place.member, core.slot_offset(place) + at)));
+    map.let_others_find(block, piece, places);
+    core.mark(Mark::OthersMayFind);
 }
 
 /// Lets go of pieces that no copy could be read of: the disk has them. What is dirty stays, and its range fails; unless it

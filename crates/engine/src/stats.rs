@@ -94,6 +94,8 @@ pub struct VolumeStats {
     pub hit: Count,
     /// Of these, the ones that were answered from memory, since the cache devices had been read ahead of them.
     pub hit_ahead: Count,
+    /// Of the hits, those that other threads than the engine's read by themselves.
+    pub hit_beside: Count,
     /// Reads of which a part came from the cache.
     pub partial_hit: Count,
     /// Reads answered by the disk.

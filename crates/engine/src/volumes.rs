@@ -112,7 +112,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
 }
 
 pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
-    v.serving.set(true);
+    v.serve(true);
     if v.has_disk() {
         core.exec.spawn(destage::run(core.clone(), v));
     }
@@ -283,12 +283,12 @@ pub(crate) async fn detach<B: Buf>(
         Err(CommandError::Lost { .. }) if give_up_lost => true,
         result => result.map(|()| false)?,
     };
-    v.serving.set(false);
+    v.serve(false);
     requests_end(v).await;
     // A write that came by after the volume was clean went past the cache; nothing is dirty again.
     let cleaned = if lost { Ok(()) } else { clean(core, v, cancel).await };
     if cleaned.is_err() || v.disk_flusher.flush().await.is_err() {
-        v.serving.set(true);
+        v.serve(true);
         return cleaned.and(Err(CommandError::Disk));
     }
     nothing_under_way(core, v).await;
@@ -296,7 +296,7 @@ pub(crate) async fn detach<B: Buf>(
     if lost {
         forget_all(core, v);
     }
-    take_off(core, v).await.inspect_err(|_| v.serving.set(true))?;
+    take_off(core, v).await.inspect_err(|_| v.serve(true))?;
     checkpoint_now(core).await
 }
 
@@ -320,7 +320,7 @@ fn total_sets<B: Buf>(core: &Core<B>) -> u32 {
 pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), CommandError> {
     let ours = || core.volume(v.number).is_some_and(|w| Rc::ptr_eq(&w, v));
     if !v.has_disk() {
-        v.serving.set(false);
+        v.serve(false);
         requests_end(v).await;
     }
     // Copies of what is dirty may be being mended.

@@ -7,13 +7,14 @@
 //! `Devices::ops`, with its buffers and its open file, from before it is pushed until its completion was reaped,
 //! and `Devices` does not go away before.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId, Reach};
@@ -88,7 +89,7 @@ impl Zeroing {
 /// A device in use.
 struct Open {
     device: Device,
-    claim: Claim,
+    shared: Arc<Shared>,
     /// Its size in bytes, as it was last looked at.
     size: Cell<u64>,
     /// Bits of the `Zeroing`s that it turned out not to have.
@@ -97,13 +98,25 @@ struct Open {
     refusals: Cell<u8>,
     /// Its model's place in `Devices::held`, if it has one.
     pace: Option<usize>,
-    load: Rc<RefCell<Load>>,
+}
+
+/// What threads have of a device in common that do I/O on it, each by [`Devices`] of its own.
+pub struct Shared {
+    claim: Claim,
+    /// What all of them ask of it.
+    load: Mutex<Load>,
+}
+
+impl Shared {
+    fn load(&self) -> MutexGuard<'_, Load> {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Open {
     /// The first way to zero that this device may have; `None`: zeroes must be written.
     fn zeroing(&self, discard: bool) -> Option<Zeroing> {
-        let ways: &[Zeroing] = match (discard, self.claim.facts().kind) {
+        let ways: &[Zeroing] = match (discard, self.shared.claim.facts().kind) {
             (true, _) => &[Zeroing::Punch, Zeroing::Convert],
             (false, Kind::File) => &[Zeroing::Convert, Zeroing::Punch],
             (false, Kind::Block) => &[Zeroing::Convert],
@@ -115,20 +128,20 @@ impl Open {
     /// a device that cannot, and a file system's file would have its metadata written: as it should be for a write that is to be
     /// durable, and not for one that only has no business in that cache.
     fn writes_through(&self) -> bool {
-        let facts = self.claim.facts();
+        let facts = self.shared.claim.facts();
         facts.volatile_cache && facts.forced_unit_access
     }
 
     /// Whether it is worth trying to have it read into what clients lend, and write from there: a block device, which takes what lies
     /// anywhere, and computes nothing of what may change meanwhile.
     fn takes_lent(&self) -> bool {
-        let facts = self.claim.facts();
+        let facts = self.shared.claim.facts();
         facts.kind == Kind::Block && !facts.stable_writes && self.refusals.get() < MOST_REFUSALS
     }
 
     /// Whether direct I/O takes this buffer from where it is.
     fn takes(&self, buf: &HostBuf) -> bool {
-        let facts = self.claim.facts();
+        let facts = self.shared.claim.facts();
         buf.address().addr().is_multiple_of(facts.memory_alignment as usize)
             && buf.len().is_multiple_of(facts.logical_block as usize)
     }
@@ -184,10 +197,10 @@ enum Work {
     },
 }
 
-/// A model, and the load of the device that it holds back.
+/// A model, and the device that it holds back.
 struct Paced {
     held: Held<DeviceResult<HostBuf>>,
-    load: Rc<RefCell<Load>>,
+    shared: Arc<Shared>,
 }
 
 /// An operation on its way.
@@ -220,7 +233,7 @@ impl Op {
 
     /// The entry for the next step. What a client lends is at that place in the ring's table.
     fn entry(&mut self, place: u16) -> squeue::Entry {
-        let fd = Fd(self.open.claim.as_fd().as_raw_fd());
+        let fd = Fd(self.open.shared.claim.as_fd().as_raw_fd());
         let at = self.offset + self.done;
         let left = self.len - self.done;
         let write = |pieces: &Pieces, through: bool| {
@@ -280,7 +293,7 @@ impl Op {
         if result < 0 {
             return self.failed(-result).map(Err);
         }
-        let block = u64::from(self.open.claim.facts().logical_block);
+        let block = u64::from(self.open.shared.claim.facts().logical_block);
         match &mut self.work {
             Work::Flush => return Some(Ok(())),
             Work::Zero { way: way @ Some(_), .. } => {
@@ -349,7 +362,7 @@ impl Op {
     }
 
     fn name(&self) -> String {
-        format!("{} ({})", self.open.device, self.open.claim.path().display())
+        format!("{} ({})", self.open.device, self.open.shared.claim.path().display())
     }
 }
 
@@ -381,6 +394,12 @@ impl Devices {
     /// No devices yet, on a ring with at most `depth` (at least one) steps in the kernel at a time. What is more waits in the
     /// order of submission, whatever device it is for.
     pub fn new(depth: u32) -> Result<Devices, DevicesError> {
+        Devices::since(depth, Instant::now())
+    }
+
+    /// The same for one more thread that does I/O on devices which others have, too: [`Devices::origin`] of theirs says since when times
+    /// count.
+    pub fn since(depth: u32, origin: Instant) -> Result<Devices, DevicesError> {
         // One entry more, for the bell. What guests push goes to the kernel by itself when there is no room.
         let ring = Ring::new(depth + 1).map_err(DevicesError::Setup)?;
         Ok(Devices {
@@ -397,26 +416,41 @@ impl Devices {
             heard: 0,
             reaped: Vec::new(),
             guests: Vec::new(),
-            origin: Instant::now(),
+            origin,
         })
+    }
+
+    /// Since when its times count.
+    pub fn origin(&self) -> Instant {
+        self.origin
     }
 
     /// Serves a claimed device under this name, in place of any that had it before.
     pub fn add(&mut self, device: Device, claim: Claim) {
-        self.insert(device, claim, None, Rc::default());
+        self.insert(device, Arc::new(Shared { claim, load: Mutex::default() }), None);
     }
 
     /// As [`Devices::add`], at the pace of a model: no completion comes earlier than the model says.
     pub fn add_paced(&mut self, device: Device, claim: Claim, pace: Box<dyn Pace>) {
-        let load = Rc::<RefCell<Load>>::default();
-        self.held.push(Paced { held: Held::new(pace), load: load.clone() });
-        self.insert(device, claim, Some(self.held.len() - 1), load);
+        let shared = Arc::new(Shared { claim, load: Mutex::default() });
+        self.held.push(Paced { held: Held::new(pace), shared: Arc::clone(&shared) });
+        self.insert(device, shared, Some(self.held.len() - 1));
     }
 
-    fn insert(&mut self, device: Device, claim: Claim, pace: Option<usize>, load: Rc<RefCell<Load>>) {
-        load.borrow_mut().advance(nanos(self.origin.elapsed()));
-        let (lacks, refusals, size) = (Cell::new(0), Cell::new(0), Cell::new(claim.facts().size));
-        self.table.insert(device, Rc::new(Open { device, claim, size, lacks, refusals, pace, load }));
+    /// Serves a device that another thread has, too.
+    pub fn add_shared(&mut self, device: Device, shared: Arc<Shared>) {
+        self.insert(device, shared, None);
+    }
+
+    /// What another thread needs to do I/O on a device as well; not of one that has the pace of a model, which is to see all of it.
+    pub fn share(&self, device: Device) -> Option<Arc<Shared>> {
+        self.table.get(&device).filter(|open| open.pace.is_none()).map(|open| Arc::clone(&open.shared))
+    }
+
+    fn insert(&mut self, device: Device, shared: Arc<Shared>, pace: Option<usize>) {
+        shared.load().advance(nanos(self.origin.elapsed()));
+        let (lacks, refusals, size) = (Cell::new(0), Cell::new(0), Cell::new(shared.claim.facts().size));
+        self.table.insert(device, Rc::new(Open { device, shared, size, lacks, refusals, pace }));
     }
 
     /// Forgets a device: what is in flight ends as it would have, what comes later is answered `Gone`. Its claim
@@ -427,14 +461,14 @@ impl Devices {
 
     /// The facts of a device, if there is one of this name.
     pub fn facts(&self, device: Device) -> Option<&Facts> {
-        self.table.get(&device).map(|open| open.claim.facts())
+        self.table.get(&device).map(|open| open.shared.claim.facts())
     }
 
     /// The size of a device as it is now, in bytes, for operations from now on. A smaller one than it had is not believed
     /// before it fails: what is in flight was begun under the larger one.
     pub fn measure(&self, device: Device) -> io::Result<u64> {
         let open = self.table.get(&device).ok_or(io::ErrorKind::NotFound)?;
-        let size = open.claim.measure()?;
+        let size = open.shared.claim.measure()?;
         open.size.set(open.size.get().max(size));
         Ok(size)
     }
@@ -443,8 +477,9 @@ impl Devices {
     pub fn loads(&self) -> Loads {
         let now = nanos(self.origin.elapsed());
         let load = |open: &Open| {
-            open.load.borrow_mut().advance(now);
-            *open.load.borrow()
+            let mut load = open.shared.load();
+            load.advance(now);
+            *load
         };
         self.table.iter().map(|(device, open)| (*device, load(open))).collect()
     }
@@ -494,12 +529,12 @@ impl Devices {
             DeviceOp::Discard { offset, len } => (PaceKind::Discard, *offset, *len),
             DeviceOp::WriteZeroes { offset, len } => (PaceKind::WriteZeroes, *offset, *len),
         };
-        let facts = open.claim.facts();
+        let facts = open.shared.claim.facts();
         let block = u64::from(facts.logical_block);
         let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block) && len > 0;
         let inside = offset.checked_add(len).is_some_and(|end| end <= open.size.get());
         if kind != PaceKind::Flush && !(aligned && inside) {
-            let (path, size) = (open.claim.path().display(), open.size.get());
+            let (path, size) = (open.shared.claim.path().display(), open.size.get());
             tracing::error!(
                 io = io.0,
                 "{device} ({path}): refused {kind:?} of {len} bytes at {offset}: the device has {size} bytes in blocks of {block}. Report it, with this line"
@@ -535,7 +570,7 @@ impl Devices {
         if let Some(at) = open.pace {
             self.held[at].held.submit(nanos(self.origin.elapsed()), io.0, kind, offset, len);
         }
-        open.load.borrow_mut().begin(self.heard, kind, len);
+        open.shared.load().begin(self.heard, kind, len);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
@@ -558,9 +593,9 @@ impl Devices {
             let now = self.origin.elapsed();
             self.heard = nanos(now);
             woken |= self.reap();
-            for Paced { held, load } in &mut self.held {
+            for Paced { held, shared } in &mut self.held {
                 held.release(nanos(now), |io, result| {
-                    load.borrow_mut().end(nanos(now), result.is_err());
+                    shared.load().end(nanos(now), result.is_err());
                     self.ready.push((IoId(io), result));
                 });
             }
@@ -632,7 +667,7 @@ impl Devices {
         self.free.push(slot);
         if let (Ok(()), Work::Lent { .. }) = (&result, &op.work) {
             op.open.refusals.set(0);
-            op.open.load.borrow_mut().lent(op.len);
+            op.open.shared.load().lent(op.len);
         }
         let result = result.map(|()| match op.work {
             Work::Read(buf) => Some(buf),
@@ -644,7 +679,7 @@ impl Devices {
             None => Some(result),
         };
         if let Some(result) = result {
-            op.open.load.borrow_mut().end(self.heard, result.is_err());
+            op.open.shared.load().end(self.heard, result.is_err());
             self.ready.push((op.io, result));
         }
     }
@@ -724,8 +759,8 @@ mod tests {
         let mut devices = Devices::new(4).unwrap();
         let device = Device::Backing(0);
         devices.add(device, Claim::take(&path, Duration::ZERO).unwrap());
-        let zeroes = std::sync::Arc::new(std::fs::File::open("/dev/zero").unwrap().into());
-        let lent = |tag| HostBuf::lent(lent::Lent::new(std::sync::Arc::clone(&zeroes), 0, tag), LEN);
+        let zeroes = Arc::new(std::fs::File::open("/dev/zero").unwrap().into());
+        let lent = |tag| HostBuf::lent(lent::Lent::new(Arc::clone(&zeroes), 0, tag), LEN);
         let mut done = Vec::new();
         // A file is not even tried.
         let write = DeviceOp::Write { offset: 0, bufs: vec![lent(1)], reach: Reach::Cache };
@@ -806,7 +841,8 @@ mod tests {
         let claim = Claim::take(file.path(), Duration::ZERO).unwrap();
         let (device, lacks) = (Device::Witness, Cell::new(0));
         let (size, refusals) = (Cell::new(1 << 20), Cell::new(0));
-        let open = Rc::new(Open { device, claim, size, lacks, refusals, pace: None, load: Rc::default() });
+        let shared = Arc::new(Shared { claim, load: Mutex::default() });
+        let open = Rc::new(Open { device, shared, size, lacks, refusals, pace: None });
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192, false);

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
 
+use crate::beside::Door;
 use crate::buf::HostBuf;
 use crate::nbd::protocol::Errno;
 use crate::nbd::server::{Command, Completion};
@@ -151,5 +152,9 @@ impl ublk::Backend for UblkVolume {
 
     fn adopt(&self, queue: Unattended) -> Waker {
         self.handle.adopt(self.volume, queue)
+    }
+
+    fn door(&self) -> Option<Door> {
+        Some(self.handle.door(self.volume))
     }
 }

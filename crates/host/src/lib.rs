@@ -3,6 +3,7 @@
 //! Programs that want a pool inside themselves use [`embed`]; from C, what `include/headpond.h` declares.
 
 pub mod backing;
+pub mod beside;
 pub mod buf;
 pub mod capi;
 pub mod claim;

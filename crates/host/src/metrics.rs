@@ -277,6 +277,7 @@ fn of_volume(text: &mut Text, v: &Volume) {
     text.counter("volume_errors_total", "Requests that failed", &own, r.errors);
     let named = [
         ("hit", r.hit),
+        ("hit_beside", r.hit_beside),
         ("partial_hit", r.partial_hit),
         ("miss", r.miss),
         ("read_bypass", r.read_bypass),

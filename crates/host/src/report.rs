@@ -292,6 +292,9 @@ pub struct Took {
 pub struct Requests {
     /// Reads answered by the cache alone.
     pub hit: Pair,
+    /// Of these, the ones that a queue's thread served by itself.
+    #[serde(default)]
+    pub hit_beside: Pair,
     /// Reads of which a part came from the cache.
     pub partial_hit: Pair,
     /// Reads answered by the disk.
@@ -390,6 +393,7 @@ impl Requests {
         let reasons = Bypass::ALL.iter().zip(s.write_bypass);
         Requests {
             hit: s.hit.into(),
+            hit_beside: s.hit_beside.into(),
             partial_hit: s.partial_hit.into(),
             miss: s.miss.into(),
             read_bypass: s.read_bypass.into(),

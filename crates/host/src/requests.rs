@@ -77,6 +77,15 @@ impl Table {
         }
     }
 
+    /// Those of another table, too.
+    pub fn plus(&mut self, other: &Table) {
+        for (kind, seen) in &other.0 {
+            let own = self.0.entry(*kind).or_default();
+            own.times.plus(&seen.times);
+            own.sizes.plus(&seen.sizes);
+        }
+    }
+
     /// Forgets a volume that is gone: its number may become another's.
     pub fn forget(&mut self, volume: u16) {
         self.0.retain(|(number, ..), _| *number != volume);

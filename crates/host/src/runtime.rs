@@ -25,6 +25,7 @@ use headpond_engine::election::Election;
 use headpond_engine::io::{Command, CommandError, CommandId, Device, Effect, Reply, Request, RequestId};
 use headpond_engine::{Engine, Settings, Starting, Status};
 
+use crate::beside::{Door, LINES, Registry};
 use crate::buf::{HostBuf, LargeKept};
 use crate::claim::Claim;
 use crate::device::load::Loads;
@@ -77,6 +78,7 @@ enum ReplyTo {
 enum Message {
     Request { volume: u16, request: Request<HostBuf>, reply: ReplyTo },
     Adopt { volume: u16, queue: Unattended },
+    LetOthersFind(u16),
     Command { id: CommandId, command: Command, end: Sender<Result<(), CommandError>> },
     Add(Given),
     Remove(Device),
@@ -107,6 +109,7 @@ pub struct Handle {
     inbox: Sender<Message>,
     waker: Waker,
     next_command: Arc<AtomicU64>,
+    registry: Arc<Registry>,
 }
 
 impl Handle {
@@ -120,6 +123,16 @@ impl Handle {
     pub fn adopt(&self, volume: u16, queue: Unattended) -> Waker {
         self.send(Message::Adopt { volume, queue });
         self.waker.clone()
+    }
+
+    /// Where threads that attend to a volume's queues learn what they may read by themselves.
+    pub fn door(&self, volume: u16) -> Door {
+        Door { registry: Arc::clone(&self.registry), handle: self.clone(), volume }
+    }
+
+    /// Has the engine leave for others to find what it reads of a volume, once that is served; the registry has it then.
+    pub fn let_others_find(&self, volume: u16) {
+        self.send(Message::LetOthersFind(volume));
     }
 
     /// Begins a command.
@@ -240,11 +253,13 @@ impl Runtime {
                     _ => None,
                 });
                 let backings: Vec<u16> = backings.collect();
-                setup.devices.into_iter().for_each(|given| add(&mut devices, given));
-                let _ = up.send(Ok(devices.waker()));
+                let registry = Arc::new(Registry::new(devices.origin()));
+                setup.devices.into_iter().for_each(|given| add(&mut devices, &registry, given));
+                let _ = up.send(Ok((devices.waker(), Arc::clone(&registry))));
                 Thread {
                     engine: Engine::start(0, setup.settings, setup.election, &backings, START),
                     devices,
+                    registry,
                     attendants: Attendants::default(),
                     guests: Vec::new(),
                     origin: Instant::now(),
@@ -262,8 +277,8 @@ impl Runtime {
             }
         });
         let thread = thread.map_err(DevicesError::Setup)?;
-        let waker = is_up.recv().map_err(|_| DevicesError::Setup(std::io::Error::other("its thread ended")))??;
-        let handle = Handle { inbox, waker, next_command: Arc::new(AtomicU64::new(START.0 + 1)) };
+        let (waker, registry) = is_up.recv().map_err(|_| DevicesError::Setup(std::io::Error::other("its thread ended")))??;
+        let handle = Handle { inbox, waker, next_command: Arc::new(AtomicU64::new(START.0 + 1)), registry };
         Ok((Runtime { handle, thread: Some(thread) }, Running { id: START, ended }))
     }
 
@@ -283,11 +298,12 @@ impl Drop for Runtime {
     }
 }
 
-fn add(devices: &mut Devices, given: Given) {
+fn add(devices: &mut Devices, registry: &Registry, given: Given) {
     match given.pace {
         Some(pace) => devices.add_paced(given.device, given.claim, pace),
         None => devices.add(given.device, given.claim),
     }
+    registry.set_device(given.device, devices.share(given.device));
 }
 
 /// A request on its way.
@@ -301,6 +317,7 @@ struct Waiting {
 struct Thread {
     engine: Engine<HostBuf>,
     devices: Devices,
+    registry: Arc<Registry>,
     /// After `devices`, whose ring has their commands.
     attendants: Attendants,
     /// What ended of these commands; empty between turns.
@@ -326,7 +343,7 @@ impl Thread {
             // All that wait are taken before the engine goes on: they may share an append.
             for message in messages.try_iter() {
                 match message {
-                    Message::End => return,
+                    Message::End => return self.registry.end(),
                     message => self.take(message),
                 }
             }
@@ -354,10 +371,17 @@ impl Thread {
                 self.commands.insert(id.0, end);
                 self.engine.command(id, command);
             }
-            Message::Add(given) => add(&mut self.devices, given),
+            Message::LetOthersFind(volume) => {
+                if let Some(table) = self.engine.lookaside(volume, LINES) {
+                    self.registry.set_table(volume, table);
+                }
+            }
+            Message::Add(given) => add(&mut self.devices, &self.registry, given),
             Message::Remove(device) => {
+                self.registry.set_device(device, None);
                 self.devices.remove(device);
                 if let Device::Backing(volume) = device {
+                    self.registry.forget(volume);
                     self.requests.forget(volume);
                 }
             }
@@ -366,12 +390,10 @@ impl Thread {
             Message::Starting(to) => drop(to.send(self.engine.starting())),
             Message::Status(to) => drop(to.send(self.engine.status())),
             Message::Snapshot(to) => {
-                let snapshot = Snapshot {
-                    at_ns: self.now(),
-                    status: self.engine.status(),
-                    loads: self.devices.loads(),
-                    requests: self.requests.clone(),
-                };
+                let mut requests = self.requests.clone();
+                self.registry.add_requests(&mut requests);
+                let snapshot =
+                    Snapshot { at_ns: self.now(), status: self.engine.status(), loads: self.devices.loads(), requests };
                 drop(to.send(snapshot));
             }
             Message::Pinned(volume, to) => drop(to.send(self.engine.pinned(volume))),

@@ -15,7 +15,7 @@ use crate::device::SimDevice;
 use crate::models::MILLISECOND;
 use crate::rng::Rng;
 use crate::scene::DISKLESS;
-use crate::world::{Lend, Timing, Violation, World};
+use crate::world::{Lend, Timing, Violation, Whose, World};
 use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
@@ -30,8 +30,14 @@ const BASE: u64 = 1 << 50;
 /// Requests in a row that are as the clients' habits say, and then as many that are writes and flushes in turn.
 const FLUSHING: u64 = 16;
 
+/// Blocks that clients which read beside the engine all ask for.
+const FAVOURITES: u64 = 48;
+
 /// Longest that a request may wait where a cache device hangs, whose time limit is half a second, in nanoseconds.
 const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
+
+/// Lines of each volume's table of what is read beside the engine: so few that blocks take each other's places.
+const BESIDE_LINES: usize = 64;
 
 /// Longest that no cache device can be read at a start, in nanoseconds.
 const LONGEST_BLIND: u64 = 4_000 * MILLISECOND;
@@ -100,6 +106,8 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
     // A sector that rotted is a copy that is not one. Without a majority a record may be left on one copy alone, which
     // nobody was told of; it is mended after the next start.
     run.world.lend = if plan_of.lends { Lend::Some } else { Lend::None };
+    run.world.beside.whose = if plan_of.beside { Whose::Some } else { Whose::Nobodys };
+    run.world.beside.lines = BESIDE_LINES;
     run.world.count_copies = plan_of.rot == 0 && !plan_of.sickness.any() && !plan_of.witness_away;
     let result = run.all();
     run.note_marks();
@@ -683,6 +691,10 @@ impl Run {
         } else if self.rng.one_in(64) {
             self.cursors[client] = sector;
         }
+        let mut sectors = sectors;
+        if self.plan.beside && self.rng.one_in(2) {
+            (sector, sectors) = self.favourite(size);
+        }
         let fua = self.rng.one_in(8);
         let volume = known.unwrap_or_else(|| *self.rng.pick(&self.attached));
         if self.plan.reads_on && self.rng.one_in(2) {
@@ -699,6 +711,12 @@ impl Run {
             18 => self.world.discard(volume, sector, sectors, u64::from(self.plan.phase)),
             _ => self.world.write_zeroes(volume, sector, sectors, fua),
         }
+    }
+
+    /// One of a few blocks, whole or in part, that all clients ask for again and again.
+    fn favourite(&mut self, size: u64) -> (u64, u64) {
+        let block = self.rng.below(FAVOURITES.min(size / 8 - 1)) * 8 + u64::from(self.plan.phase);
+        if self.rng.one_in(4) { (block + self.rng.below(4), self.rng.within(1, 4)) } else { (block, 8) }
     }
 
     /// A client reads on where it was in small pieces, or begins to.

@@ -1,5 +1,6 @@
 //! The world: an engine, its devices, virtual time, and clients' requests checked against the oracle.
 
+mod beside;
 mod checks;
 mod crash;
 mod words;
@@ -19,6 +20,8 @@ use headpond_engine::{
 };
 use std::collections::BTreeMap;
 use words::in_words;
+
+pub use beside::{Beside, Whose};
 
 /// A device operation under way.
 struct Flight {
@@ -45,6 +48,8 @@ pub enum Lend {
 enum Event {
     Device(u64),
     Model(Device),
+    /// Whoever reads beside the engine for this request has waited for long enough.
+    Beside(u64),
 }
 
 /// How long device operations take.
@@ -167,6 +172,8 @@ pub struct World {
     pub errors_allowed: bool,
     /// Which clients lend their memory.
     pub lend: Lend,
+    /// Reads that go past the engine.
+    pub beside: Beside,
     model_wakes: BTreeMap<Device, u64>,
     snapshots: BTreeMap<Device, Snapshot>,
     /// The command that a start ends with, until it has.
@@ -211,6 +218,7 @@ impl World {
             answers: BTreeMap::new(),
             errors_allowed: false,
             lend: Lend::None,
+            beside: Beside::default(),
             model_wakes: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             starting: None,
@@ -370,6 +378,11 @@ impl World {
             _ => None,
         };
         self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, lent });
+        if let Request::Read { sector, sectors, .. } = &request
+            && self.reads_beside(id, volume, *sector, *sectors)
+        {
+            return id;
+        }
         if let Some(e) = &self.engine {
             e.request(volume, RequestId(id), request);
         }
@@ -612,6 +625,7 @@ impl World {
         self.to(at);
         match event {
             Event::Device(n) => self.end_flight(n),
+            Event::Beside(request) => self.give_up_beside(request),
             // One that an earlier one has overtaken: it would plan another, and they would never grow fewer.
             Event::Model(device) if self.model_wakes.get(&device) != Some(&at) => {}
             Event::Model(device) => {
@@ -661,7 +675,9 @@ impl World {
         };
         self.say(|| format!("  {} ended {}", f.io.0, if result.is_ok() { "well" } else { "badly" }));
         self.trace(f.io.0 << 1 | u64::from(result.is_ok()));
-        if let Some(e) = &self.engine {
+        if let Some(request) = beside::request_of(f.io) {
+            self.ended_beside(request, result);
+        } else if let Some(e) = &self.engine {
             e.complete(f.io, result);
         }
     }

@@ -46,6 +46,7 @@ fn under_a_mounted_file_system(rig: &mut Rig, vm: &Vm, kind: &str) -> Result<()>
             let late = vm.late.as_millis();
             // The engine's thread attends to both queues next, and threads of their own after that.
             let queues = if round.is_multiple_of(2) { "--queues 2" } else { "" };
+            rig.run("hits_beside")?;
             rig.run_first(&format!("loads_run\nreplace_daemon {late} {queues}\nio_flows"))
                 .with_context(|| format!("SIGKILL {round}"))?;
             plant(rig, vm)?;

@@ -59,7 +59,7 @@ impl Buf for Bytes {
 
 /// A cache device: for each sector, which of the buffers written holds it. Nothing is copied, as a device by direct
 /// memory access would not: a buffer once written stays until the device goes.
-struct Member {
+pub struct Member {
     sectors: Vec<u32>,
     written: Vec<(u64, Bytes)>,
     /// Client data is not kept and reads as zeroes, as all that was written then is.
@@ -104,7 +104,8 @@ impl Member {
         self.frozen = (0..last / PIECE).map(|n| self.read(n * PIECE, PIECE as usize)).collect();
     }
 
-    fn read(&self, offset: u64, len: usize) -> Bytes {
+    /// What is there.
+    pub fn read(&self, offset: u64, len: usize) -> Bytes {
         let from = (offset % PIECE) as usize;
         if let Some(piece) = self.frozen.get((offset / PIECE) as usize)
             && from + len <= PIECE as usize
@@ -201,6 +202,8 @@ pub struct Host {
     disk: Bytes,
     now: u64,
     next: u64,
+    /// The volume that requests go to.
+    volume: u16,
     replies: Vec<Result<Vec<Bytes>, headpond_engine::RequestError>>,
     commands_ended: u64,
 }
@@ -227,6 +230,7 @@ impl Host {
             disk: Bytes::zeroes(1 << 20),
             now: 0,
             next: 0,
+            volume: 0,
             replies: Vec::new(),
             commands_ended: 0,
         };
@@ -248,16 +252,30 @@ impl Host {
             }
         }
         host.start();
-        host.command(Command::Attach(NewVolume {
-            number: 0,
-            id: [9; 16],
-            name: "volume".into(),
+        host.attach(0);
+        host
+    }
+
+    /// One more volume: requests go to it from now on.
+    pub fn attach(&mut self, number: u16) {
+        self.volume = number;
+        self.command(Command::Attach(NewVolume {
+            number,
+            id: [9 + number as u8; 16],
+            name: format!("volume {number}"),
             sectors: VOLUME_SECTORS,
             phase: 0,
             mode: Mode::WriteBack,
-            backing: "disk".into(),
+            backing: format!("disk {number}"),
         }));
-        host
+    }
+
+    /// A cache device that keeps what it is written, for others to read.
+    pub fn member(&self, member: u8) -> &Member {
+        match &self.members[usize::from(member)] {
+            Store::Whole(member) => member,
+            Store::Hollow(_) => panic!("a hollow device keeps nothing"),
+        }
     }
 
     fn elect(&self) -> Election {
@@ -399,13 +417,17 @@ impl Host {
     /// Asks for so many blocks to be read.
     pub fn read(&mut self, block: u64, blocks: u32) {
         self.next += 1;
-        self.engine().request(0, RequestId(self.next), Request::Read { sector: block * 8, sectors: blocks * 8, into: None });
+        self.engine().request(
+            self.volume,
+            RequestId(self.next),
+            Request::Read { sector: block * 8, sectors: blocks * 8, into: None },
+        );
     }
 
     /// Asks for a block to be written, or what begins so many sectors past its beginning.
     pub fn write(&mut self, block: u64, skew: u64, data: Bytes) {
         self.next += 1;
-        self.engine().request(0, RequestId(self.next), Request::Write { sector: block * 8 + skew, data, fua: false });
+        self.engine().request(self.volume, RequestId(self.next), Request::Write { sector: block * 8 + skew, data, fua: false });
     }
 
     /// What has been answered, which is taken.

@@ -263,3 +263,36 @@ fn dirty_blocks_come_in_order_of_address() {
     map.dirty_from(4, 4096, 10, &mut out);
     assert_eq!(out, [12, 64, 65, 700]);
 }
+
+#[test]
+fn others_find_of_a_block_what_the_map_says_of_it_or_nothing() {
+    const BLOCKS: u64 = 100;
+    let (mut map, mut segments, n) = world();
+    let mut below = dice();
+    map.lookaside_or(|| Lookaside::new(1, 1, 0, u64::MAX, 32));
+    let mut found = 0;
+    for version in 1..4000 {
+        let block = below(BLOCKS);
+        let first = below(8) as u8;
+        match below(6) {
+            0 | 1 => drop(map.insert(&mut segments, block, piece(version, n, 0, 8, below(2) == 0))),
+            2 => drop(map.insert(&mut segments, block, piece(version, n, first, 1 + below(8 - u64::from(first)) as u8, true))),
+            3 => map.forget(&mut segments, block, mask(first, 1), version),
+            4 => map.drop_clean(&mut segments, block, |_| true),
+            _ => map.mark_clean(&mut segments, block, version),
+        }
+        let (block, mut whole) = (below(BLOCKS), None);
+        map.each(block, |p| whole = Some(*p).filter(|p| p.live == Mask::MAX && p.sectors() == 8));
+        if let Some(piece) = whole {
+            map.let_others_find(block, &piece, [Some((0, piece.version() * 512)), None]);
+        }
+        for block in 0..BLOCKS {
+            let Some(it) = map.lookaside().and_then(|table| table.find(block * 8, 8)) else { continue };
+            let mut versions = Vec::new();
+            map.each(block, |p| versions.push(Some((0, p.version() * 512))));
+            assert_eq!(versions, [it.places[0]], "block {block} after {version}");
+            found += 1;
+        }
+    }
+    assert!(found > 10_000, "{found}");
+}

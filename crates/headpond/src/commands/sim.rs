@@ -207,6 +207,7 @@ fn as_json(sum: &Summary, from: u64, small: bool, took: Duration) -> String {
         "ordered_overwrites": c.ordered,
         "read_hits": c.hits,
         "read_ahead_hits": c.hits_ahead,
+        "read_beside_hits": c.hits_beside,
         "fills_spoiled": c.spoiled,
         "blocks_destaged": c.destaged,
         "checkpoints": c.checkpoints,

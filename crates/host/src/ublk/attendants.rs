@@ -156,6 +156,7 @@ mod tests {
     use super::super::queue::{Backend, Queue, Queues};
     use super::super::tags::Completion;
     use super::*;
+    use crate::beside::Door;
     use crate::ring::Waker;
 
     /// What has a thread that attends, which is the test's own.
@@ -172,6 +173,10 @@ mod tests {
         fn adopt(&self, queue: Unattended) -> Waker {
             self.queues.lock().unwrap().push(queue);
             self.waker.clone()
+        }
+
+        fn door(&self) -> Option<Door> {
+            None
         }
     }
 

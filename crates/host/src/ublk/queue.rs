@@ -5,6 +5,7 @@
 //! that, the engine's thread attends itself (`attendants.rs`).
 
 use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,9 +18,10 @@ use headpond_engine::io::{Reply, Request};
 
 use super::attending::{Attending, Place};
 use super::tags::{Completion, Event, Held};
+use crate::beside::{Door, Ended, Reader};
 use crate::buf::HostBuf;
 use crate::fuse::mark_io_flusher;
-use crate::ring::{Ring, Waker};
+use crate::ring::{GUEST, Waker};
 
 /// What serves a volume.
 pub trait Backend: Send + Sync + 'static {
@@ -29,6 +31,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Lets the thread that serves attend to a queue itself: requests of that one are not submitted. What interrupts that
     /// thread's waits.
     fn adopt(&self, queue: Unattended) -> Waker;
+
+    /// What threads of queues may read by themselves, if anything.
+    fn door(&self) -> Option<Door>;
 }
 
 /// Who attends to the queues of a device.
@@ -165,13 +170,13 @@ fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<
     let thread = thread::Builder::new().name(format!("ublk-{}", queue.place.number)).spawn(move || {
         let body = || {
             mark_io_flusher();
-            let ring = match Ring::new(u32::from(queue.place.depth) * 2) {
-                Ok(ring) => ring,
+            let reader = match Reader::new(u32::from(queue.place.depth) * 2, backend.door()) {
+                Ok(reader) => reader,
                 Err(error) => return drop(up.send(Err(error))),
             };
-            let _ = up.send(Ok(ring.waker()));
+            let _ = up.send(Ok(reader.waker()));
             let Ok(Message::Attend(device)) = queue.messages.recv() else { return };
-            match Own::start(queue, ring, device, backend, answers) {
+            match Own::start(queue, reader, device, backend, answers) {
                 Ok(own) => own.run(),
                 Err((error, queue)) => drop(queue.attends.send(Err(error))),
             }
@@ -191,12 +196,14 @@ fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<
 
 /// A queue with a thread of its own.
 struct Own<B> {
-    /// Before `attending`: while the ring is there, the kernel may have commands of ours.
-    ring: Ring,
+    /// Before `attending`: while its ring is there, the kernel may have commands of ours.
+    reader: Reader<Held>,
     attending: Attending,
     queue: Unattended,
     backend: Arc<B>,
     answers: Sender<Message>,
+    /// What ended of the queue's commands; empty between turns.
+    ended: Vec<(u64, i32)>,
     told_to_leave: bool,
 }
 
@@ -204,42 +211,36 @@ impl<B: Backend> Own<B> {
     /// Fetches all tags. When this is done on all queues, the device can be started.
     fn start(
         queue: Unattended,
-        mut ring: Ring,
+        mut reader: Reader<Held>,
         device: Arc<OwnedFd>,
         backend: Arc<B>,
         answers: Sender<Message>,
     ) -> Result<Own<B>, (io::Error, Unattended)> {
-        let attending = match Attending::start(queue.place, device, queue.flushes.clone(), 0, &mut ring) {
+        let attending = match Attending::start(queue.place, device, queue.flushes.clone(), GUEST, reader.ring()) {
             Ok(attending) => attending,
             Err(error) => return Err((error, queue)),
         };
-        let mut own = Own { ring, attending, queue, backend, answers, told_to_leave: false };
+        let mut own = Own { reader, attending, queue, backend, answers, ended: Vec::new(), told_to_leave: false };
         own.wait(Some(Duration::ZERO));
-        let mut refused = Vec::new();
-        own.ring.reap(&mut refused);
-        if let Some((_, result)) = refused.iter().find(|(_, result)| *result < 0) {
+        if let Some((_, result)) = own.ended.iter().find(|(_, result)| *result < 0) {
             let error = io::Error::from_raw_os_error(-result);
             return Err((error, own.queue));
         }
-        for (tag, result) in refused {
-            own.completed(tag as u16, result);
-        }
+        own.take();
         Ok(own)
     }
 
     fn run(mut self) {
         let _ = self.queue.attends.send(Ok(()));
-        let mut completed = Vec::new();
         while !self.told_to_leave && !self.attending.is_over() {
             self.wait(None);
-            self.ring.reap(&mut completed);
-            for (tag, result) in completed.drain(..) {
-                self.completed(tag as u16, result);
-            }
+            self.take();
+            self.give();
             while let Ok(message) = self.queue.messages.try_recv() {
                 match message {
-                    Message::Answer(held, reply) => self.attending.answer(held, reply, &mut self.ring),
+                    Message::Answer(held, reply) => self.attending.answer(held, reply, self.reader.ring()),
                     Message::Park(parked) => {
+                        self.end_reading();
                         let _ = parked.send(());
                         self.only_answer();
                     }
@@ -255,7 +256,7 @@ impl<B: Backend> Own<B> {
     fn only_answer(&mut self) {
         while let Ok(message) = self.queue.messages.recv() {
             match message {
-                Message::Answer(held, reply) => self.attending.answer(held, reply, &mut self.ring),
+                Message::Answer(held, reply) => self.attending.answer(held, reply, self.reader.ring()),
                 Message::Freeze => freeze(),
                 Message::Leave => {
                     self.told_to_leave = true;
@@ -272,21 +273,49 @@ impl<B: Backend> Own<B> {
     }
 
     fn wait(&mut self, limit: Option<Duration>) {
-        if let Err(error) = self.ring.wait(limit) {
+        if let Err(error) = self.reader.wait(limit, &mut self.ended) {
             panic!("the ring of queue {} refused to wait: {error}", self.queue.place.number);
         }
     }
 
-    fn completed(&mut self, tag: u16, result: i32) {
-        match self.attending.completed(tag, result) {
-            Event::Request(held) => {
-                if let Some((held, request)) = self.attending.take(held, &mut self.ring) {
-                    self.backend.submit(request, Completion::new(held, self.answers.clone(), self.ring.waker()));
+    /// Takes what clients ask: what can be read here is, and all else is the backend's.
+    fn take(&mut self) {
+        let mut ended = mem::take(&mut self.ended);
+        for (number, result) in ended.drain(..) {
+            match self.attending.completed(number as u16, result) {
+                Event::Request(held) => {
+                    let Some((held, request)) = self.attending.take(held, self.reader.ring()) else { continue };
+                    if let Err(held) = self.reader.begin(&request, held) {
+                        self.submit(held, request);
+                    }
                 }
+                Event::Gone => {}
+                Event::Refused(errno) => self.attending.cannot_go_on(errno),
             }
-            Event::Gone => {}
-            Event::Refused(errno) => self.attending.cannot_go_on(errno),
         }
+        self.ended = ended;
+    }
+
+    /// Answers what was read here.
+    fn give(&mut self) {
+        for ended in self.reader.ended() {
+            match ended {
+                Ended::Read(held, data) => self.attending.answer(held, Ok(vec![data]), self.reader.ring()),
+                Ended::Ask(held, request) => self.submit(held, request),
+            }
+        }
+    }
+
+    /// Waits for what is being read here. No request is taken meanwhile: the kernel asks the next daemon.
+    fn end_reading(&mut self) {
+        while !self.reader.is_idle() {
+            self.wait(None);
+            self.give();
+        }
+    }
+
+    fn submit(&self, held: Held, request: Request<HostBuf>) {
+        self.backend.submit(request, Completion::new(held, self.answers.clone(), self.reader.waker()));
     }
 }
 

@@ -83,6 +83,8 @@ pub struct Counts {
     pub hits: u64,
     /// Of these, the ones that were answered from memory.
     pub hits_ahead: u64,
+    /// Of the hits, those that were read beside the engine.
+    pub hits_beside: u64,
     /// Blocks destaged.
     pub destaged: u64,
     /// Checkpoints.
@@ -108,6 +110,7 @@ impl Counts {
             self.ordered += v.stats.ordered_overwrites;
             self.hits += v.stats.hit.requests + v.stats.partial_hit.requests;
             self.hits_ahead += v.stats.hit_ahead.requests;
+            self.hits_beside += v.stats.hit_beside.requests;
             self.destaged += v.stats.destaged.bytes / 4096;
             self.spoiled += v.stats.fills_spoiled;
         }
@@ -124,6 +127,7 @@ impl Counts {
         self.ordered += o.ordered;
         self.hits += o.hits;
         self.hits_ahead += o.hits_ahead;
+        self.hits_beside += o.hits_beside;
         self.destaged += o.destaged;
         self.checkpoints += o.checkpoints;
         self.relocated += o.relocated;

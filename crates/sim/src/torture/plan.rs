@@ -96,6 +96,8 @@ pub struct Plan {
     pub reads_on: bool,
     /// Every other client lends its memory for what goes past the cache.
     pub lends: bool,
+    /// Clients read by themselves what the engine lets others find.
+    pub beside: bool,
     /// Clients write and flush in turn for a while, now and then.
     pub flushes_each: bool,
     /// Longest request in sectors.
@@ -135,6 +137,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("around", |p| p.settings.read_around),
     ("reads-on", |p| p.reads_on),
     ("lends", |p| p.lends),
+    ("beside", |p| p.beside),
     ("flushes-each", |p| p.flushes_each),
     ("loads-late", |p| p.settings.pages_at_start == 0),
     ("lanes", |p| p.lanes() > 1),
@@ -238,6 +241,7 @@ impl Plan {
             diskless_sectors: 0,
             shares: false,
             lends: Rng::new(seed ^ 0x6c65_6e64).one_in(2),
+            beside: Rng::new(seed ^ 0x6265_7369).one_in(3),
             reads_on: Rng::new(seed ^ 0x7265_6164).one_in(2),
             flushes_each: Rng::new(seed ^ 0x7379_6e63).one_in(3),
             longest: *r.pick(&[8, 32, 256]),
@@ -363,7 +367,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -404,6 +408,7 @@ impl fmt::Display for Plan {
             if self.settings.route { ", the disk takes what it serves sooner" } else { "" },
             if self.settings.read_around { ", reads around misses" } else { "" },
             if self.lends { ", clients lend their memory" } else { "" },
+            if self.beside { ", clients read beside the engine" } else { "" },
             if self.reads_on { ", clients read on" } else { "" },
             if self.flushes_each { ", clients flush after each write" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },

@@ -6,6 +6,7 @@
 mod abandon;
 mod around;
 mod bands;
+mod beside;
 mod diskless;
 mod endurance;
 mod evict;

@@ -217,6 +217,11 @@ no_errors() {
     [ "$errors" = 0 ] || fail "the daemon counts ${errors:-an unknown number of} failed requests, and none may fail"
 }
 
+# Counts the hits of this daemon that threads of queues have served without its engine.
+hits_beside() {
+    echo "::count hits-beside-the-engine $(status | grep -o '"hit_beside":{"requests":[0-9]*' | cut -d : -f 3)"
+}
+
 make_fs() {
     module "$1"
     case $1 in

@@ -1,0 +1,213 @@
+//! Threads beside the engine's that read what it lets them find: for real, on files.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use headpond_engine::Settings;
+use headpond_engine::io::{Buf, Device, Request};
+use headpond_host::beside::{Ended, Reader};
+use headpond_host::buf::HostBuf;
+use headpond_host::claim::Claim;
+use headpond_host::embed::{Mode, Pool};
+use headpond_host::pool;
+use headpond_host::runtime::{Given, Handle, Runtime, Setup};
+use headpond_host::state::State;
+
+const BLOCK: u64 = 4096;
+/// Blocks of the test, far apart: nobody reads on from one to another.
+const APART: u64 = 2048;
+const LONG: Duration = Duration::from_secs(60);
+
+/// A pool of two files, with a volume that is being served.
+struct Served {
+    folder: tempfile::TempDir,
+    runtime: Option<Runtime>,
+}
+
+impl Served {
+    fn new() -> Served {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["ssd0", "ssd1", "disk"] {
+            File::create_new(path(name)).unwrap().set_len(64 << 20).unwrap();
+        }
+        let ssds = ssds(folder.path());
+        Pool::create("tank", &ssds, &path("state")).unwrap();
+        let made = Pool::open(&ssds, &path("state")).unwrap();
+        drop(made.attach("home", &path("disk"), Mode::WriteBack).unwrap());
+        made.close(LONG).unwrap();
+        let open = pool::open(&ssds, &State::open(&path("state")).unwrap(), LONG).unwrap();
+        let disk = Given { device: Device::Backing(0), claim: Claim::take(&path("disk"), LONG).unwrap(), pace: None };
+        let devices = open.devices.into_iter().chain([disk]).collect();
+        let settings = Settings { route: false, ..Settings::default() };
+        let (runtime, started) = Runtime::start(Setup { settings, election: open.election, devices }).unwrap();
+        started.end().unwrap();
+        Served { folder, runtime: Some(runtime) }
+    }
+
+    fn handle(&self) -> &Handle {
+        self.runtime.as_ref().unwrap().handle()
+    }
+}
+
+fn ssds(folder: &Path) -> [PathBuf; 2] {
+    ["ssd0", "ssd1"].map(|name| folder.join(name))
+}
+
+fn ask(handle: &Handle, request: Request<HostBuf>) -> Vec<u8> {
+    let (to, answer) = mpsc::channel();
+    handle.request(0, request, move |reply| drop(to.send(reply)));
+    let bufs = answer.recv_timeout(LONG).unwrap().unwrap();
+    bufs.iter().flat_map(|buf| buf.to_bytes().into_owned()).collect()
+}
+
+fn read(n: u64) -> Request<HostBuf> {
+    Request::Read { sector: n * APART, sectors: 8, into: None }
+}
+
+/// A block that says `value` all over.
+fn write(handle: &Handle, n: u64, value: u64) {
+    let data = value.to_le_bytes().repeat(BLOCK as usize / 8);
+    ask(handle, Request::Write { sector: n * APART, data: HostBuf::from_bytes(&data), fua: false });
+}
+
+fn value(data: &[u8]) -> u64 {
+    let first = u64::from_le_bytes(data[..8].try_into().unwrap());
+    assert!(data.len() as u64 == BLOCK && data.chunks(8).all(|word| word == first.to_le_bytes()), "a block of two writes");
+    first
+}
+
+/// What a reader gets of a block, and whether it read that by itself.
+fn get(reader: &mut Reader<u64>, handle: &Handle, n: u64) -> (u64, bool) {
+    let request = read(n);
+    if reader.begin(&request, n).is_err() {
+        return (value(&ask(handle, request)), false);
+    }
+    let until = Instant::now() + LONG;
+    loop {
+        reader.wait(Some(Duration::from_secs(1)), &mut Vec::new()).unwrap();
+        match reader.ended().pop() {
+            Some(Ended::Read(by, data)) => {
+                assert_eq!(by, n);
+                return (value(data.as_slice()), true);
+            }
+            Some(Ended::Ask(by, request)) => {
+                assert_eq!(by, n);
+                return (value(&ask(handle, request)), false);
+            }
+            None => assert!(Instant::now() < until, "a read beside the engine does not end"),
+        }
+    }
+}
+
+/// Has the engine let a reader find what it reads.
+fn reader(handle: &Handle) -> Reader<u64> {
+    let mut reader = Reader::new(8, Some(handle.door(0))).unwrap();
+    write(handle, 0, 7);
+    let until = Instant::now() + LONG;
+    while !get(&mut reader, handle, 0).1 {
+        assert!(Instant::now() < until, "nothing is ever read beside the engine");
+        // Learns of the table.
+        reader.wait(Some(Duration::from_millis(10)), &mut Vec::new()).unwrap();
+    }
+    reader
+}
+
+#[test]
+fn a_hit_is_read_beside_the_engine_and_counted_like_any_other() {
+    let served = Served::new();
+    let handle = served.handle();
+    let mut reader = reader(handle);
+    (1..9).for_each(|n| write(handle, n, n + 100));
+    for n in 1..9 {
+        assert_eq!(get(&mut reader, handle, n), (n + 100, false));
+        assert_eq!(get(&mut reader, handle, n), (n + 100, true));
+    }
+    // A part of a block too, and not what lies in two, is long, or goes on from the last.
+    let part = Request::Read { sector: 3 * APART + 2, sectors: 3, into: None };
+    assert!(reader.begin(&part, 3).is_ok());
+    while reader.ended().is_empty() {
+        reader.wait(Some(LONG), &mut Vec::new()).unwrap();
+    }
+    let of = |sector, sectors| Request::Read { sector, sectors, into: None };
+    for request in [of(4 * APART + 4, 8), of(4 * APART, 16), of(4 * APART, 0), of(u64::MAX, 1), Request::Flush] {
+        assert!(reader.begin(&request, 4).is_err(), "{request:?}");
+    }
+    assert!(reader.begin(&of(5 * APART - 8, 8), 5).is_err() && reader.begin(&read(5), 5).is_err());
+    // What is written is the engine's to read.
+    write(handle, 6, 1000);
+    assert_eq!(get(&mut reader, handle, 6), (1000, false));
+    let snapshot = handle.snapshot().unwrap();
+    let stats = &snapshot.status.volumes[0].stats;
+    assert!(stats.hit_beside.requests >= 10 && stats.hit.requests >= stats.hit_beside.requests + 9, "{stats:?}");
+    let answered: u64 = snapshot.requests.iter().map(|(.., seen)| seen.times.count()).sum();
+    let reads = stats.hit.requests + stats.miss.requests;
+    assert!(answered > reads, "all reads, and the writes: {answered} of {reads}");
+    let read_there: u64 = snapshot.loads.iter().filter(|(d, _)| matches!(d, Device::Member(_))).map(|(_, load)| load.reads).sum();
+    assert!(read_there >= stats.hit.requests, "{read_there}");
+}
+
+#[test]
+fn a_device_that_is_taken_away_is_let_go_of_by_readers_too() {
+    let mut served = Served::new();
+    let mut reader = reader(served.handle());
+    let [ssd, _] = ssds(served.folder.path());
+    served.handle().remove(Device::Member(0));
+    let until = Instant::now() + LONG;
+    while let Err(error) = Claim::take(&ssd, Duration::ZERO) {
+        assert!(Instant::now() < until, "{error}");
+        reader.wait(Some(Duration::from_millis(10)), &mut Vec::new()).unwrap();
+    }
+    // Nor does a reader keep what is left of the engine.
+    served.runtime = None;
+    assert!(reader.begin(&read(0), 0).is_err());
+}
+
+/// One writes blocks again and again; another reads them, by himself where he can: never less than what had been acknowledged when he began, and never a
+/// mixture.
+#[test]
+fn who_reads_beside_the_engine_sees_what_was_acknowledged_before() {
+    const BLOCKS: u64 = 4;
+    let served = Served::new();
+    let handle = served.handle();
+    let acknowledged: Arc<[AtomicU64]> = (0..BLOCKS).map(|_| AtomicU64::new(7)).collect();
+    (0..BLOCKS).for_each(|n| write(handle, n, 7));
+    let (told, ends) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let known = Arc::clone(&acknowledged);
+        let other = handle.clone();
+        let reads = scope.spawn(move || {
+            let mut reader = Reader::new(8, Some(other.door(0))).unwrap();
+            let (mut beside, mut all) = (0_u64, 0_u64);
+            while ends.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                let n = all % BLOCKS;
+                let least = known[n as usize].load(Ordering::SeqCst);
+                let (found, by_himself) = get(&mut reader, &other, n);
+                assert!(found >= least, "block {n} was {least} when a read began that found {found}");
+                beside += u64::from(by_himself);
+                all += 1;
+                reader.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+            }
+            (beside, all)
+        });
+        let begun = Instant::now();
+        let mut written = 8;
+        while begun.elapsed() < Duration::from_secs(3) {
+            let n = written % BLOCKS;
+            write(handle, n, written);
+            acknowledged[n as usize].store(written, Ordering::SeqCst);
+            written += 1;
+            // Now and then a reader finds what it has read before.
+            if written % 16 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        told.send(()).unwrap();
+        let (beside, all) = reads.join().unwrap();
+        assert!(beside > 20 && beside < all, "{beside} of {all} reads were made beside the engine");
+    });
+}
