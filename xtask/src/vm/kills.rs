@@ -60,6 +60,10 @@ fn under_a_mounted_file_system(rig: &mut Rig, vm: &Vm, kind: &str) -> Result<()>
     if let Some(line) = rig.console_errors(console).first() {
         bail!("the guest's kernel tells of an error, and there may be none: {line}");
     }
+    let beside = rig.ledger.counts.get("hits-beside-the-engine").copied().unwrap_or(0);
+    if !vm.patient && beside == 0 {
+        bail!("threads of queues have served no hit by themselves, though blocks were read again and again");
+    }
     let pauses = rig.ledger.all.get("pause-ms").map_or(&[][..], Vec::as_slice);
     if pauses.len() as u64 != vm.rounds {
         bail!("of {} kills, the pauses of {} were measured", vm.rounds, pauses.len());

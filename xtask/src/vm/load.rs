@@ -17,6 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const WRITERS: u64 = 2;
 /// Files that are kept; older ones are removed.
 const FILES: usize = 40;
+/// Blocks that are read again and again.
+const HOT: usize = 32;
 /// A file here ends all loads.
 const STOP: &str = "/run/stop";
 /// When the daemon was killed, and when it was gone; removed when the pause has been measured.
@@ -32,6 +34,7 @@ pub fn run(args: &[String]) -> Result<()> {
     match args[..] {
         ["durable", folder, first] => durable(Path::new(folder), first.parse()?),
         ["names", folder, seed] => names(Path::new(folder), seed.parse()?),
+        ["hot", path, seed] => hot(Path::new(path), seed.parse()?),
         ["compare", folder, list] => compare(Path::new(folder), Path::new(list)),
         ["replace", pid, late, program, ref args @ ..] => {
             replace(pid.parse()?, Duration::from_millis(late.parse()?), program, args)
@@ -99,6 +102,38 @@ fn names(folder: &Path, seed: u64) -> Result<()> {
     let made = AtomicU64::new(0);
     change_names(folder, seed, stops(), &made);
     say(&format!("::count name-changes {}", made.load(Ordering::SeqCst)));
+    Ok(())
+}
+
+/// Reads a few blocks of a file again and again past the page cache, and writes one of them now and then: each read must be of the last write.
+fn hot(path: &Path, seed: u64) -> Result<()> {
+    let stop = stops();
+    let (file, mut dice) = (direct(path, true)?, Dice(seed));
+    let mut versions = [0_u64; HOT];
+    let (mut room, mut reads) = (room(BLOCK), 0_u64);
+    let content = |version: u64, block: usize| block_content(seed ^ version << 20, block as u64);
+    while !stop.load(Ordering::SeqCst) {
+        let block = dice.below(HOT as u64) as usize;
+        let (buffer, at) = (aligned(&mut room), (block * BLOCK) as u64);
+        let writes = versions[block] == 0 || dice.below(16) == 0;
+        let done = if writes {
+            versions[block] += 1;
+            buffer.copy_from_slice(&content(versions[block], block));
+            file.write_all_at(buffer, at)
+        } else {
+            file.read_exact_at(buffer, at)
+        };
+        if let Err(error) = done {
+            say(&format!("stopped hot {error}"));
+            break;
+        }
+        if !writes && *buffer != *content(versions[block], block) {
+            say("::fail a hot block was not read as it was written last");
+            bail!("MISMATCH: block {block} of {} is not as it was written last", path.display());
+        }
+        reads += u64::from(!writes);
+    }
+    say(&format!("::count hot-reads {reads}"));
     Ok(())
 }
 

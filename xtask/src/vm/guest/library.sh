@@ -219,7 +219,7 @@ no_errors() {
 
 # Counts the hits of this daemon that threads of queues have served without its engine.
 hits_beside() {
-    echo "::count hits-beside-the-engine $(status | grep -o '"hit_beside":{"requests":[0-9]*' | cut -d : -f 3)"
+    echo "::count hits-beside-the-engine $(status | sed -n 's/.*"hit_beside":{"bytes":[0-9]*,"requests":\([0-9]*\)}.*/\1/p')"
 }
 
 make_fs() {
@@ -256,7 +256,7 @@ unmount_fs() {
     done
 }
 
-# fio, our own durable files and changes of names, in the background, without an end of their own.
+# fio, our own durable files, changes of names and reads of hot blocks, in the background, without an end of their own.
 begin_load() {
     rm -f /run/stop /run/pauses.pid
     cat >/tmp/load.fio <<JOB
@@ -295,6 +295,8 @@ JOB
     echo $! >/run/durable.pid
     load names "$POINT/names" "$1" </dev/null 3<&- &
     echo $! >/run/names.pid
+    load hot "$POINT/hot" "$1" </dev/null 3<&- &
+    echo $! >/run/hot.pid
 }
 
 # Measures how long requests wait, beside the load.
@@ -308,7 +310,7 @@ begin_pauses() {
 end_load() {
     : >/run/stop
     kill -INT "$(cat /run/fio.pid)" 2>/dev/null || :
-    for who in fio durable names pauses; do
+    for who in fio durable names hot pauses; do
         [ -e /run/$who.pid ] || continue
         begun=$(now)
         while kill -0 "$(cat /run/$who.pid)" 2>/dev/null; do
@@ -323,7 +325,7 @@ end_load() {
 }
 
 loads_run() {
-    for who in fio durable names pauses; do
+    for who in fio durable names hot pauses; do
         [ -e /run/$who.pid ] || continue
         kill -0 "$(cat /run/$who.pid)" 2>/dev/null || {
             tail -n 5 /tmp/load-fio.log
