@@ -17,9 +17,11 @@ use alloc::boxed::Box;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Reads under way beside the engine, of one volume, with which others are left to it: it knows how long the line at the cache devices may
-/// get before the disk is sooner.
-const MOST_READS: u32 = 32;
+/// Reads that a reader has under way at most; others are left to the engine: it knows how long the line at the cache devices may get before
+/// the disk is sooner.
+const MOST_READS: u32 = 16;
+/// Readers that count without being in each other's way.
+const COUNTS: usize = 8;
 /// Longer than this nobody waits for a cache device that he reads by himself, in nanoseconds: the engine knows for how long it may be
 /// silent, and whether another copy is to be had.
 pub const PATIENCE_NS: u64 = 250_000_000;
@@ -65,6 +67,13 @@ pub struct Lookaside {
     is_open: AtomicBool,
     /// The cache devices that may be read, as bits.
     members: AtomicU64,
+    counts: [Counts; COUNTS],
+}
+
+/// What some readers count. A processor takes two lines of memory at a time: what threads write to all the time lies no closer together.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Counts {
     in_flight: AtomicU32,
     hits: AtomicU64,
     bytes: AtomicU64,
@@ -99,9 +108,7 @@ impl Lookaside {
             lines: (0..lines.next_power_of_two()).map(|_| Line::default()).collect(),
             is_open: AtomicBool::new(true),
             members: AtomicU64::new(members),
-            in_flight: AtomicU32::new(0),
-            hits: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
+            counts: Default::default(),
         }
     }
 
@@ -119,7 +126,7 @@ impl Lookaside {
         let first = sector.checked_add(self.shift)?;
         let (block, from) = (first / BLOCK_SECTORS, first % BLOCK_SECTORS);
         let is_within = sectors > 0 && from + u64::from(sectors) <= BLOCK_SECTORS;
-        if !is_within || self.in_flight.load(Ordering::Relaxed) >= MOST_READS {
+        if !is_within {
             return None;
         }
         let line = self.line(block);
@@ -145,28 +152,42 @@ impl Lookaside {
         Some(Found { places, wanted, seed, sum })
     }
 
-    /// A read of what was found begins. Until [`Lookaside::end`] it counts among those that stand in line at the cache devices.
-    pub fn begin(&self) {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    fn counts(&self, reader: usize) -> &Counts {
+        &self.counts[reader % COUNTS]
+    }
+
+    /// A read of what was found begins, unless the reader has as many under way as he may: then the engine is to be asked. Until
+    /// [`Lookaside::end`] it counts among those that stand in line at the cache devices. Readers have numbers, so that they do not count in
+    /// one place.
+    #[must_use]
+    pub fn begin(&self, reader: usize) -> bool {
+        let in_flight = &self.counts(reader).in_flight;
+        let may = in_flight.load(Ordering::Relaxed) < MOST_READS;
+        if may {
+            in_flight.fetch_add(1, Ordering::Relaxed);
+        }
+        may
     }
 
     /// It has ended; with so many bytes for the client, or without the block, which is the engine's to read then.
-    pub fn end(&self, bytes: Option<u64>) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    pub fn end(&self, reader: usize, bytes: Option<u64>) {
+        let counts = self.counts(reader);
+        counts.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(bytes) = bytes {
-            self.hits.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            counts.hits.fetch_add(1, Ordering::Relaxed);
+            counts.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
     /// Reads under way.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.counts.iter().map(|counts| counts.in_flight.load(Ordering::Relaxed)).sum()
     }
 
     /// Reads that ended with the block, and their bytes.
     pub(crate) fn hits(&self) -> (u64, u64) {
-        (self.hits.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+        let sum = |of: fn(&Counts) -> &AtomicU64| self.counts.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum();
+        (sum(|counts| &counts.hits), sum(|counts| &counts.bytes))
     }
 
     /// Bytes of memory that it takes.
@@ -262,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_not_served_a_device_that_left_and_a_long_line_leave_reads_to_the_engine() {
+    fn a_volume_that_is_not_served_and_a_device_that_left_leave_reads_to_the_engine() {
         let table = table(1);
         table.enter(5, 100, 200, THERE);
         table.open(false);
@@ -273,13 +294,20 @@ mod tests {
         table.set_members(0b110);
         assert_eq!(table.find(37, 8), None);
         table.set_members(u64::MAX);
-        (0..MOST_READS).for_each(|_| table.begin());
-        assert_eq!(table.find(37, 8), None);
-        table.end(Some(512));
-        table.end(None);
-        assert!(table.find(37, 8).is_some() && table.hits() == (1, 512) && table.in_flight() == MOST_READS - 2);
+        assert!(table.find(37, 8).is_some());
         table.clear();
         assert_eq!(table.find(37, 8), None);
+    }
+
+    #[test]
+    fn a_reader_with_much_under_way_leaves_the_rest_to_the_engine_and_others_do_not() {
+        let table = table(1);
+        assert!((0..MOST_READS).all(|_| table.begin(3)) && !table.begin(3) && table.begin(4));
+        assert_eq!(table.in_flight(), MOST_READS + 1);
+        table.end(3, Some(512));
+        table.end(3, None);
+        table.end(4, Some(4096));
+        assert!(table.begin(3) && table.hits() == (2, 4608) && table.in_flight() == MOST_READS - 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ pub struct Registry {
     origin: Instant,
     /// Goes up with each change of the rest.
     changes: AtomicU64,
+    /// Readers so far.
+    numbers: AtomicUsize,
     known: Mutex<Known>,
 }
 
@@ -58,7 +60,7 @@ struct Seen {
 impl Registry {
     /// Nobody may read anything yet. Times of devices count since `origin`.
     pub fn new(origin: Instant) -> Registry {
-        Registry { origin, changes: AtomicU64::new(1), known: Mutex::default() }
+        Registry { origin, changes: AtomicU64::new(1), numbers: AtomicUsize::new(0), known: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -162,6 +164,8 @@ impl Ends {
 
 /// A thread's reads of cache devices, on its own ring; what else the thread does on that ring is its guest's. `H` is who asks.
 pub struct Reader<H> {
+    /// Where it counts in tables: see [`Lookaside::begin`].
+    number: usize,
     devices: Devices,
     door: Option<Door>,
     /// The changes of the registry that are known here.
@@ -195,6 +199,7 @@ impl<H> Reader<H> {
             door.registry.lock().readers.push(Arc::downgrade(&seen));
         }
         Ok(Reader {
+            number: door.as_ref().map_or(0, |door| door.registry.numbers.fetch_add(1, Ordering::Relaxed)),
             devices,
             door,
             known: 0,
@@ -278,7 +283,9 @@ impl<H> Reader<H> {
         let Some((member, offset)) = places.clone().nth(self.next as usize % places.count().max(1)).copied() else {
             return Err(by);
         };
-        table.begin();
+        if !table.begin(self.number) {
+            return Err(by);
+        }
         let number = self.next;
         self.next += 1;
         self.under_way.insert(number, UnderWay { by, found, table, sector, sectors, member, since: Instant::now() });
@@ -321,11 +328,11 @@ impl<H> Reader<H> {
     fn end(&mut self, read: UnderWay<H>, data: Option<HostBuf>) -> Ended<H> {
         let UnderWay { by, found, table, sector, sectors, since, .. } = read;
         let Some(data) = data else {
-            table.end(None);
+            table.end(self.number, None);
             return Ended::Ask(by, Request::Read { sector, sectors, into: None });
         };
         let bytes = u64::from(sectors) * 512;
-        table.end(Some(bytes));
+        table.end(self.number, Some(bytes));
         if let Some(door) = &self.door {
             let took = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
             requests_of(&self.seen).add(door.volume, (Op::Read, bytes), Some(Fate::Hit), took);
@@ -342,6 +349,6 @@ impl<H> Reader<H> {
 impl<H> Drop for Reader<H> {
     /// What is not answered is somebody else's, and no longer in line.
     fn drop(&mut self) {
-        self.under_way.values().for_each(|read| read.table.end(None));
+        self.under_way.values().for_each(|read| read.table.end(self.number, None));
     }
 }

@@ -35,8 +35,8 @@ pub struct Beside {
     pub whose: Whose,
     /// Lines of each volume's table.
     pub lines: usize,
-    /// Those under way, by request.
-    under_way: BTreeMap<u64, (Arc<Lookaside>, Found)>,
+    /// Those under way, by request, with the cache device that is read; each such has a reader of its own.
+    under_way: BTreeMap<u64, (Arc<Lookaside>, Found, u8)>,
     /// Those that did not get the block: the engine was asked then.
     pub in_vain: u64,
 }
@@ -67,8 +67,10 @@ impl World {
         let is_there = |(member, _): &(u8, u64)| self.devices.contains_key(&Device::Member(*member));
         let places: Vec<(u8, u64)> = found.places.into_iter().flatten().filter(is_there).collect();
         let Some((member, offset)) = places.get((request / 3) as usize % places.len().max(1)).copied() else { return false };
-        table.begin();
-        self.beside.under_way.insert(request, (table, found));
+        if !table.begin(usize::from(member)) {
+            return false;
+        }
+        self.beside.under_way.insert(request, (table, found, member));
         let op = DeviceOp::Read { offset, len: BLOCK as u32, into: None };
         self.submit(IoId(BESIDE | request), Device::Member(member), op);
         self.event(self.now + PATIENCE_NS, Event::Beside(request));
@@ -82,9 +84,9 @@ impl World {
 
     /// The device has answered: that is what the client gets, or the engine is asked.
     pub(super) fn ended_beside(&mut self, request: u64, result: DeviceResult<SimBuf>) {
-        let Some((table, found)) = self.beside.under_way.remove(&request) else { return };
+        let Some((table, found, member)) = self.beside.under_way.remove(&request) else { return };
         let data = result.ok().flatten().filter(|data| found.is(data));
-        table.end(data.as_ref().map(|_| found.wanted.len() as u64));
+        table.end(usize::from(member), data.as_ref().map(|_| found.wanted.len() as u64));
         if let Some(data) = data {
             return self.reply(request, Ok(vec![data.slice(found.wanted)]));
         }
