@@ -122,8 +122,8 @@ fn engines_at_once(engines: usize) -> f64 {
 /// Blocks of a volume that are hot.
 const HOT: u64 = 1000;
 
-/// Hits per second of one and of two volumes of one pool, each read by a thread of its own beside the engine, by the clock on the wall: by turns,
-/// since a machine's pace changes; and the two by the one, of each turn. Beside that, what the processors make of checksum and copy alone.
+/// Hits per second of one and of two volumes of one pool, each read by a thread of its own beside the engine, by the clock on the wall: by
+/// turns, since a machine's pace changes; and the two by the one, of each turn. Beside that, what the processors make of checksum and copy alone.
 fn volumes_at_once() {
     const COUNT: u64 = 1_500_000;
     const TURNS: usize = 9;

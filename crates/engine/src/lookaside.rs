@@ -1,13 +1,14 @@
 //! Where blocks are that were read lately: what another thread than the engine's needs to read them again by itself.
 //!
 //! One thread owns an engine. Where each queue of a front end has a thread of its own, a hit would go to the engine's thread and back for a
-//! look at the map, a checksum and a copy, and all queues together would get no more of them than one processor can do. So
-//! the engine leaves here, for each block that was read and is one piece, where its copies are, its version and its checksum. Whoever finds a block reads it
-//! from the device himself; if what he gets has not that checksum, which is bound to volume, block and version, he asks the engine.
+//! look at the map, a checksum and a copy, and all queues together would get no more of them than one processor can do. So the engine
+//! leaves here, for each block that was read and is one piece, where its copies are, its version and its checksum. Whoever finds a block
+//! reads it from the device himself; if what he gets has not that checksum, which is bound to volume, block and version, he asks the
+//! engine.
 //!
-//! An entry is gone before the map says something else ([`crate::map::Map`] changes blocks in one place), and so before anybody is told of the
-//! change. What is found was therefore true at that moment, which lies within the read; and what is read later, from a place that may be
-//! another's by then, is proved by the checksum. Nothing has to be held, and nobody waits for anybody.
+//! An entry is gone before the map says something else ([`crate::map::Map`] changes blocks in one place), and so before anybody is told
+//! of the change. What is found was therefore true at that moment, which lies within the read; and what is read later, from a place that
+//! may be another's by then, is proved by the checksum. Nothing has to be held, and nobody waits for anybody.
 //!
 //! Lines are as in a processor's cache of addresses, each block having one place. One writes, many read: a sequence number tells readers
 //! that a line was changed under them (Boehm, *Can seqlocks get along with programming language memory models?*, MSPC 2012).

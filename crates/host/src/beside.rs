@@ -1,8 +1,8 @@
 //! Hits that threads beside the engine's serve by themselves: what they may read, from where, and what became of it.
 //!
-//! A thread that attends to a queue finds what a small read asks for in the volume's [`Lookaside`], has the cache device read by the ring that it has
-//! anyway, proves by the checksum that this is the block, and answers. There is no message, no bell, and nothing that all volumes have to
-//! share: hits grow with the processors. Whatever is not found, proves to be something else, fails or takes long is the engine's to read,
+//! A thread that attends to a queue finds what a small read asks for in the volume's [`Lookaside`], has the cache device read by the ring
+//! that it has anyway, proves by the checksum that this is the block, and answers. There is no message, no bell, and nothing that all
+//! volumes have to share: hits grow with the processors. Whatever is not found, proves to be something else, fails or takes long is the engine's to read,
 //! as if it had never been tried.
 
 use std::collections::{BTreeMap, HashMap};
@@ -71,7 +71,7 @@ impl Registry {
         let mut known = self.lock();
         how(&mut known);
         self.changes.fetch_add(1, Ordering::Release);
-        // Who waits for nothing has a device open that may be gone.
+        // One that has nothing to do would keep a device that was taken away.
         known.readers.retain(|reader| reader.upgrade().inspect(|reader| reader.waker.wake()).is_some());
     }
 
@@ -157,7 +157,8 @@ impl Ends {
         let place = |sector: u64| (sector / REGION % PLACES) as usize;
         let is_behind = |end: u64| end <= sector && sector - end < GAP;
         let goes_on = is_behind(self.0[place(sector)]) || is_behind(self.0[place(sector.wrapping_sub(GAP))]);
-        self.0[place(sector + sectors)] = sector + sectors;
+        let end = sector.wrapping_add(sectors);
+        self.0[place(end)] = end;
         goes_on
     }
 }

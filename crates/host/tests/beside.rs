@@ -167,8 +167,8 @@ fn a_device_that_is_taken_away_is_let_go_of_by_readers_too() {
     assert!(reader.begin(&read(0), 0).is_err());
 }
 
-/// One writes blocks again and again; another reads them, by himself where he can: never less than what had been acknowledged when he began, and never a
-/// mixture.
+/// One writes blocks again and again; another reads them, by himself where he can: never less than what had been acknowledged when he
+/// began, and never a mixture.
 #[test]
 fn who_reads_beside_the_engine_sees_what_was_acknowledged_before() {
     const BLOCKS: u64 = 4;

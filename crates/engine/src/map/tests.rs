@@ -296,3 +296,24 @@ fn others_find_of_a_block_what_the_map_says_of_it_or_nothing() {
     }
     assert!(found > 10_000, "{found}");
 }
+
+#[test]
+fn what_others_found_was_asked_for_once_more() {
+    let (mut map, mut segments, n) = world();
+    map.lookaside_or(|| Lookaside::new(1, 1, 0, u64::MAX, 1));
+    for block in [5, 9] {
+        map.insert(&mut segments, block, piece(block, n, 0, 8, false));
+        map.ask(&(block..block + 1));
+    }
+    let find = |map: &Map, block: u64| map.lookaside().and_then(|table| table.find(block * 8, 8)).is_some();
+    map.let_others_find(5, &piece(5, n, 0, 8, false), [Some((0, 0)), None]);
+    assert_eq!(map.asked(5), 1);
+    assert!(find(&map, 5));
+    assert_eq!((map.asked(5), map.asked(9)), (2, 1));
+    // Also where another takes its place before anybody has looked.
+    map.cool(5);
+    assert!(find(&map, 5));
+    map.let_others_find(9, &piece(9, n, 0, 8, false), [Some((0, 0)), None]);
+    assert!(!find(&map, 5));
+    assert_eq!((map.asked(5), map.asked(9)), (2, 1));
+}

@@ -58,8 +58,8 @@ fn ask_and_hold(s: &mut Scene) -> (u64, Device) {
     (request, held.get().expect("something is held"))
 }
 
-/// A read beside the engine takes long. Meanwhile its place rots, as one would that has become another record's: it proves to be something else,
-/// and the engine is asked.
+/// A read beside the engine takes long. Meanwhile its place rots, as one would that has become another record's: it proves to be
+/// something else, and the engine is asked.
 #[test]
 fn a_place_that_became_anothers_is_not_taken_for_the_block() {
     let mut s = scene("a place that became another's is not taken for the block", Stage::default());

@@ -62,8 +62,8 @@ fn a_log_that_cannot_be_read_for_a_moment() {
     s.end();
 }
 
-/// A sector of the log is bad on one cache device. What lies around it is read in ever shorter pieces. It was read unit by unit, of which a segment has
-/// thousands: behind a cable that lost a quarter of all reads a start took 50 s (`cargo xtask vm --only flaky-ssds`).
+/// A sector of the log is bad on one cache device. What lies around it is read in ever shorter pieces. It was read unit by unit, of which
+/// a segment has thousands: behind a cable that lost a quarter of all reads a start took 50 s (`cargo xtask vm --only flaky-ssds`).
 #[test]
 fn a_bad_sector_in_the_log_costs_a_start_a_few_dozen_reads() {
     let stage = Stage { segments: 16, segment_bytes: 1 << 20, ..Stage::default() };
