@@ -253,7 +253,7 @@ fn packed(place: Option<(u8, u64)>) -> u64 {
 }
 
 fn unpacked(place: u64) -> Option<(u8, u64)> {
-    (place != NOWHERE).then_some(((place >> SECTOR_BITS) as u8, (place & ((1 << SECTOR_BITS) - 1)) * 512))
+    (place != NOWHERE).then(|| ((place >> SECTOR_BITS) as u8, (place & ((1 << SECTOR_BITS) - 1)) * 512))
 }
 
 #[cfg(test)]
@@ -292,6 +292,9 @@ mod tests {
         table.open(true);
         table.set_members(0b1000);
         assert_eq!(table.find(37, 8).map(|found| found.places), Some([None, THERE[1]]));
+        table.enter(6, 100, 200, [THERE[0], None]);
+        assert_eq!(table.find(45, 8).map(|found| found.places), None, "its one copy is on a device that left");
+        table.enter(5, 100, 200, THERE);
         table.set_members(0b110);
         assert_eq!(table.find(37, 8), None);
         table.set_members(u64::MAX);
