@@ -12,8 +12,9 @@ use crate::named;
 use anyhow::{Result, anyhow, bail};
 use scratch::Found;
 pub use scratch::{copy, manifest};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -146,16 +147,25 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let left = Mutex::new(wanted.iter().enumerate());
     let ends: Mutex<BTreeMap<usize, Result<Caught>>> = Mutex::default();
+    let told: BTreeSet<&str> = wanted.iter().flat_map(|m| named::scenes_of(m.name)).collect();
+    // A copy that cannot be used ends it for all: a scene that fails without any mistake is to be told at once.
+    let has_failed = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let work = |bench: &scratch::Bench| -> Result<()> {
-            prepare(bench, bench.number() == 0)?;
+            prepare(bench, told.iter().filter(|_| bench.number() == 0))?;
             loop {
                 let Some((n, m)) = left.lock().unwrap_or_else(PoisonError::into_inner).next() else { return Ok(()) };
+                if has_failed.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
                 let end = try_out(bench, m, named_alone)?;
                 ends.lock().unwrap_or_else(PoisonError::into_inner).insert(n, end);
             }
         };
-        let workers: Vec<_> = benches.iter().map(|bench| scope.spawn(move || work(bench))).collect();
+        let workers: Vec<_> = benches
+            .iter()
+            .map(|bench| scope.spawn(move || work(bench).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))))
+            .collect();
         workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a worker panicked"))?)
     })?;
     let (mut caught, mut missed) = (Vec::new(), Vec::new());
@@ -175,12 +185,12 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds a copy without any mistake; where `plays`, all scenes must pass there.
-fn prepare(bench: &scratch::Bench, plays: bool) -> Result<()> {
+/// Builds a copy without any mistake; these scenes must pass there.
+fn prepare<'a>(bench: &scratch::Bench, told: impl Iterator<Item = &'a &'a str>) -> Result<()> {
     bench.build()?;
     fs::copy(bench.hunter(), bench.unpatched())?;
     let scenes = bench.scenes()?;
-    for name in named::scenes().filter(|_| plays) {
+    for name in told {
         if let Some(why) = bench.failure_of(&scenes, name)? {
             bail!("{name} fails without any mistake: {why}\ncargo test --release --package headpond-sim --test named -- {name}");
         }
