@@ -308,8 +308,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A write beyond the old end is acknowledged, and the power goes: the start reads the old size, and drops it.",
         edits: &[Edit {
             file: "grow.rs",
-            old: "    v.sectors.set(sectors);\n",
-            new: "    v.sectors.set(sectors);\n    v.open.set(sectors);\n",
+            old: "    core.resize(v, sectors);\n",
+            new: "    core.resize(v, sectors);\n    v.open.set(sectors);\n",
         }],
     },
     Mistake {
@@ -326,8 +326,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A volume's intent pages are in their new place, and the old one is not written any more: that is the one that the superblock names when the power goes.",
         edits: &[Edit {
             file: "grow.rs",
-            old: "        v.intent.name_other();\n    }\n    v.sectors",
-            new: "        v.intent.name_other();\n        v.intent.leave_other(core, v).await;\n    }\n    v.sectors",
+            old: "        v.intent.name_other();\n    }\n    core.resize",
+            new: "        v.intent.name_other();\n        v.intent.leave_other(core, v).await;\n    }\n    core.resize",
         }],
     },
     Mistake {

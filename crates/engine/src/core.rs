@@ -1,6 +1,7 @@
 //! What all parts of the engine share: the pool's state, the volumes, the counters.
 
 use crate::ahead::Kept;
+use crate::bounds::{Bounds, Known};
 use crate::destage::{Chunk, Stuck};
 use crate::exec::{Exec, Signal};
 use crate::flush::Flusher;
@@ -35,6 +36,7 @@ use crate::segments::Segments;
 use crate::settings::Settings;
 use crate::stats::{PoolStats, VolumeStats};
 use crate::status::Starting;
+use crate::watched::Watched;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -135,7 +137,7 @@ pub(crate) struct Volume<B: Buf> {
     pub number: u16,
     pub id: [u8; 16],
     pub name: String,
-    /// Its size, as the next superblock says it.
+    /// Its size, as the next superblock says it; [`Core::resize`] changes it.
     pub sectors: Cell<u64>,
     /// Its size to clients: what is beyond is for nobody before the superblock with it is durable.
     pub open: Cell<u64>,
@@ -230,6 +232,8 @@ pub(crate) struct Volume<B: Buf> {
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,
     pub work: Signal<B>,
+    /// When destage wants to be told next of what is written.
+    pub tell_from: Cell<u64>,
     /// What is pinned, how often that has changed, and up to where it was looked whether all of it is there.
     pub pins: RefCell<Pins>,
     pub pins_changed: Cell<u64>,
@@ -350,13 +354,15 @@ impl<B: Buf> Volume<B> {
 pub(crate) struct Core<B: Buf> {
     pub exec: Rc<Exec<B>>,
     pub settings: Settings,
-    pub pool: RefCell<Pool>,
+    pub pool: Watched<Pool>,
     /// Number of the superblock that this life writes first, before it opens a segment or takes a checkpoint: when it does, all that count
     /// have that superblock, and no later life begins with the same number. What is numbered from it has a number that nothing of another
     /// life has.
     pub life: u64,
     pub segments: RefCell<Segments>,
-    pub volumes: RefCell<BTreeMap<u16, Rc<Volume<B>>>>,
+    pub volumes: Watched<BTreeMap<u16, Rc<Volume<B>>>>,
+    /// See [`Core::bounds`].
+    pub bounds_known: Cell<Known>,
     pub member_flushers: RefCell<Vec<Rc<Flusher<B>>>>,
     pub version: Cell<u64>,
     pub generation: Cell<u64>,
@@ -454,6 +460,11 @@ impl<B: Buf> Core<B> {
     pub fn all_volumes(&self) -> Vec<Rc<Volume<B>>> {
         self.volumes.borrow().values().cloned().collect()
     }
+    /// Changes a volume's size, as the next superblock says it.
+    pub fn resize(&self, volume: &Volume<B>, sectors: u64) {
+        volume.sectors.set(sectors);
+        self.volumes.touch();
+    }
     /// The version of a write accepted now.
     pub fn next_version(&self) -> u64 {
         let v = self.version.get() + 1;
@@ -518,41 +529,41 @@ impl<B: Buf> Core<B> {
     }
     /// How full the space for dirty data is: percent of the segments, or of the map's pieces, that may hold it.
     pub fn dirty_percent(&self) -> u32 {
-        self.dirty_percent_of(&self.segments.borrow(), &self.pool.borrow())
+        self.dirty_percent_of(&self.segments.borrow())
     }
-    pub fn dirty_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
-        let total = self.sets_for_dirty(segments, pool);
-        let of_segments = segments.dirty_segments() * 100 / total.max(1);
-        (of_segments.min(200) as u32).max(self.pieces_percent_of(segments, pool))
+    pub fn dirty_percent_of(&self, segments: &Segments) -> u32 {
+        self.dirty_percent_where(segments, self.sets_for_dirty(segments))
+    }
+    fn dirty_percent_where(&self, segments: &Segments, sets: u64) -> u32 {
+        let of_segments = segments.dirty_segments() * 100 / sets.max(1);
+        (of_segments.min(200) as u32).max(self.pieces_percent_of(segments))
     }
     /// The same of the map's pieces alone: fragments can fill the map before their data fills the segments.
     pub fn pieces_percent(&self) -> u32 {
-        self.pieces_percent_of(&self.segments.borrow(), &self.pool.borrow())
+        self.pieces_percent_of(&self.segments.borrow())
     }
-    fn pieces_percent_of(&self, segments: &Segments, pool: &Pool) -> u32 {
-        let left = self.sure_pieces_of(pool).saturating_sub(segments.dirty_diskless);
+    fn pieces_percent_of(&self, segments: &Segments) -> u32 {
+        let left = self.bounds().sure_pieces.saturating_sub(segments.dirty_diskless);
         let of_pieces = (segments.dirty - segments.dirty_diskless) * 100 / (left * 9 / 10).max(1);
         of_pieces.min(200) as u32
     }
     /// How much of it would be won by gathering what is left in sparse segments, in percent.
-    fn sparse_percent(&self) -> u32 {
+    fn sparse_percent(&self, sets: u64) -> u32 {
         let sparse: u64 = self.volumes.borrow().values().map(|v| v.sparse.get()).sum();
-        (sparse * 100 / self.sets_for_dirty(&self.segments.borrow(), &self.pool.borrow()).max(1)).min(200) as u32
+        (sparse * 100 / sets.max(1)).min(200) as u32
     }
     /// How full it will be with what is dirty now, when the sweep has gone round and as much was written as went down.
-    fn soon_percent(&self) -> u32 {
-        let (segments, pool) = (self.segments.borrow(), self.pool.borrow());
-        let sets = self.sets_for_dirty(&segments, &pool);
-        let sectors = sets * u64::from(pool.segment_sectors());
+    fn soon_percent(&self, segments: &Segments, sets: u64) -> u32 {
+        let sectors = sets * u64::from(self.pool.borrow().segment_sectors());
         let percent = |dirty: u64, bands| dirty * bands::taken_by_dirty(bands) / sectors.max(1);
         let sorted = segments.dirty_sectors_sorted;
         (percent(segments.dirty_sectors - sorted, 1) + percent(sorted, bands::number(sets))).min(200) as u32
     }
     /// Segments, each with its copies, that may hold dirty data: a share of those that what is pinned leaves, and what has no disk.
-    pub fn sets_for_dirty(&self, segments: &Segments, pool: &Pool) -> u64 {
-        let copies = pool.copies_now();
-        let pinned = (self.pinned.get() * BLOCK_SECTORS).div_ceil(u64::from(pool.segment_sectors()).max(1));
-        let taken = pinned.div_ceil(copies.max(1) as u64) + self.set_aside(pool);
+    pub fn sets_for_dirty(&self, segments: &Segments) -> u64 {
+        let Bounds { copies, set_aside, .. } = self.bounds();
+        let pinned = (self.pinned.get() * BLOCK_SECTORS).div_ceil(u64::from(self.pool.borrow().segment_sectors()).max(1));
+        let taken = pinned.div_ceil(copies.max(1) as u64) + set_aside;
         let left = u64::from(segments.total_sets(copies)).saturating_sub(taken);
         left * u64::from(self.settings.dirty_percent) / 100
     }
@@ -568,7 +579,7 @@ impl<B: Buf> Core<B> {
     }
     /// Open segments that what is written is sorted into while space is short.
     pub fn bands(&self) -> usize {
-        bands::number(self.sets_for_dirty(&self.segments.borrow(), &self.pool.borrow()))
+        bands::number(self.sets_for_dirty(&self.segments.borrow()))
     }
     /// Whether writes to a volume may not come as fast as they like any more.
     pub fn space_presses(&self, volume: &Volume<B>) -> bool {
@@ -577,9 +588,11 @@ impl<B: Buf> Core<B> {
     }
     /// How near the space for dirty data is to its end.
     pub fn room(&self) -> Room {
+        let segments = self.segments.borrow();
+        let sets = self.sets_for_dirty(&segments);
         Room {
-            taken_percent: gather::taken(self.dirty_percent(), self.sparse_percent()),
-            soon_percent: self.soon_percent(),
+            taken_percent: gather::taken(self.dirty_percent_where(&segments, sets), self.sparse_percent(sets)),
+            soon_percent: self.soon_percent(&segments, sets),
             begin_percent: self.settings.destage_percent,
         }
     }

@@ -29,7 +29,7 @@ const SPARE: u64 = 4;
 
 /// Segments that are set aside for `sectors`: for twice as much, so that half of what is taken is out of date when room has to
 /// be won.
-fn set_aside_for(sectors: u64, pool: &Pool) -> u64 {
+pub(crate) fn set_aside_for(sectors: u64, pool: &Pool) -> u64 {
     2 * sectors.div_ceil(u64::from(pool.segment_sectors()).max(1)) + SPARE
 }
 
@@ -41,20 +41,15 @@ impl<B: Buf> Volume<B> {
 }
 
 impl<B: Buf> Core<B> {
-    /// Segments that are set aside for volumes without a disk.
-    pub(crate) fn set_aside(&self, pool: &Pool) -> u64 {
-        self.volumes.borrow().values().filter(|v| !v.has_disk()).map(|v| set_aside_for(v.sectors.get(), pool)).sum()
-    }
-
     /// Whether a volume without a disk may have `sectors`, beside what others have: together they take no more than half of
     /// what `total` segments hold, each with its copies.
     pub(crate) fn has_room_for(&self, sectors: u64, instead_of: u64, total: u32) -> Result<(), CommandError> {
         let pool = self.pool.borrow();
-        let before = self.set_aside(&pool) - if instead_of > 0 { set_aside_for(instead_of, &pool) } else { 0 };
+        let before = self.bounds().set_aside - if instead_of > 0 { set_aside_for(instead_of, &pool) } else { 0 };
         let others: u64 = self.volumes.borrow().values().filter(|v| !v.has_disk()).map(|v| v.sectors.get()).sum();
         let left = (u64::from(total) / 2).saturating_sub(before);
         // All of it is in the map for good, each sector of a block by itself at the worst: half of the map at most.
-        let blocks = self.sure_pieces_of(&pool) / (2 * BLOCK_SECTORS);
+        let blocks = self.bounds().sure_pieces / (2 * BLOCK_SECTORS);
         let in_map = (blocks * BLOCK_SECTORS).saturating_sub(others - instead_of);
         let most = (left.saturating_sub(SPARE) / 2 * u64::from(pool.segment_sectors())).min(in_map);
         if sectors <= most && set_aside_for(sectors, &pool) <= left {
@@ -65,7 +60,7 @@ impl<B: Buf> Core<B> {
 
     /// How much of what is set aside is taken.
     fn crowd(&self) -> Crowd {
-        Crowd { taken: self.segments.borrow().taken_set_aside(), set_aside: self.set_aside(&self.pool.borrow()) }
+        Crowd { taken: self.segments.borrow().taken_set_aside(), set_aside: self.bounds().set_aside }
     }
 
     /// Of that, the segments that a checkpoint frees.

@@ -17,6 +17,7 @@ use crate::segments::Segments;
 use crate::settings::Settings;
 use crate::stats::{Count, Fate, PoolStats, VolumeStats};
 use crate::status::{EnduranceStatus, MemberStatus, Starting, Status, VolumeStatus};
+use crate::watched::Watched;
 use crate::write::{Content, write};
 use crate::{checkpoint, destage, grow, joining, loading, preload, read, recovery, scrub, shares, space, volumes};
 use alloc::collections::BTreeSet;
@@ -87,9 +88,10 @@ impl<B: Buf> Engine<B> {
             endurance: RefCell::new(Endurance::new(settings.drive_writes_milli)),
             settings,
             life: pool.sequence + 1,
-            pool: RefCell::new(pool),
+            pool: Watched::new(pool),
             segments: RefCell::new(segments),
-            volumes: RefCell::default(),
+            volumes: Watched::default(),
+            bounds_known: Cell::new(None),
             member_flushers: RefCell::new(member_flushers),
             version: Cell::new(0),
             generation: Cell::new(0),
@@ -660,10 +662,10 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         segment_bytes: pool.segment_bytes,
         segments: segments.total(),
         segments_free: segments.free_total(),
-        dirty_percent: core.dirty_percent_of(&segments, &pool),
+        dirty_percent: core.dirty_percent_of(&segments),
         lacking_copies: segments.lacking(pool.copies_now(), |m| pool.is_in_sync(m), !core.is_loaded.get()),
         loading: core.loading(),
-        set_aside: core.set_aside(&pool),
+        set_aside: core.bounds().set_aside,
         memory_is_short: core.memory_is_short(),
         set_aside_taken: segments.taken_set_aside(),
         scrub: core.scrub.borrow().clone(),

@@ -23,7 +23,7 @@ pub(crate) async fn grow<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, sectors:
         return Err(CommandError::NotLarger { sectors: v.open.get() });
     }
     if !v.has_disk() {
-        let total = core.segments.borrow().total_sets(core.pool.borrow().copies_now());
+        let total = core.segments.borrow().total_sets(core.bounds().copies);
         core.has_room_for(sectors, v.sectors.get(), total)?;
     }
     if v.growing.replace(true) {
@@ -61,10 +61,10 @@ async fn widen<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, sectors: u64) -> R
         }
         v.intent.name_other();
     }
-    v.sectors.set(sectors);
+    core.resize(v, sectors);
     if !core.write_superblock().await {
         core.mark(Mark::GrowFails);
-        v.sectors.set(size);
+        core.resize(v, size);
         v.intent.name_other();
         return Err(CommandError::NoMembers);
     }

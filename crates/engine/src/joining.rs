@@ -65,7 +65,7 @@ fn entry<B: Buf>(core: &Core<B>, member: u8, id: [u8; 16], bytes: u64) -> Result
     }
     let Some(like) = pool.members.first().map(|m| m.layout) else { return Err(CommandError::NoMembers) };
     // The maps of all volumes must still fit into the checkpoint areas.
-    let (most, least) = (core.sure_pieces_of(&pool), smallest(&pool.members));
+    let (most, least) = (core.bounds().sure_pieces, smallest(&pool.members));
     let layout = Layout::plan(bytes, like.segment_bytes, like.intent_pages);
     let fits = |l: &Layout| {
         let members = pool.in_sync().count() as u64 + 1;
@@ -168,7 +168,7 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
     // What has no disk stays on those that stay.
     let copies = usize::from(core.pool.borrow().copies);
     let total = core.segments.borrow().total_sets_without(member, copies);
-    let set_aside = core.set_aside(&core.pool.borrow());
+    let set_aside = core.bounds().set_aside;
     if set_aside > u64::from(total) / 2 {
         return Err(CommandError::NoRoomWithout);
     }

@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod ahead;
 mod around;
+mod bounds;
 mod checkpoint;
 mod core;
 mod destage;
@@ -38,6 +39,7 @@ mod scrub;
 mod shares;
 mod space;
 mod volumes;
+mod watched;
 mod write;
 
 pub mod blocks;

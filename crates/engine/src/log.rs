@@ -79,6 +79,15 @@ impl<B: Buf> Item<B> {
             _ => None,
         }
     }
+    /// How badly a segment is wanted for it; for a move, where it is sorted.
+    fn draw(&self) -> Draw {
+        match self {
+            Item::Write { .. } | Item::Zeroes { .. } => Draw::Demand,
+            Item::Fill { .. } => Draw::Spare,
+            Item::Move { .. } => Draw::Move,
+            Item::MarkClean { .. } | Item::Forget { .. } => Draw::Reserve,
+        }
+    }
     /// Entries that it takes in a record.
     fn entries(&self) -> usize {
         match self {
@@ -140,7 +149,15 @@ impl<B: Buf> Batch<B> {
 }
 
 type Queued<B> = (Item<B>, Rc<Batch<B>>);
-type Placed<B> = Vec<(Item<B>, Rc<Batch<B>>, Vec<Entry>)>;
+
+/// An item in a record, and which of the record's entries are its own.
+type InRecord<B> = (Item<B>, Rc<Batch<B>>, Range<usize>);
+
+/// What is in a record that is being written.
+struct Placed<B: Buf> {
+    items: Vec<InRecord<B>>,
+    entries: Vec<Entry>,
+}
 
 struct Open<B: Buf> {
     segment: u32,
@@ -313,6 +330,11 @@ impl<B: Buf> Log<B> {
         (0..bands::MOST).filter_map(|band| self.position(core, band)).collect()
     }
 
+    /// Whether a segment is open.
+    pub fn has_open(&self, core: &Core<B>) -> bool {
+        (0..bands::MOST).any(|band| self.position(core, band).is_some())
+    }
+
     fn position(&self, core: &Core<B>, band: usize) -> Option<(u32, u32)> {
         let n = self.bands.borrow()[band].open.as_ref()?.segment;
         let next = core.segments.borrow().get(n)?.next;
@@ -348,7 +370,11 @@ impl<B: Buf> Log<B> {
         }
         // A segment that gets no more is closed, so that it can be freed when what it holds is down.
         for band in self.in_use.get()..bands::MOST {
-            if self.bands.borrow()[band].queue.is_empty() {
+            let gets_no_more = {
+                let band = &self.bands.borrow()[band];
+                band.open.is_some() && band.queue.is_empty()
+            };
+            if gets_no_more {
                 self.seal_band(core, band);
             }
         }
@@ -393,15 +419,14 @@ impl<B: Buf> Log<B> {
 
     /// Builds one record from what waits for a band, and submits it.
     fn append_one(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, band: usize) {
-        let queued = self.queued();
-        self.drop_stale(volume, band);
-        core.mark_if(self.queued() < queued, Mark::StaleNotAppended);
-        let Some(first) = self.bands.borrow()[band].queue.front().map(|(item, _)| item.clone()) else { return };
+        core.mark_if(self.drop_stale(volume, band) > 0, Mark::StaleNotAppended);
+        let first = self.bands.borrow()[band].queue.front().map(|(first, _)| (first.sectors(), first.draw()));
+        let Some((first_sectors, draw)) = first else { return };
         core.mark_if(band > 0 && self.class == Class::Mirrored, Mark::AppendedInBands);
         let unit = core.pool.borrow().unit as usize;
         let round = |sectors: u32| sectors.next_multiple_of((unit / 512) as u32);
         let capacity = core.pool.borrow().segment_sectors();
-        let least = first.sectors().min(BLOCK_SECTORS as u32) + Record::header_sectors(1, unit);
+        let least = first_sectors.min(BLOCK_SECTORS as u32) + Record::header_sectors(1, unit);
         // Room in the open segment, else a new one.
         let have = self.position(core, band).filter(|(_, next)| next + round(least) <= capacity);
         let (segment, opening) = match have {
@@ -409,8 +434,8 @@ impl<B: Buf> Log<B> {
             None => {
                 self.seal_band(core, band);
                 // By the time they are appended there may be less space than there was when they were sorted.
-                let draw = match reserve_for(&first) {
-                    Draw::Reserve if matches!(first, Item::Move { .. }) && band + 1 != self.in_use.get() => Draw::Move,
+                let draw = match draw {
+                    Draw::Move if band + 1 == self.in_use.get() => Draw::Reserve,
                     draw => draw,
                 };
                 match core.open_segment(self.class, volume.number, draw, &self.beside(core, band)) {
@@ -456,7 +481,7 @@ impl<B: Buf> Log<B> {
         };
         let offset = core.segments.borrow().get(segment).map_or(0, |s| s.next);
         // As many items as fit.
-        let mut taken: Vec<Queued<B>> = Vec::new();
+        let mut taken: Vec<Queued<B>> = Vec::with_capacity(self.bands.borrow()[band].queue.len().min(Record::MAX_ENTRIES));
         let (mut entries, mut data) = (0usize, 0u32);
         let most_data = (core.settings.record_bytes / 512) as u32;
         let shared = self.shared_sectors(core);
@@ -505,20 +530,25 @@ impl<B: Buf> Log<B> {
         assert!(offset + sectors <= capacity, "a record goes beyond its segment");
         let place = RecordPlace { segment, generation, offset };
         let reach = self.reach(volume, &taken);
-        let (record, placed, mut bufs) = build(core, volume, place, sectors, header_sectors, taken);
+        let placed = build(core, volume, place, header_sectors, taken, entries);
+        let Placed { items, entries } = placed;
+        let record = Record { place, sectors, entries };
         let key = core.pool.borrow().key;
         let mut start = offset;
-        bufs.insert(0, B::from_bytes(&record.encode_header(key, unit)));
+        let mut bufs = Vec::with_capacity(items.len() + 3);
         if opening {
             let header = SegmentHeader { segment, generation, class: self.class, volume: volume.number, copies };
-            bufs.insert(0, B::from_bytes(&header.encode(key, unit)));
+            bufs.push(B::from_bytes(&header.encode(key, unit)));
             start = 0;
         }
+        bufs.push(B::from_bytes(&record.encode_header(key, unit)));
+        bufs.extend(items.iter().filter_map(|(item, ..)| item.data().cloned()));
         let pad = (sectors - header_sectors - data) as usize * 512;
         if pad > 0 {
             bufs.push(B::zeroes(pad));
         }
-        let marks = record.entries.iter().any(|e| matches!(e.kind, EntryKind::MarkClean | EntryKind::Forget));
+        let placed = Placed { items, entries: record.entries };
+        let marks = placed.entries.iter().any(|e| matches!(e.kind, EntryKind::MarkClean | EntryKind::Forget));
         {
             let mut segments = core.segments.borrow_mut();
             if let Some(s) = segments.get_mut(segment) {
@@ -613,12 +643,12 @@ impl<B: Buf> Log<B> {
             header_ok && have >= want && want > 0 && !pool.stalled
         };
         if enough {
-            for (item, _, entries) in &placed {
-                name(&core, &volume, place.segment, item, entries);
+            for (item, _, entries) in &placed.items {
+                name(&core, &volume, place.segment, item, &placed.entries[entries.clone()]);
             }
             core.segments.borrow_mut().unpin(place.segment);
             core.segments.borrow_mut().settle();
-            for (_, batch, _) in placed {
+            for (_, batch, _) in placed.items {
                 batch.finish(1, Ok(()));
             }
         } else {
@@ -626,7 +656,7 @@ impl<B: Buf> Log<B> {
             self.seal_band(&core, band);
             core.segments.borrow_mut().unpin(place.segment);
             let queue = &mut self.bands.borrow_mut()[band].queue;
-            for (item, batch, _) in placed.into_iter().rev() {
+            for (item, batch, _) in placed.items.into_iter().rev() {
                 batch.again.set(true);
                 queue.push_front((item, batch));
             }
@@ -637,8 +667,9 @@ impl<B: Buf> Log<B> {
     }
 
     /// What need not be appended any more is not: a fill that a write overlapped (R5), a move of what has been
-    /// replaced or cleaned. Left in the queue it could reach the media after the mark that outdates it was dropped.
-    fn drop_stale(&self, volume: &Rc<Volume<B>>, band: usize) {
+    /// replaced or cleaned. Left in the queue it could reach the media after the mark that outdates it was dropped. How many
+    /// of them there were.
+    fn drop_stale(&self, volume: &Rc<Volume<B>>, band: usize) -> usize {
         let mut gone = Vec::new();
         self.bands.borrow_mut()[band].queue.retain(|(item, batch)| {
             let keep = match item {
@@ -651,9 +682,11 @@ impl<B: Buf> Log<B> {
             }
             keep
         });
+        let many = gone.len();
         for batch in gone {
             batch.finish(1, Ok(()));
         }
+        many
     }
 }
 
@@ -669,15 +702,6 @@ fn is_same(a: &Piece, b: &Piece) -> bool {
     (a.version(), a.segment, a.offset) == (b.version(), b.segment, b.offset)
 }
 
-/// Which reserve an item may draw on.
-fn reserve_for<B>(item: &Item<B>) -> Draw {
-    match item {
-        Item::Write { .. } | Item::Zeroes { .. } => Draw::Demand,
-        Item::Fill { .. } => Draw::Spare,
-        Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => Draw::Reserve,
-    }
-}
-
 /// How badly a segment is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Draw {
@@ -691,21 +715,20 @@ pub(crate) enum Draw {
     Spare,
 }
 
-/// The entries of the items with their places and checksums, and the buffers in order.
+/// The items with their entries, of which there are so many: their places and checksums. The data is in the same order behind the header.
 fn build<B: Buf>(
     core: &Core<B>,
     volume: &Volume<B>,
     place: RecordPlace,
-    sectors: u32,
     header_sectors: u32,
-    items: Vec<Queued<B>>,
-) -> (Record, Placed<B>, Vec<B>) {
+    taken: Vec<Queued<B>>,
+    entries: usize,
+) -> Placed<B> {
     let mut at = place.offset + header_sectors;
-    let mut all = Vec::new();
-    let mut bufs = Vec::new();
-    let mut placed = Vec::with_capacity(items.len());
-    for (item, batch) in items {
-        let mut entries = Vec::new();
+    let mut entries = Vec::with_capacity(entries);
+    let mut items = Vec::with_capacity(taken.len());
+    for (item, batch) in taken {
+        let begin = entries.len();
         match &item {
             Item::Write { start, data, version } | Item::Fill { start, data, version, .. } => {
                 let kind = if matches!(item, Item::Write { .. }) { EntryKind::Dirty } else { EntryKind::Clean };
@@ -722,7 +745,6 @@ fn build<B: Buf>(
                     at += u32::from(count);
                     s = to;
                 }
-                bufs.push(data.clone());
             }
             Item::Move { block, first, sectors, data, from } => {
                 let (kind, sum, offset) = match data {
@@ -739,9 +761,8 @@ fn build<B: Buf>(
                     sum,
                     offset,
                 });
-                if let Some(d) = data {
+                if data.is_some() {
                     at += u32::from(*sectors);
-                    bufs.push(d.clone());
                 }
             }
             Item::Zeroes { block, first, sectors, version } => entries.push(Entry {
@@ -775,10 +796,9 @@ fn build<B: Buf>(
                 offset: place.offset,
             }),
         }
-        all.extend_from_slice(&entries);
-        placed.push((item, batch, entries));
+        items.push((item, batch, begin..entries.len()));
     }
-    (Record { place, sectors, entries: all }, placed, bufs)
+    Placed { items, entries }
 }
 
 /// Puts an appended item into the map.
@@ -830,7 +850,7 @@ impl<B: Buf> Core<B> {
     /// Opens a segment for a volume if what is free allows it; not on these members, if others have as much room.
     pub(crate) fn open_segment(self: &Rc<Self>, class: Class, volume: u16, draw: Draw, not_on: &[u8]) -> Option<u32> {
         let copies = match class {
-            Class::Mirrored => self.pool.borrow().copies_now(),
+            Class::Mirrored => self.bounds().copies,
             Class::Single => 1,
         };
         let (free, total) = {
@@ -845,7 +865,7 @@ impl<B: Buf> Core<B> {
             Draw::Demand | Draw::Move => self.settings.reserve_segments + left,
             // Who has less than he is sure of does not stand back behind others' writes.
             Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v)) => self.settings.reserve_segments,
-            Draw::Spare => self.settings.reserve_segments + ahead + left * self.pool.borrow().copies_now() as u32,
+            Draw::Spare => self.settings.reserve_segments + ahead + left * self.bounds().copies as u32,
         };
         if free <= needed {
             self.space_is_short();

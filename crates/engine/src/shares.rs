@@ -26,6 +26,7 @@ pub(crate) fn set<B: Buf>(core: &Core<B>, volume: &Volume<B>, share: Share) -> R
         Unfit::TooMuch { left } => CommandError::ShareTooMuch { left },
     })?;
     volume.share.set(share);
+    core.volumes.touch();
     core.space.notify();
     Ok(())
 }
@@ -58,18 +59,13 @@ impl<B: Buf> Volume<B> {
 }
 
 impl<B: Buf> Core<B> {
-    /// Whether any volume has a share.
-    pub(crate) fn has_shares(&self) -> bool {
-        self.volumes.borrow().values().any(|v| v.share.get() != Share::default())
-    }
-
     fn copies(&self) -> u64 {
-        self.pool.borrow().copies_now() as u64
+        self.bounds().copies as u64
     }
 
     /// Slots that volumes with a disk share: what is kept free is nobody's, nor what is set aside.
     fn shared_slots(&self) -> u64 {
-        let kept = u64::from(self.settings.reserve_segments + 2 * self.ahead_of_demand()) + self.set_aside(&self.pool.borrow());
+        let kept = u64::from(self.settings.reserve_segments + 2 * self.ahead_of_demand()) + self.bounds().set_aside;
         self.segments.borrow().total().saturating_sub(self.copies() * kept)
     }
 
@@ -92,7 +88,7 @@ impl<B: Buf> Core<B> {
     /// Segments, each with its copies, that a volume leaves free for others: one for each that has less than it is sure of. Who
     /// has less himself leaves none, nor who has no disk: what he has is set aside for him.
     pub(crate) fn left_to_others(&self, volume: &Volume<B>) -> u32 {
-        if !self.has_shares() || !volume.has_disk() || self.is_under_minimum(volume) {
+        if !self.bounds().has_shares || !volume.has_disk() || self.is_under_minimum(volume) {
             return 0;
         }
         self.under_minimum()
@@ -117,7 +113,7 @@ impl<B: Buf> Core<B> {
     /// How near the space for dirty data is to its end for a volume.
     pub(crate) fn room_of(&self, volume: &Volume<B>) -> Room {
         let mut room = self.room();
-        if self.has_shares() {
+        if self.bounds().has_shares {
             room = self.room_of_share(volume, room);
         }
         let beside_streams = volume.has_streams(self.now(), self.settings.idle_ns);
@@ -148,13 +144,13 @@ impl<B: Buf> Core<B> {
 
     /// How full the space for dirty data is for a volume, in percent.
     pub(crate) fn dirty_percent_for(&self, volume: &Volume<B>) -> u32 {
-        if self.has_shares() { self.room_of(volume).taken_percent } else { self.dirty_percent() }
+        if self.bounds().has_shares { self.room_of(volume).taken_percent } else { self.dirty_percent() }
     }
 
     /// How full it is by what volumes take of it, as `of` tells.
     fn percent_of(&self, volume: &Volume<B>, of: impl Fn(&Taken) -> u64) -> u32 {
         let segments = self.segments.borrow();
-        let space = self.sets_for_dirty(&segments, &self.pool.borrow());
+        let space = self.sets_for_dirty(&segments);
         let part = |v: &Volume<B>| {
             let share = if v.mode.get() == Mode::WriteBack { v.share.get() } else { Share::default() };
             Part { taken: of(&segments.of_volume(v.number)), least: share.least(space) }
@@ -218,7 +214,7 @@ async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> bool {
 /// Whether a checkpoint is worth it though the space for dirty data is not short for all: for a volume to which others' minimums
 /// leave little of it, or its own maximum.
 pub(crate) fn a_checkpoint_pays<B: Buf>(core: &Core<B>, emptied: u64, taken: u64) -> bool {
-    if !core.has_shares() {
+    if !core.bounds().has_shares {
         return false;
     }
     core.all_volumes().iter().filter(|v| v.has_disk()).any(|v| {

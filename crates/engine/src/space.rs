@@ -1,6 +1,7 @@
 //! Room in the log: who may have it, and how it is won back ahead of demand.
 
-use crate::core::{Core, Pool, Volume};
+use crate::bounds::Bounds;
+use crate::core::{Core, Volume};
 use crate::diskless;
 use crate::evict::{Victim, carry_over, evict, victim, victim_for_the_map};
 use crate::exec::Slot;
@@ -11,7 +12,6 @@ use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::bands;
 use crate::policy::gather;
-use crate::policy::image::{self, Areas};
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::For;
 use crate::read::runs;
@@ -23,68 +23,32 @@ use alloc::vec::Vec;
 use headpond_format::Class;
 
 impl<B: Buf> Core<B> {
-    /// Pieces that the maps may hold.
-    fn most_pieces(&self) -> u64 {
-        self.most_pieces_of(&self.pool.borrow())
-    }
-
-    fn most_pieces_of(&self, pool: &Pool) -> u64 {
-        self.no_more_than_memory(image::most(&self.areas(pool)))
-    }
-
-    /// The same of those that cannot be let go.
-    pub(crate) fn sure_pieces_of(&self, pool: &Pool) -> u64 {
-        self.no_more_than_memory(image::sure(&self.areas(pool)))
-    }
-
-    pub(crate) fn no_more_than_memory(&self, pieces: u64) -> u64 {
-        match self.settings.max_pieces {
-            0 => pieces,
-            most => most.min(pieces),
-        }
-    }
-
     /// Whether the cap of memory, and nothing else, keeps more from being cached. The map goes up and down a little below the cap.
     pub(crate) fn memory_is_short(&self) -> bool {
-        let pieces = image::most(&self.areas(&self.pool.borrow()));
-        let most = self.no_more_than_memory(pieces);
-        most < pieces && self.segments.borrow().live >= most - most / 8
-    }
-
-    fn areas(&self, pool: &Pool) -> Areas {
-        // One that is about to leave holds no page.
-        let stays = |m: &u8| pool.leaving != Some(*m) || pool.in_sync().count() == 1;
-        let layouts = || pool.in_sync().filter(stays).map(|m| pool.members[usize::from(m)].layout);
-        let members = layouts().count().max(1) as u64;
-        let area = layouts().map(|l| l.checkpoint_bytes).min().unwrap_or(0);
-        Areas {
-            pages: area / headpond_format::PAGE_BYTES as u64 * members / members.min(2),
-            segments: layouts().map(|l| u64::from(l.slots())).sum(),
-            volumes: self.volumes.borrow().len() as u64,
-            overflows: self.image_overflows.get(),
-        }
+        let Bounds { most_in_images, most_pieces: most, .. } = self.bounds();
+        most < most_in_images && self.segments.borrow().live >= most - most / 8
     }
 
     fn map_has_room(&self, volume: &Volume<B>) -> bool {
         // Nothing ever puts the fragments of a volume without a disk together again: there is room for all it can have.
         if !volume.has_disk() {
             // What it holds was promised room when it was created, and is no cache: a cap of memory that came later is not for it.
-            return self.segments.borrow().live < image::most(&self.areas(&self.pool.borrow()));
+            return self.segments.borrow().live < self.bounds().most_in_images;
         }
         let few = volume.map.borrow().extra_pieces() < self.settings.max_fragments;
-        self.segments.borrow().live < self.most_pieces() && few
+        self.segments.borrow().live < self.bounds().most_pieces && few
     }
 
     /// Whether clean pieces have to go so that dirty ones find room in the map, ahead of demand.
     fn map_is_nearly_full(&self) -> bool {
-        let (most, segments) = (self.most_pieces(), self.segments.borrow());
+        let (most, segments) = (self.bounds().most_pieces, self.segments.borrow());
         segments.live >= most - most / 32 && segments.dirty < segments.live
     }
 
     /// Whether there is a segment, and room in the map, for what a client writes.
     pub(crate) fn has_space(&self, volume: &Volume<B>) -> bool {
         let (free, reserve) = (self.free(), self.settings.reserve_segments);
-        let open = !volume.dirty_log.positions(self).is_empty();
+        let open = volume.dirty_log.has_open(self);
         let is_free = free > reserve + self.left_to_others(volume) || open && free >= reserve;
         is_free && (open || self.share_allows(volume, For::Writes)) && self.map_has_room(volume)
     }
@@ -94,7 +58,7 @@ impl<B: Buf> Core<B> {
         let room = self.has_space(volume)
             && self.dirty_percent_for(volume) < 100
             && !self.pool.borrow().stalled
-            && self.pool.borrow().in_sync().next().is_some();
+            && self.bounds().copies > 0;
         if !room {
             self.mark_if(!self.map_has_room(volume), Mark::MapIsFull);
             self.space_is_short();
@@ -105,7 +69,7 @@ impl<B: Buf> Core<B> {
     /// Whether clean data may be admitted: it is the first to go without.
     pub(crate) fn room_for_clean(&self, volume: &Volume<B>) -> bool {
         let pool = self.pool.borrow();
-        let open = !volume.clean_log.positions(self).is_empty();
+        let open = volume.clean_log.has_open(self);
         let may_open = open || self.share_allows(volume, For::Reads);
         if !may_open {
             // It may have something of its own to let go.
@@ -116,7 +80,7 @@ impl<B: Buf> Core<B> {
 
     /// Segments that dirty data can be put into.
     pub(crate) fn free(&self) -> u32 {
-        self.segments.borrow().free_sets(self.pool.borrow().copies_now())
+        self.segments.borrow().free_sets(self.bounds().copies)
     }
 
     /// Whether there is more free than is kept ahead of demand: then clean data may be written.
@@ -126,7 +90,7 @@ impl<B: Buf> Core<B> {
 
     /// Free segments that clean data leaves to what clients write.
     pub(crate) fn ahead_of_demand(&self) -> u32 {
-        let total = self.segments.borrow().total_sets(self.pool.borrow().copies_now());
+        let total = self.segments.borrow().total_sets(self.bounds().copies);
         (total * self.settings.free_percent / 100).max(1)
     }
 
@@ -161,7 +125,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
         mend_copies(&core).await;
         let (dirty_percent, emptied, taken) = {
             let s = core.segments.borrow();
-            (core.dirty_percent_of(&s, &core.pool.borrow()), s.emptied_segments(), s.dirty_segments())
+            (core.dirty_percent_of(&s), s.emptied_segments(), s.dirty_segments())
         };
         if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) || a_checkpoint_pays(&core, emptied, taken) {
             checkpoint(&core).await;
@@ -227,7 +191,7 @@ fn awaits_checkpoint(s: &Segment) -> bool {
 /// Lets go of clean pieces until an image has room for what is left. That takes no device: who waits for a checkpoint, as a stop does,
 /// waits for nothing else.
 pub(crate) fn fit_into_an_image<B: Buf>(core: &Core<B>) {
-    while core.segments.borrow().live > core.most_pieces() {
+    while core.segments.borrow().live > core.bounds().most_pieces {
         let is_less = match victim_for_the_map(core) {
             Some(victim) => evict(core, victim),
             None => thin_one(core),

@@ -99,6 +99,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         losses: Cell::new(0),
         losses_told: Cell::new(0),
         work: Signal::new(exec),
+        tell_from: Cell::new(0),
         pins: RefCell::default(),
         pins_changed: Cell::new(0),
         pins_at: Cell::new(0),
@@ -313,7 +314,7 @@ async fn requests_end<B: Buf>(v: &Volume<B>) {
 
 /// Segments of all cache devices, each with as many copies as dirty data should have.
 fn total_sets<B: Buf>(core: &Core<B>) -> u32 {
-    core.segments.borrow().total_sets(core.pool.borrow().copies_now())
+    core.segments.borrow().total_sets(core.bounds().copies)
 }
 
 /// Lets go of a volume that is not served, or has no disk, with all that the cache has of it. Nothing is written to its disk.

@@ -1,7 +1,7 @@
 //! The life of a write, of a discard and of a zeroing.
 
 use crate::core::{Core, DiskWants, Fill, Volume};
-use crate::destage::withdraw;
+use crate::destage::{tell, withdraw};
 use crate::diskless;
 use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, Reach, RequestError};
@@ -72,13 +72,16 @@ pub(crate) async fn write<B: Buf>(
         fate = Fate::Bypass(Bypass::NoGain);
     }
     let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes)).flatten();
-    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && !turn(core, volume, bytes).await {
-        core.mark(Mark::NoTurnInTime);
-        fate = Fate::Bypass(Bypass::Full);
-    } else if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) {
-        // Waiting for the turn takes time, in which the mode may change, and members leave.
-        fate = decide(core, volume, &range, &content, belongs);
-        core.mark_if(!matches!(fate, Fate::Absorb), Mark::FateChangedInTheWait);
+    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) {
+        match turn(core, volume, bytes, matches!(fate, Fate::Absorb)).await {
+            Turn::AtOnce => fate = Fate::Absorb,
+            // Waiting for the turn takes time, in which the mode may change, and members leave.
+            Turn::AfterAWait => {
+                fate = decide(core, volume, &range, &content, belongs);
+                core.mark_if(!matches!(fate, Fate::Absorb), Mark::FateChangedInTheWait);
+            }
+            Turn::Late => fate = core.passing(Mark::NoTurnInTime, Fate::Bypass(Bypass::Full)),
+        }
     }
     let mut is_share = false;
     let reason = match fate {
@@ -236,9 +239,19 @@ impl<B: Buf> Drop for Wanting<B> {
     }
 }
 
-/// Waits until a write that is to be absorbed has its turn and there is room for it; `false` if it is to go to the disk
-/// instead, since that would take too long. Large ones do not wait.
-async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) -> bool {
+/// When a write that is to be absorbed has its turn.
+enum Turn {
+    /// In the very moment in which it asked.
+    AtOnce,
+    AfterAWait,
+    /// So late that it is to go to the disk instead.
+    Late,
+}
+
+/// Waits until a write that is to be absorbed has its turn and there is room for it, which it may be known that there is now. Large ones
+/// do not wait.
+async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, mut has_room: bool) -> Turn {
+    let mut turn = Turn::AtOnce;
     let came = core.now();
     let destage = volume.reached.get().per_second();
     let rate = pace::rate(&core.room_of(volume), destage);
@@ -246,10 +259,11 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
     if let Some(rate) = rate {
         let longest = volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
         let mut turns = volume.turns.get();
-        let turn = turns.take(came, bytes, rate, longest);
+        let at = turns.take(came, bytes, rate, longest);
         volume.turns.set(turns);
-        match turn {
+        match at {
             Some(at) if at > came => {
+                (turn, has_room) = (Turn::AfterAWait, false);
                 volume.waiting.set(volume.waiting.get() + 1);
                 held_back(core);
                 core.exec.sleep(at - came).await;
@@ -257,23 +271,24 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64) ->
                 volume.waiting.set(volume.waiting.get() - 1);
             }
             Some(_) => {}
-            None => return false,
+            None => return Turn::Late,
         }
     }
-    while !core.room_for_dirty(volume) {
+    while !has_room && !core.room_for_dirty(volume) {
+        turn = Turn::AfterAWait;
         let waited = core.now() - came;
         // Where it is not for dirty data that there is no room, destage will not win any.
         let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent;
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
         let too_long = waited >= pace::LONGEST_NS || bytes >= pace::LARGE;
         if hopeless || too_long || volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
-            return false;
+            return Turn::Late;
         }
         core.mark(Mark::WriteWaitsForRoom);
         // By time, and not by a signal that whoever looks in vain gives himself.
         core.exec.sleep(AGAIN_NS).await;
     }
-    true
+    turn
 }
 
 /// Writes that the disk has under way: clients', and the sweep's.
@@ -405,18 +420,25 @@ fn note_failure<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) {
     volume.write_route.borrow_mut().disk_failed(core.now(), bytes);
 }
 
-/// The items that put `content` into the log; `None`: what the client lent cannot be read any more.
-fn items<B: Buf>(range: &Range<u64>, whole: &Range<u64>, content: &Content<B>, version: u64) -> Option<Vec<Item<B>>> {
+/// Adds the items that put `content` into the log; `None`: what the client lent cannot be read any more.
+fn items<B: Buf>(
+    range: &Range<u64>,
+    whole: &Range<u64>,
+    content: &Content<B>,
+    version: u64,
+    to: &mut Vec<Item<B>>,
+) -> Option<()> {
     match content {
         Content::Data(data) => {
             let from = (range.start - whole.start) as usize * 512;
             let data = data.slice(from..from + (range.end - range.start) as usize * 512).owned()?;
-            Some(vec![Item::Write { start: range.start, data, version }])
+            to.push(Item::Write { start: range.start, data, version });
         }
         Content::Zeroes | Content::Discarded => {
-            Some(by_block(range).map(|(block, first, sectors)| Item::Zeroes { block, first, sectors, version }).collect())
+            to.extend(by_block(range).map(|(block, first, sectors)| Item::Zeroes { block, first, sectors, version }));
         }
     }
+    Some(())
 }
 
 /// A range of grid sectors as runs inside blocks: block, first sector, sectors.
@@ -457,27 +479,20 @@ async fn absorb_parts<B: Buf>(
     parts: &[Range<u64>],
     version: u64,
 ) -> Appended {
-    let items: Option<Vec<_>> = parts.iter().map(|part| items(part, whole, content, version)).collect();
-    let Some(items) = items else { return Err(AppendError::Gone) };
-    let begun = core.segments.borrow().checkpoints_begun;
-    let mut appends = Vec::with_capacity(parts.len());
-    for (part, items) in parts.iter().zip(items) {
-        volume.intent.dirtied(&Intent::<B>::regions(part), begun);
-        appends.push(volume.dirty_log.append(core, volume, items));
-    }
-    let mut result = Ok(());
+    let mut all = Vec::with_capacity(parts.len());
     for part in parts {
-        if !ensure(core, volume, part, Bit::Dirty, 0).await {
-            result = Err(AppendError::NoMembers);
-        }
+        items(part, whole, content, version, &mut all).ok_or(AppendError::Gone)?;
     }
-    for append in appends {
-        if let Err(e) = append.get().await {
-            result = Err(e);
-        }
+    let begun = core.segments.borrow().checkpoints_begun;
+    parts.iter().for_each(|part| volume.intent.dirtied(&Intent::<B>::regions(part), begun));
+    let append = volume.dirty_log.append(core, volume, all);
+    let mut is_marked = true;
+    for part in parts {
+        is_marked &= ensure(core, volume, part, Bit::Dirty, 0).await;
     }
-    volume.work.notify();
-    result
+    let result = append.get().await;
+    tell(core, volume);
+    if result.is_ok() && !is_marked { Err(AppendError::NoMembers) } else { result }
 }
 
 /// Writes to the disk. What is dirty there is absorbed over, or overwritten in order, so that it cannot come back (R4).

@@ -45,7 +45,11 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub fn new() -> Self {
-        Self { bytes: Vec::new() }
+        Self::with_capacity(0)
+    }
+    /// The same with room for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
     }
     pub fn u8(&mut self, v: u8) {
         self.bytes.push(v);

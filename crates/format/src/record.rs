@@ -131,7 +131,8 @@ impl Record {
     /// The encoded header, padded to `unit` bytes; the data follows it directly.
     #[must_use]
     pub fn encode_header(&self, key: u64, unit: usize) -> Vec<u8> {
-        let mut w = Writer::new();
+        let unit = unit.max(512);
+        let mut w = Writer::with_capacity((HEADER + self.entries.len() * ENTRY).next_multiple_of(unit));
         w.u32(MAGIC);
         w.u32(0);
         w.u64(0);
@@ -153,7 +154,7 @@ impl Record {
             w.u32(e.offset);
             w.u32(0);
         }
-        w.pad_to(unit.max(512));
+        w.pad_to(unit);
         let len = w.len() as u32;
         w.put_u32(4, len);
         w.seal(key, 8)

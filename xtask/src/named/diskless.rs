@@ -42,7 +42,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "What waits for its disk takes all the room there is, and a journal finds none: its writes fail.",
         edits: &[Edit {
             file: "core.rs",
-            old: "let taken = pinned.div_ceil(copies.max(1) as u64) + self.set_aside(pool);",
+            old: "let taken = pinned.div_ceil(copies.max(1) as u64) + set_aside;",
             new: "let taken = pinned.div_ceil(copies.max(1) as u64);",
         }],
     },

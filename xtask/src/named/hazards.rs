@@ -256,8 +256,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Where there may be dirty data is known only from its records: they go with the two cache devices that had them, and the disk is served in their place.",
         edits: &[Edit {
             file: "write.rs",
-            old: "if !ensure(core, volume, part, Bit::Dirty, 0).await {",
-            new: "if false && !ensure(core, volume, part, Bit::Dirty, 0).await {",
+            old: "is_marked &= ensure(core, volume, part, Bit::Dirty, 0).await;",
+            new: "is_marked &= true || ensure(core, volume, part, Bit::Dirty, 0).await;",
         }],
     },
     Mistake {

@@ -185,11 +185,18 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "no room kept for what makes room",
         story: "Marks and moves find no segment where clients' writes find none: the log is full, and what is destaged cannot be called clean.",
-        edits: &[Edit {
-            file: "log.rs",
-            old: "        Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => Draw::Reserve,",
-            new: "        Item::Move { .. } | Item::MarkClean { .. } | Item::Forget { .. } => Draw::Demand,",
-        }],
+        edits: &[
+            Edit {
+                file: "log.rs",
+                old: "            Item::MarkClean { .. } | Item::Forget { .. } => Draw::Reserve,",
+                new: "            Item::MarkClean { .. } | Item::Forget { .. } => Draw::Demand,",
+            },
+            Edit {
+                file: "log.rs",
+                old: "Draw::Move if band + 1 == self.in_use.get() => Draw::Reserve,",
+                new: "Draw::Move if band + 1 == self.in_use.get() => Draw::Demand,",
+            },
+        ],
     },
     Mistake {
         name: "a witness that knows better, and is not heard",

@@ -13,6 +13,8 @@ pub const TOLD: &[Told] = &[
     ("room::a_volume_without_a_disk_has_its_room_whatever_memory_there_is", "a cap of memory for what is no cache"),
     ("room::a_daemon_ends_just_after_a_cache_device_has_left", "an image begun that has no room"),
     ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "an image begun that has no room"),
+    ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "room reckoned with cache devices that have left"),
+    ("hazards::h11_failed_append_is_a_death", "room reckoned with cache devices that have left"),
 ];
 
 /// Mistakes that only these scenes need.
@@ -29,7 +31,16 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a map without a cap of memory",
         story: "A small server with large cache devices has no memory left for anything else.",
-        edits: &[Edit { file: "space.rs", old: "most => most.min(pieces),", new: "_ => pieces," }],
+        edits: &[Edit { file: "bounds.rs", old: "most => most.min(pieces),", new: "_ => pieces," }],
+    },
+    Mistake {
+        name: "room reckoned with cache devices that have left",
+        story: "What is left for data is reckoned once and never again: with a cache device gone, writes want two copies that cannot be had.",
+        edits: &[Edit {
+            file: "watched.rs",
+            old: "        self.touch();\n        self.value.borrow_mut()",
+            new: "        self.value.borrow_mut()",
+        }],
     },
     Mistake {
         name: "a cap of memory for what is no cache",

@@ -64,8 +64,8 @@ pub const MISTAKES: &[Mistake] = &[
             },
             Edit {
                 file: "shares.rs",
-                old: "if !self.has_shares() || !volume.has_disk() || ",
-                new: "if self.has_shares() || !volume.has_disk() || ",
+                old: "if !self.bounds().has_shares || !volume.has_disk() || ",
+                new: "if self.bounds().has_shares || !volume.has_disk() || ",
             },
         ],
     },
