@@ -44,7 +44,7 @@ const LOADS: [Load; 11] = [
     Load {
         name: "hit_128k",
         what: "a hit of 128 KiB that lies in 32 places",
-        bound: 175_000,
+        bound: 156_000,
         run: |n| reads(n, 32, HOT / 32, 0),
     },
     Load {

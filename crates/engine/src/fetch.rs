@@ -10,6 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 use headpond_format::Place;
 
 /// A piece whose data could not be had from any copy.
@@ -21,7 +22,8 @@ struct Run {
     segment: u32,
     start: u32,
     sectors: u32,
-    members: Vec<usize>,
+    /// Which of the pieces, in their order on the members, are in it.
+    pieces: Range<usize>,
 }
 
 /// Longest stretch between two pieces that is read with them: the header of the record that the second is in. One request that is a
@@ -76,7 +78,7 @@ async fn fetch_for<B: Buf>(
     pieces: &[(u64, Piece)],
     whom: For,
 ) -> Vec<Result<B, Unreadable>> {
-    let runs = merged(pieces, GAP);
+    let (order, runs) = merged(pieces, GAP);
     runs.iter().for_each(|run| core.segments.borrow_mut().pin(run.segment));
     let mut out: Vec<Result<B, Unreadable>> = vec![Err(Unreadable); pieces.len()];
     let mut reads: VecDeque<Option<Reading<B>>> = VecDeque::with_capacity(runs.len());
@@ -104,7 +106,7 @@ async fn fetch_for<B: Buf>(
             Some(read) => finish_read(core, read).await,
             None => None,
         };
-        for i in &run.members {
+        for i in &order[run.pieces.clone()] {
             let (block, piece) = &pieces[*i];
             let from = (u32::from(piece.offset) - run.start) as usize * 512;
             let part = data.as_ref().map(|d| d.slice(from..from + usize::from(piece.sectors()) * 512));
@@ -121,23 +123,24 @@ async fn fetch_for<B: Buf>(
     out
 }
 
-/// Pieces as runs of those that lie one after the other, with no more than `gap` sectors between.
-fn merged(pieces: &[(u64, Piece)], gap: u32) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+/// Pieces in their order on the members, by number, and as runs of those that lie one after the other, with no more than `gap` sectors
+/// between.
+fn merged(pieces: &[(u64, Piece)], gap: u32) -> (Vec<usize>, Vec<Run>) {
+    let mut runs: Vec<Run> = Vec::with_capacity(pieces.len());
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.sort_unstable_by_key(|i| (pieces[*i].1.segment, pieces[*i].1.offset));
-    for i in order {
-        let p = pieces[i].1;
+    for (n, i) in order.iter().enumerate() {
+        let p = pieces[*i].1;
         let (at, end) = (u32::from(p.offset), u32::from(p.offset) + u32::from(p.sectors()));
         match runs.last_mut() {
             Some(r) if r.segment == p.segment && at <= r.start + r.sectors + gap && end <= r.start + LONGEST => {
                 r.sectors = r.sectors.max(end - r.start);
-                r.members.push(i);
+                r.pieces.end = n + 1;
             }
-            _ => runs.push(Run { segment: p.segment, start: at, sectors: end - at, members: vec![i] }),
+            _ => runs.push(Run { segment: p.segment, start: at, sectors: end - at, pieces: n..n + 1 }),
         }
     }
-    runs
+    (order, runs)
 }
 
 /// Which of a segment's pieces the copy on one member does not hold as they should be. The segment is pinned by the caller.
@@ -149,17 +152,18 @@ pub(crate) async fn damaged_on<B: Buf>(
 ) -> Vec<usize> {
     let mut damaged = Vec::new();
     // Nothing but the pieces: what lies between may be damaged, and concerns nobody.
-    for run in merged(pieces, 0) {
+    let (order, runs) = merged(pieces, 0);
+    for run in runs {
         let place = core.segments.borrow().get(run.segment).and_then(|s| s.places().find(|p| p.member == member));
         let Some(place) = place else { continue };
         let read = start_read(core, place, run.start, run.sectors, For::Housekeeping);
         let data = finish_read(core, read).await;
-        for i in run.members {
-            let (block, piece) = &pieces[i];
+        for i in &order[run.pieces] {
+            let (block, piece) = &pieces[*i];
             let from = (u32::from(piece.offset) - run.start) as usize * 512;
             let part = data.as_ref().map(|d| d.slice(from..from + usize::from(piece.sectors()) * 512));
             if !part.is_some_and(|part| verify(core, volume, *block, piece, &part)) {
-                damaged.push(i);
+                damaged.push(*i);
             }
         }
     }

@@ -297,14 +297,16 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, ways: Wa
         by_disk: false,
         reads_more: false,
     };
+    let blocks = Volume::<B>::blocks(range);
     let mut cached: Vec<(Range<u64>, u64, Piece)> = Vec::new();
     let segments = core.segments.borrow();
-    volume.map.borrow().each_in(Volume::<B>::blocks(range), |block, p| {
+    volume.map.borrow().each_in(blocks.clone(), |block, p| {
         let there = p.zeroes() || segments.get(p.segment).is_some_and(|s| s.places().next().is_some());
         for run in runs(p.live) {
             let r = (block * BLOCK_SECTORS + run.start).max(range.start)..(block * BLOCK_SECTORS + run.end).min(range.end);
             if r.start < r.end {
                 if there {
+                    cached.reserve(if cached.is_empty() { (blocks.end - block) as usize } else { 1 });
                     cached.push((r, block, *p));
                 } else if p.dirty() {
                     plan.lost = true;
@@ -337,9 +339,10 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, ways: Wa
         plan.parts.push(Part { range: d.clone(), source: Source::Disk(n) });
     }
     // Clean pieces inside what the disk reads anyway need not be read from the cache.
+    plan.pieces.reserve(cached.len());
     let from_disk = |r: &Range<u64>| plan.disk.iter().any(|d| d.start <= r.start && r.end <= d.end);
     let mut index: Option<(u64, u32, u16, usize)> = None;
-    let mut over = Vec::new();
+    let mut over = Vec::with_capacity(cached.len());
     for (r, block, p) in cached {
         if !p.dirty() && from_disk(&r) {
             continue;
@@ -381,7 +384,7 @@ pub(crate) fn runs(mask: u8) -> impl Iterator<Item = Range<u64>> {
 /// The data in order: the disk's, with the cached pieces laid over.
 fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>], disk: &[B]) -> Vec<B> {
     // Later parts win: cut the earlier ones to what is left of them.
-    let mut whole: Vec<(Range<u64>, usize)> = Vec::new();
+    let mut whole: Vec<(Range<u64>, usize)> = Vec::with_capacity(plan.parts.len());
     for (n, part) in plan.parts.iter().enumerate() {
         if matches!(part.source, Source::Disk(_)) {
             let mut at = part.range.start;
