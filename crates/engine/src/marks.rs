@@ -122,6 +122,8 @@ marks! {
     OrderedWithoutMark,
     /// What is written through is not admitted, since another write there is under way.
     ThroughFillKeptOut,
+    /// A stream that is written through passes the cache, which has nothing of it.
+    ThroughStreamPasses,
     /// A piece of a merged read that failed was read alone, from the same copy.
     ReadAgainAlone,
     /// A dirty piece that one copy does not have is read from the other.

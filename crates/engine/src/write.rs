@@ -103,7 +103,9 @@ pub(crate) async fn write<B: Buf>(
     let direct = u32::from(reason == Bypass::Full);
     volume.direct_writes.set(volume.direct_writes.get() + direct);
     volume.sharing.set(volume.sharing.get() + u32::from(is_share));
-    let written = Box::pin(to_disk(core, volume, &range, &content, reason, is_share)).await;
+    // Also where the mode has it written to the disk, whatever it is.
+    let is_stream = matches!(content, Content::Data(_)) && passes(core, volume, &range, belongs).is_some();
+    let written = Box::pin(to_disk(core, volume, &range, &content, reason, is_share, is_stream)).await;
     volume.direct_writes.set(volume.direct_writes.get() - direct);
     volume.sharing.set(volume.sharing.get() - u32::from(is_share));
     if is_share {
@@ -315,14 +317,9 @@ fn decide<B: Buf>(
         }
     }
     match content {
-        // What is pinned is kept in the cache, however it is written.
-        Content::Data(_) if volume.is_pinned(range) => {}
         Content::Data(_) => {
-            if sectors * 512 >= core.settings.large_bytes {
-                return Fate::Bypass(Bypass::Large);
-            }
-            if belongs.is_stream(core.settings.stream_bytes) {
-                return Fate::Bypass(Bypass::Stream);
+            if let Some(past) = passes(core, volume, range, belongs) {
+                return Fate::Bypass(past);
             }
         }
         Content::Zeroes | Content::Discarded => {
@@ -332,6 +329,18 @@ fn decide<B: Buf>(
         }
     }
     if core.room_for_dirty(volume) { Fate::Absorb } else { Fate::Bypass(Bypass::Full) }
+}
+
+/// Why data is not for the cache, whatever the mode, if it is not: it is large, or of a stream.
+fn passes<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, belongs: Belongs) -> Option<Bypass> {
+    if volume.is_pinned(range) {
+        // What is pinned is kept in the cache, however it is written.
+        None
+    } else if (range.end - range.start) * 512 >= core.settings.large_bytes {
+        Some(Bypass::Large)
+    } else {
+        belongs.is_stream(core.settings.stream_bytes).then_some(Bypass::Stream)
+    }
 }
 
 /// Whether a write goes to the disk because the cache devices' budget does not bear it. What is dirty already is absorbed over,
@@ -503,6 +512,7 @@ async fn to_disk<B: Buf>(
     content: &Content<B>,
     reason: Bypass,
     is_share: bool,
+    is_stream: bool,
 ) -> Result<(), RequestError> {
     let beside_sweep = volume.destaging.get();
     let blocks = Volume::<B>::blocks(range);
@@ -510,7 +520,6 @@ async fn to_disk<B: Buf>(
     volume.intent.disk_write_begins(&regions);
     let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
     let (line, all) = (volume.disk_in_use.get(), disk_line(volume));
-    let is_stream = matches!(reason, Bypass::Stream | Bypass::Large);
     let _using = core.use_disk(volume, if is_stream { DiskWants::StreamWrite } else { DiskWants::LoneWrite });
     let ahead = if is_stream { AHEAD } else { 0 };
     if !ensure(core, volume, range, Bit::Intent, ahead).await {
@@ -537,7 +546,7 @@ async fn to_disk<B: Buf>(
         && volume.wanted_clean.get() == 0
         && !core.pool.borrow().degraded()
         && core.room_for_dirty(volume);
-    let fill = (volume.mode.get() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content)).flatten();
+    let fill = (volume.mode.get() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content, is_stream)).flatten();
     // What is admitted is what the disk gets, and a client may change what it lends while it is being written from.
     let content = &match (&fill, content) {
         (Some(_), Content::Data(data)) => match data.owned() {
@@ -787,13 +796,27 @@ fn disk_op<B: Buf>(volume: &Volume<B>, whole: &Range<u64>, content: &Content<B>,
     }
 }
 
-/// In write-through what goes to the disk is admitted too, as a fill that any later write spoils.
-fn through_fill<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, content: &Content<B>) -> Option<Rc<Fill>> {
+/// In write-through what goes to the disk is admitted too, as a fill that any later write spoils; of a stream what has a block in the cache.
+fn through_fill<B: Buf>(
+    core: &Core<B>,
+    volume: &Volume<B>,
+    range: &Range<u64>,
+    content: &Content<B>,
+    is_stream: bool,
+) -> Option<Rc<Fill>> {
     let bytes = (range.end - range.start) * 512;
     if !matches!(content, Content::Data(_)) || bytes > core.settings.admit_bytes || !core.room_for_clean(volume) {
         return None;
     }
     let blocks = Volume::<B>::blocks(range);
+    let is_cached = || {
+        let mut is_there = false;
+        volume.map.borrow().each_in(blocks.clone(), |_, _| is_there = true);
+        is_there
+    };
+    if is_stream && !is_cached() {
+        return core.passing(Mark::ThroughStreamPasses, None);
+    }
     // Another write there is under way: which of the two the disk ends up with is not ours to guess.
     let others = volume.writing.borrow().iter().filter(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end).count();
     if others > 1 {

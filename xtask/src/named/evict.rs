@@ -11,6 +11,7 @@ pub const TOLD: &[Told] = &[
         "evict::what_is_overwritten_while_its_segment_is_let_go_does_not_come_back",
         "what was overwritten meanwhile carried over with the rest",
     ),
+    ("evict::a_stream_that_is_written_through_is_kept_only_where_it_was_cached", "streams that are written through kept"),
 ];
 
 /// Mistakes that only they need.
@@ -36,6 +37,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "evict.rs",
             old: "        let some = &still_there(&volume, number, some);\n",
             new: "        still_there(&volume, number, some);\n",
+        }],
+    },
+    Mistake {
+        name: "streams that are written through kept",
+        story: "A backup that is written through takes what readers ask for out of the cache, and wears the cache devices out.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "if is_stream && !is_cached() {",
+            new: "if false && is_stream && !is_cached() {",
         }],
     },
 ];

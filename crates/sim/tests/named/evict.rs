@@ -1,5 +1,6 @@
 //! What is let go when the cache is full, and what stays.
 
+use headpond_engine::format::Mode;
 use headpond_engine::{Device, DeviceOp, Settings};
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
@@ -109,5 +110,28 @@ fn what_is_overwritten_while_its_segment_is_let_go_does_not_come_back() {
     read_again(&mut s);
     s.lose_power();
     s.read_all();
+    s.end();
+}
+
+/// A backup is written through, in requests as small as any. It goes past the cache, as it does where writes are absorbed; what the cache
+/// had of it is kept as it is now.
+#[test]
+fn a_stream_that_is_written_through_is_kept_only_where_it_was_cached() {
+    let story = "a stream that is written through is kept only where it was cached";
+    let mut s = Scene::new(story, Stage { mode: Mode::WriteThrough, ..Stage::default() });
+    let cached = |s: &Scene| s.status().volumes[0].cached_blocks;
+    s.write(100 * 8, 8);
+    s.rest();
+    assert_eq!(cached(&s), 1, "{}", s.story());
+    (0..128).for_each(|n| s.write(n * 8, 8));
+    s.rest();
+    // Until 32 KiB are written it is no stream.
+    assert!((2..=9).contains(&cached(&s)), "{} of 128 blocks: {}", cached(&s), s.story());
+    let hits = |s: &Scene| s.status().volumes[0].stats.hit.requests;
+    let before = hits(&s);
+    s.read(100 * 8, 8);
+    assert_eq!(hits(&s), before + 1, "{}", s.story());
+    s.read(101 * 8, 8);
+    assert_eq!(hits(&s), before + 1, "{}", s.story());
     s.end();
 }
