@@ -8,7 +8,6 @@ use crate::policy::evict::Queue;
 use crate::preload;
 use alloc::rc::Rc;
 use core::ops::Range;
-use headpond_format::Mode;
 
 /// What lies scattered in more pieces than this is left alone: it would be as many reads of the disk.
 const MOST_PIECES: usize = 16;
@@ -50,11 +49,10 @@ pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed:
     volume.filling.set(volume.filling.get() + 1);
     let (core, volume) = (core.clone(), volume.clone());
     core.clone().exec.spawn(async move {
-        let serves = volume.serving.get() && volume.mode.get() != Mode::PassThrough;
         let missing = volume.map.borrow().present_in(&blocks).map(|bits| !bits);
         let line = u64::from(volume.disk_in_use.get()) + 1;
         // Where the disk fails, the client that asks for it will be told.
-        let filled = if serves { preload::fill(&core, &volume, &batch, Queue::Probation).await.unwrap_or(0) } else { 0 };
+        let filled = preload::fill(&core, &volume, &batch, Queue::Probation).await.unwrap_or(0);
         if filled > 0 {
             let took = (core.now() - since) / line;
             volume.neighbourhoods.borrow_mut().brought(Brought { neighbourhood, blocks: missing, since, took, full });

@@ -188,10 +188,12 @@ pub(crate) async fn fill<B: Buf>(
     batch: &[Range<u64>],
     queue: Queue,
 ) -> Result<u64, CommandError> {
-    if !core.room_for_clean(volume) || core.stopping.get() {
+    // Looked at, found and registered in one step: what is written between would be hidden by what the disk had before, and what comes for
+    // a volume that has been detached meanwhile nobody could let go of.
+    let takes = volume.serving.get() && volume.mode.get() != Mode::PassThrough;
+    if !takes || !core.room_for_clean(volume) || core.stopping.get() {
         return Ok(0);
     }
-    // Found and registered in one step: what is written between the two would be hidden by what the disk had before.
     let missing = missing(volume, batch);
     let fills: Vec<_> = missing.iter().map(|m| begin_fill(volume, Volume::<B>::blocks(m))).collect();
     let version = core.next_version();

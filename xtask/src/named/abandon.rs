@@ -10,6 +10,7 @@ pub const TOLD: &[Told] = &[
     ("abandon::it_is_whole_until_the_pool_is_told", "dirty data let go of before the pool is told"),
     ("abandon::its_room_is_the_others", "a volume thrown away that keeps its room"),
     ("abandon::nothing_of_it_comes_back_in_the_next_volume", "an attach over a log that still has the number's old records"),
+    ("abandon::nothing_is_brought_into_the_cache_for_a_volume_that_is_gone", "what is brought in for a volume that is gone"),
 ];
 
 /// Mistakes that only they need.
@@ -48,6 +49,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "volumes.rs",
             old: "    core.mark(Mark::Abandoned);\n    forget_all(core, v);\n",
             new: "    core.mark(Mark::Abandoned);\n    drop_clean(core, v);\n",
+        }],
+    },
+    Mistake {
+        name: "what is brought in for a volume that is gone",
+        story: "A preload waits, and its volume is detached. What it brings then lies in the pool for good, and the engine looks for room there for ever.",
+        edits: &[Edit {
+            file: "preload.rs",
+            old: "if !takes || !core.room_for_clean(volume)",
+            new: "if !core.room_for_clean(volume)",
         }],
     },
 ];

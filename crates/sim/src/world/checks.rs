@@ -166,6 +166,9 @@ impl World {
             wrong = Some(format!("{} slots are counted of volume {volume}, and there are {slots}", v.segments));
         }
         engine.each_segment(|n, s| {
+            if s.live > 0 && status.volumes.iter().all(|v| v.number != s.volume) {
+                wrong = Some(format!("segment {n} holds {} pieces of volume {}, which is none of the pool's", s.live, s.volume));
+            }
             if s.volume != volume {
                 return;
             }

@@ -139,3 +139,27 @@ fn nothing_of_it_comes_back_in_the_next_volume() {
     s.read(0, 8);
     s.end();
 }
+
+/// A preload finds a write where it wants to read, and looks again after a while. Meanwhile the write ends, and the volume is detached, for
+/// which nothing is under way any more. What was brought then was in the map of a volume that is gone: nobody could let go of it, and
+/// the engine looked for room there for ever. Found by a fresh seed, 399932329851.
+#[test]
+fn nothing_is_brought_into_the_cache_for_a_volume_that_is_gone() {
+    let mut s = Scene::new("a preload beside a detach", Stage::default());
+    s.hold_back(|device, op| matches!((device, op), (Device::Backing(_), DeviceOp::Write { .. })));
+    s.world.write(0, 0, 256, false);
+    s.until_held();
+    let preload = s.world.command(Command::Preload { volume: 0, ranges: std::iter::once(0..256).collect() });
+    s.pass(1_000_000);
+    s.let_go();
+    s.answered();
+    let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+    s.ends_well(detach);
+    assert!(s.world.command_result(preload).is_none(), "{}: the preload has ended already", s.story());
+    let _ = s.end_of(preload);
+    s.pass(50_000_000);
+    let mut left = 0;
+    s.world.engine.as_ref().expect("a daemon lives").each_segment(|_, segment| left += segment.live);
+    assert_eq!(left, 0, "{}: pieces of no volume take room", s.story());
+    s.check();
+}
