@@ -57,6 +57,7 @@ impl<B: Buf> Core<B> {
         }
     }
 
+    /// So many pieces, or as many as the cap of memory allows.
     pub(crate) fn no_more_than_memory(&self, pieces: u64) -> u64 {
         match self.settings.max_pieces {
             0 => pieces,
