@@ -530,8 +530,7 @@ impl<B: Buf> Log<B> {
         assert!(offset + sectors <= capacity, "a record goes beyond its segment");
         let place = RecordPlace { segment, generation, offset };
         let reach = self.reach(volume, &taken);
-        let placed = build(core, volume, place, header_sectors, taken, entries);
-        let Placed { items, entries } = placed;
+        let Placed { items, entries } = build(core, volume, place, header_sectors, taken, entries);
         let record = Record { place, sectors, entries };
         let key = core.pool.borrow().key;
         let mut start = offset;

@@ -100,6 +100,9 @@ async fn bring_all<B: Buf>(
 ) -> Result<(), CommandError> {
     let mut left: VecDeque<Range<u64>> = ranges.into();
     while let Some(batch) = next_batch(&mut left) {
+        if volume.mode.get() == Mode::PassThrough {
+            return Err(CommandError::PassThrough);
+        }
         let begun = core.now();
         let (brought, left_out) = bring(core, volume, &batch, TRIES, || cancel.wanted() || !volume.serving.get()).await?;
         let mut preload = volume.preload.get();
