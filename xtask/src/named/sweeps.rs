@@ -27,6 +27,7 @@ pub const TOLD: &[Told] = &[
     ("sweeps::a_disk_that_clients_have_flushed_is_not_idle_until_it_has", "a disk that stands still for a flush taken for idle"),
     ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
     ("sweeps::what_is_written_again_and_again_is_gathered_and_needs_no_sweep", "hot places that only a sweep wins back"),
+    ("hazards::h2_written_under_the_sweep", "destage that is not told of the first write after a rest"),
 ];
 
 /// Mistakes that only they need.
@@ -131,6 +132,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "policy/gather.rs",
             old: "    left.saturating_mul(LITTLE) <= capacity",
             new: "    left > capacity * 100",
+        }],
+    },
+    Mistake {
+        name: "destage that is not told of the first write after a rest",
+        story: "All is clean, and destage waits to be told. A write comes at once, and is dirty until somebody asks for it to be clean.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "volume.tell_from.set(if nothing { 0 } else { now + TOLD_NS });",
+            new: "volume.tell_from.set(now + TOLD_NS);",
         }],
     },
 ];
