@@ -30,17 +30,21 @@ type Changes = [u64; 3];
 pub(crate) type Known = Option<(Changes, Bounds)>;
 
 impl<B: Buf> Core<B> {
-    /// The bounds that hold now.
+    /// The bounds that hold now. Inlined, as who asks wants one of them, and a write asks a dozen times.
+    #[inline]
     pub(crate) fn bounds(&self) -> Bounds {
         let changes = [self.pool.changes(), self.volumes.changes(), self.image_overflows.get()];
         match self.bounds_known.get() {
             Some((of, bounds)) if of == changes => bounds,
-            _ => {
-                let bounds = self.reckon();
-                self.bounds_known.set(Some((changes, bounds)));
-                bounds
-            }
+            _ => self.reckon_anew(changes),
         }
+    }
+
+    #[cold]
+    fn reckon_anew(&self, changes: Changes) -> Bounds {
+        let bounds = self.reckon();
+        self.bounds_known.set(Some((changes, bounds)));
+        bounds
     }
 
     fn reckon(&self) -> Bounds {

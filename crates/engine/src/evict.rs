@@ -204,7 +204,8 @@ fn is_evictable(s: &Segment) -> bool {
     s.class == Class::Single && s.state == SegmentState::Sealed && s.pins == 0 && s.dirty == 0
 }
 
-/// Evicts a segment, and remembers what was in it; `false` if it has come to be in use.
+/// Evicts a segment, and remembers what was in it; `false` if it has come to be in use, or is not empty after all that the map knows of
+/// it is gone: nothing is won then, and who asks for room until there is enough must not ask for the same again.
 pub(crate) fn evict<B: Buf>(core: &Core<B>, victim: Victim) -> bool {
     let victim = victim.number;
     let (volume, blocks) = {
@@ -226,7 +227,8 @@ pub(crate) fn evict<B: Buf>(core: &Core<B>, victim: Victim) -> bool {
     }
     let mut segments = core.segments.borrow_mut();
     segments.seal(victim);
+    let is_empty = segments.get(victim).is_none_or(|s| s.live == 0);
     segments.settle();
     core.stats.borrow_mut().evicted += 1;
-    true
+    is_empty
 }
