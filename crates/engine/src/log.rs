@@ -5,6 +5,9 @@
 //! per copy. It is named when it is on all of them under the membership that then holds (R7), and what waits for it is
 //! told.
 //!
+//! Clean data from clients' requests waits a little for more of it, as nobody waits for it: a record of one block has a header that is as
+//! long as the block where units are of 4 KiB, and costs a cache device as much as one of thirty.
+//!
 //! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`). Clean data
 //! always has one for each queue, and these on several cache devices where the pool bears it (`policy/lanes.rs`).
 
@@ -209,6 +212,8 @@ pub(crate) struct Log<B: Buf> {
     borders: RefCell<Bands>,
     in_flight: Cell<usize>,
     scheduled: Cell<bool>,
+    /// What waits is to go in a while, whatever comes until then.
+    gathers: Cell<bool>,
 }
 
 impl<B: Buf> Log<B> {
@@ -221,6 +226,7 @@ impl<B: Buf> Log<B> {
             borders: RefCell::default(),
             in_flight: Cell::new(0),
             scheduled: Cell::new(false),
+            gathers: Cell::new(false),
         })
     }
 
@@ -283,6 +289,35 @@ impl<B: Buf> Log<B> {
 
     /// Appends items and names them; ends when all are on all their copies, or one could not be appended.
     pub fn append(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, items: Vec<Item<B>>) -> Rc<Slot<Appended, B>> {
+        let done = self.queue(core, volume, items);
+        self.schedule(core, volume);
+        done
+    }
+
+    /// The same with what nobody waits for: it goes when there is enough for a record, or after `gather_ns`.
+    pub fn append_at_leisure(
+        self: &Rc<Self>,
+        core: &Rc<Core<B>>,
+        volume: &Rc<Volume<B>>,
+        items: Vec<Item<B>>,
+    ) -> Rc<Slot<Appended, B>> {
+        let done = self.queue(core, volume, items);
+        let full = u64::from(self.shared_sectors(core)) * 512;
+        if core.settings.gather_ns == 0 || self.bands.borrow().iter().any(|band| band.is_due(full, 0)) {
+            self.schedule(core, volume);
+        } else if !self.gathers.replace(true) {
+            let (this, core2, volume) = (self.clone(), core.clone(), volume.clone());
+            core.exec.spawn(async move {
+                core2.exec.sleep(core2.settings.gather_ns).await;
+                this.gathers.set(false);
+                this.pump(&core2, &volume);
+            });
+        }
+        done
+    }
+
+    /// Puts items in line.
+    fn queue(&self, core: &Core<B>, volume: &Volume<B>, items: Vec<Item<B>>) -> Rc<Slot<Appended, B>> {
         let done = Slot::new(&core.exec);
         if items.is_empty() {
             done.set(Ok(()));
@@ -305,7 +340,6 @@ impl<B: Buf> Log<B> {
             let band = self.band_of(core, &item, volume.swept_to.get());
             self.bands.borrow_mut()[band].queue.push_back((item, batch.clone()));
         }
-        self.schedule(core, volume);
         done
     }
 

@@ -538,7 +538,8 @@ pub(crate) fn insert_clean<B: Buf>(
 ) {
     let bytes = data.len() as u64;
     let queue = queue_of(core, volume, &fill.blocks);
-    let done = volume.clean_log.append(core, volume, vec![Item::Fill { start, data, version, fill: fill.clone(), queue }]);
+    let item = Item::Fill { start, data, version, fill: fill.clone(), queue };
+    let done = volume.clean_log.append_at_leisure(core, volume, vec![item]);
     let volume = volume.clone();
     core.exec.spawn(async move {
         if done.get().await.is_ok() && !fill.spoiled.get() {

@@ -96,6 +96,7 @@ impl Default for Stage {
                 // Small writes are in flight at once, in records of their own, as large ones always may be: what comes of holes
                 // and of their order is told with few bytes.
                 unfilled_appends: 4,
+                gather_ns: 0,
                 idle_ns: u64::MAX >> 8,
                 ..Settings::default()
             },

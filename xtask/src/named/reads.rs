@@ -28,6 +28,9 @@ pub const TOLD: &[Told] = &[
     ),
     ("reads::what_the_disk_need_not_have_been_asked_for_fails_no_read", "a read that fails for what the cache has"),
     ("reads::clean_data_next_to_each_other_is_on_all_cache_devices", "clean data in one segment after the other"),
+    ("reads::clean_data_that_comes_soon_after_other_shares_its_record", "a record for each small piece of clean data"),
+    ("reads::clean_data_that_comes_soon_after_other_shares_its_record", "clean data gathered once and never again"),
+    ("reads::clean_data_that_fills_a_record_does_not_wait", "clean data that waits though it fills a record"),
 ];
 
 /// Mistakes that only they need.
@@ -114,5 +117,24 @@ pub const MISTAKES: &[Mistake] = &[
         name: "clean data in one segment after the other",
         story: "Whoever reads what is cached has one cache device at a time, and readers of several files come to wait on the same one.",
         edits: &[Edit { file: "policy/lanes.rs", old: "members.min(MOST)", new: "members.min(1)" }],
+    },
+    Mistake {
+        name: "a record for each small piece of clean data",
+        story: "Half of what is written to the cache devices is headers, and each small miss costs one of them a request.",
+        edits: &[Edit {
+            file: "log.rs",
+            old: "if core.settings.gather_ns == 0 ||",
+            new: "if core.settings.gather_ns < u64::MAX ||",
+        }],
+    },
+    Mistake {
+        name: "clean data gathered once and never again",
+        story: "Whoever looks after a while forgets to say that he has: what comes later waits until something else is appended.",
+        edits: &[Edit { file: "log.rs", old: "                this.gathers.set(false);\n", new: "" }],
+    },
+    Mistake {
+        name: "clean data that waits though it fills a record",
+        story: "It is missed for longer than it need be, and all that comes in that time is kept in memory.",
+        edits: &[Edit { file: "log.rs", old: "band.is_due(full, 0)", new: "band.is_due(full << 20, 0)" }],
     },
 ];

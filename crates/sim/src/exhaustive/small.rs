@@ -44,6 +44,7 @@ fn settings() -> Settings {
         destage_run_bytes: 8 << 10,
         appends: 2,
         unfilled_appends: 2,
+        gather_ns: 0,
         record_bytes: 16 << 10,
         max_fragments: 64,
         ..Settings::default()
