@@ -50,7 +50,7 @@ const LOADS: [Load; 11] = [
     Load {
         name: "miss",
         what: "a miss of 4 KiB: read from the disk, and kept",
-        bound: 31_300,
+        bound: 26_600,
         run: |n| reads(n, 1, 1 << 28, 1 << 28),
     },
     Load { name: "write", what: "a write of 4 KiB, one at a time", bound: 21_300, run: |n| writes(n, 1, 0, BLOCK) },
