@@ -1,4 +1,4 @@
-//! What a read is answered with: what is read ahead from the cache devices, and what is damaged.
+//! What a read is answered with: what is read ahead from the cache devices, and what is damaged; and how what it missed is kept.
 
 use headpond_engine::{Command, Device, DeviceOp, Settings};
 use headpond_sim::scene::{Scene, Stage};
@@ -237,11 +237,11 @@ fn clean_data_that_comes_soon_after_other_shares_its_record() {
     for round in 0..2 {
         let (before, place) = (s.status().stats.records, |n: u64| (round * 12 + n) * 8000);
         (0..12).for_each(|n| s.read(place(n), 8));
-        // One that waits no longer than the others: it is there before their time is over.
+        // Over one of them while it waits: what was read is older then, and is not to be found in its place (R5).
         s.world.write(0, place(3), 8, false);
         s.pass(20 * MS);
         let records = s.status().stats.records - before;
-        assert!((2..=3).contains(&records), "{records} records, with the write's, in round {round}; {}", s.story());
+        assert!((2..=3).contains(&records), "{records} records, one of them the write's, in round {round}; {}", s.story());
         let disk = s.device(Device::Backing(0)).read;
         (0..12).for_each(|n| s.read(place(n), 8));
         assert_eq!(s.device(Device::Backing(0)).read, disk, "all of it is cached then");
