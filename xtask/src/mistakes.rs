@@ -141,8 +141,8 @@ const MISTAKES: &[Mistake] = &[
         story: "A bypass is on its way to the disk when a read misses: the read's data is older, and is admitted.",
         edits: &[Edit {
             file: "read.rs",
-            old: "if volume.is_being_written(&blocks) || volume.is_being_filled(&blocks) {",
-            new: "if volume.is_being_filled(&blocks) {",
+            old: "if volume.is_being_written(&blocks) || volume.fills.contain(&blocks) {",
+            new: "if volume.fills.contain(&blocks) {",
         }],
     },
     Mistake {

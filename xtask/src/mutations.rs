@@ -283,7 +283,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a preload that writes do not spoil",
         story: "A write meets what is being read from the disk for the cache, and is hidden by what the disk had before.",
-        edits: &[Edit { file: "preload.rs", old: "    volume.fills.borrow_mut().push(fill.clone());\n", new: "" }],
+        edits: &[Edit {
+            file: "preload.rs",
+            old: "Some(volume.fills.begin(blocks))",
+            new: "Some(crate::fills::Fills::default().begin(blocks))",
+        }],
     },
     Mistake {
         name: "a preload of what is being written",

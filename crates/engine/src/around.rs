@@ -2,6 +2,7 @@
 
 use crate::core::{Core, Volume};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf};
+use crate::map::of_ranges;
 use crate::policy::around::{BLOCKS, Brought};
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
@@ -38,7 +39,7 @@ pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed:
     drop(neighbourhoods);
     let blocks = neighbourhood * BLOCKS..(neighbourhood + 1) * BLOCKS;
     // What is on its way into the cache already would come twice.
-    let batch = volume.without_fills(&blocks);
+    let batch = volume.fills.outside(&blocks);
     let missing = preload::missing(volume, &batch);
     let sectors: u64 = missing.iter().map(|m| m.end - m.start).sum();
     let worth = missing.len() <= MOST_PIECES && sectors * 2 >= BLOCKS * BLOCK_SECTORS;
@@ -49,7 +50,8 @@ pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed:
     volume.filling.set(volume.filling.get() + 1);
     let (core, volume) = (core.clone(), volume.clone());
     core.clone().exec.spawn(async move {
-        let missing = volume.map.borrow().present_in(&blocks).map(|bits| !bits);
+        let (present, coming) = (volume.map.borrow().present_in(&blocks), of_ranges(&blocks, &batch));
+        let missing = [0, 1, 2, 3].map(|n| coming[n] & !present[n]);
         let line = u64::from(volume.disk_in_use.get()) + 1;
         // Where the disk fails, the client that asks for it will be told.
         let filled = preload::fill(&core, &volume, &batch, Queue::Probation).await.unwrap_or(0);

@@ -4,6 +4,7 @@ use crate::ahead::Kept;
 use crate::bounds::{Bounds, Known};
 use crate::destage::{Chunk, Stuck};
 use crate::exec::{Exec, Signal};
+use crate::fills::Fills;
 use crate::flush::Flusher;
 use crate::intent::{Intent, Span};
 use crate::io::{BLOCK_SECTORS, Buf, Device};
@@ -126,12 +127,6 @@ pub(crate) struct Pending {
     pub blocks: Range<u64>,
 }
 
-/// A read's data on its way into the cache. Spoiled by any write that overlaps before it is named (R5).
-pub(crate) struct Fill {
-    pub blocks: Range<u64>,
-    pub spoiled: Cell<bool>,
-}
-
 /// A volume.
 pub(crate) struct Volume<B: Buf> {
     pub number: u16,
@@ -164,7 +159,7 @@ pub(crate) struct Volume<B: Buf> {
     pub pending_changed: Signal<B>,
     /// Blocks that requests are changing now, whatever way they take: nothing read from the disk there is admitted.
     pub writing: RefCell<Vec<Pending>>,
-    pub fills: RefCell<Vec<Rc<Fill>>>,
+    pub fills: Fills<B>,
     pub disk: Rc<RangeLocks<B>>,
     pub disk_flusher: Rc<Flusher<B>>,
     pub intent: Intent<B>,
@@ -275,34 +270,6 @@ impl<B: Buf> Volume<B> {
     /// The grid sectors of the whole volume, as clients see it.
     pub fn extent(&self) -> Range<u64> {
         self.shift..self.shift + self.open.get()
-    }
-    /// Spoils all fills that overlap `blocks`.
-    pub fn spoil(&self, blocks: &Range<u64>) {
-        for f in self.fills.borrow().iter() {
-            if f.blocks.start < blocks.end && blocks.start < f.blocks.end {
-                f.spoiled.set(true);
-            }
-        }
-    }
-    /// Whether all of `blocks` is on its way into the cache, and nothing has spoiled that.
-    pub fn is_being_filled(&self, blocks: &Range<u64>) -> bool {
-        self.fills.borrow().iter().any(|f| f.blocks.start <= blocks.start && blocks.end <= f.blocks.end && !f.spoiled.get())
-    }
-    /// What of `blocks` is not on its way into the cache.
-    pub fn without_fills(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
-        let mut coming: Vec<Range<u64>> = self.fills.borrow().iter().map(|f| f.blocks.clone()).collect();
-        coming.sort_unstable_by_key(|f| f.start);
-        let (mut at, mut rest) = (blocks.start, Vec::new());
-        for f in coming {
-            if at < f.start.min(blocks.end) {
-                rest.push(at..f.start.min(blocks.end));
-            }
-            at = at.max(f.end);
-        }
-        if at < blocks.end {
-            rest.push(at..blocks.end);
-        }
-        rest
     }
     /// Whether a write that overlaps `blocks` is on its way into the log.
     pub fn is_pending(&self, blocks: &Range<u64>) -> bool {
@@ -491,7 +458,7 @@ impl<B: Buf> Core<B> {
     }
     /// A request begins to change `blocks`: spoils fills, and keeps new ones away until the guard is dropped (R5).
     pub fn begin_writing(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> WritingGuard<B> {
-        volume.spoil(&blocks);
+        volume.fills.spoil(&blocks);
         let ticket = self.ticket();
         volume.writing.borrow_mut().push(Pending { ticket, blocks });
         WritingGuard { volume: volume.clone(), ticket }

@@ -614,13 +614,14 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
         loop {
             let busy = v.requests.get() > 0
                 || v.destaging.get()
-                || !v.fills.borrow().is_empty()
+                || !v.fills.is_empty()
                 || v.dirty_log.queued() + v.clean_log.queued() > 0
                 || !v.disk.idle();
             if !busy {
                 break;
             }
             v.work.notify();
+            v.clean_log.hurry(core, &v);
             core.exec.sleep(1_000_000).await;
         }
         v.dirty_log.seal(core);

@@ -9,7 +9,7 @@ use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::{LOOKS, Queue, gives_way, is_kept, stays};
 use crate::preload::{begin_fill, is_mostly_pinned};
-use crate::read::{runs, unregister};
+use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -169,7 +169,7 @@ pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
         }
         let bytes: u64 = items.iter().map(Item::bytes).sum();
         let kept = volume.clean_log.append(core, &volume, items).get().await;
-        unregister(&volume, &fills);
+        volume.fills.end(&fills);
         core.mark_if(kept.is_err() && pinned, Mark::PinnedLetGo);
         if kept.is_ok() {
             core.stats.borrow_mut().carried_bytes += bytes;

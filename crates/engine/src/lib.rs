@@ -20,6 +20,7 @@ mod engine;
 mod evict;
 mod exec;
 mod fetch;
+mod fills;
 mod flush;
 mod grow;
 mod image;

@@ -5,14 +5,15 @@
 //! per copy. It is named when it is on all of them under the membership that then holds (R7), and what waits for it is
 //! told.
 //!
-//! Clean data from clients' requests waits a little for more of it, as nobody waits for it: a record of one block has a header that is as
-//! long as the block where units are of 4 KiB, and costs a cache device as much as one of thirty.
+//! Clean data from clients' requests waits for more of it, as nobody waits for it, and who asks for it finds it in memory (`fills.rs`): a
+//! record of one block has a header that is as long as the block where units are of 4 KiB, and costs a cache device as much as one of thirty.
 //!
 //! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`). Clean data
 //! always has one for each queue, and these on several cache devices where the pool bears it (`policy/lanes.rs`).
 
-use crate::core::{Core, Fill, MarksGuard, Volume};
+use crate::core::{Core, MarksGuard, Volume};
 use crate::exec::Slot;
+use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
 use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
@@ -48,7 +49,7 @@ pub(crate) enum Item<B> {
     /// Zeroes from a client, dirty, inside one block.
     Zeroes { block: u64, first: u8, sectors: u8, version: u64 },
     /// Data that the disk has too, for a queue of clean data.
-    Fill { start: u64, data: B, version: u64, fill: Rc<Fill>, queue: Queue },
+    Fill { start: u64, data: B, version: u64, fill: Rc<Fill<B>>, queue: Queue },
     /// A live run of a dirty piece that moves, with its version (R16); no data where it stands for zeroes.
     Move { block: u64, first: u8, sectors: u8, data: Option<B>, from: Piece },
     /// Blocks that are clean up to a version.
@@ -212,7 +213,7 @@ pub(crate) struct Log<B: Buf> {
     borders: RefCell<Bands>,
     in_flight: Cell<usize>,
     scheduled: Cell<bool>,
-    /// What waits is to go in a while, whatever comes until then.
+    /// Clean data waits: only what fills a record goes now, and the rest in a while.
     gathers: Cell<bool>,
 }
 
@@ -290,11 +291,18 @@ impl<B: Buf> Log<B> {
     /// Appends items and names them; ends when all are on all their copies, or one could not be appended.
     pub fn append(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, items: Vec<Item<B>>) -> Rc<Slot<Appended, B>> {
         let done = self.queue(core, volume, items);
-        self.schedule(core, volume);
+        self.hurry(core, volume);
         done
     }
 
-    /// The same with what nobody waits for: it goes when there is enough for a record, or after `gather_ns`.
+    /// All that waits goes now.
+    pub fn hurry(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+        self.gathers.set(false);
+        self.schedule(core, volume);
+    }
+
+    /// The same as [`Self::append`] with what nobody waits for: it goes when there is enough for a record, with what somebody waits for,
+    /// or after `gather_ns`.
     pub fn append_at_leisure(
         self: &Rc<Self>,
         core: &Rc<Core<B>>,
@@ -302,16 +310,20 @@ impl<B: Buf> Log<B> {
         items: Vec<Item<B>>,
     ) -> Rc<Slot<Appended, B>> {
         let done = self.queue(core, volume, items);
-        let full = u64::from(self.shared_sectors(core)) * 512;
-        if core.settings.gather_ns == 0 || self.bands.borrow().iter().any(|band| band.is_due(full, 0)) {
+        if core.settings.gather_ns == 0 {
             self.schedule(core, volume);
-        } else if !self.gathers.replace(true) {
+            return done;
+        }
+        if !self.gathers.replace(true) {
             let (this, core2, volume) = (self.clone(), core.clone(), volume.clone());
             core.exec.spawn(async move {
                 core2.exec.sleep(core2.settings.gather_ns).await;
-                this.gathers.set(false);
-                this.pump(&core2, &volume);
+                this.hurry(&core2, &volume);
             });
+        }
+        let full = u64::from(self.shared_sectors(core)) * 512;
+        if self.bands.borrow().iter().any(|band| band.is_due(full, 0)) {
+            self.schedule(core, volume);
         }
         done
     }
@@ -417,8 +429,11 @@ impl<B: Buf> Log<B> {
     /// A band for which something is to go now; they take turns.
     fn next_band(&self, core: &Core<B>) -> Option<usize> {
         let full = u64::from(self.shared_sectors(core)) * 512;
-        // Nobody waits for clean data to be written; but until it is, it is missed.
-        let most = if self.class == Class::Single { core.settings.appends } else { core.settings.unfilled_appends };
+        let most = match self.class {
+            Class::Mirrored => core.settings.unfilled_appends,
+            Class::Single if self.gathers.get() => 0,
+            Class::Single => core.settings.appends,
+        };
         let bands = self.bands.borrow();
         let turn = self.turn.get();
         let next = (turn..turn + bands::MOST).map(|n| n % bands::MOST).find(|n| bands[*n].is_due(full, most))?;

@@ -508,6 +508,13 @@ impl Map {
     }
 }
 
+/// Of 256 blocks from a multiple of 256 on, those that are in one of `ranges`.
+#[must_use]
+pub(crate) fn of_ranges(blocks: &Range<u64>, ranges: &[Range<u64>]) -> [u64; 4] {
+    let first = blocks.start / LEAF;
+    [0, 1, 2, 3].map(|n| ranges.iter().fold(0, |bits, range| bits | window(range, first + n)))
+}
+
 fn window(blocks: &Range<u64>, leaf: u64) -> u64 {
     let low = blocks.start.saturating_sub(leaf * LEAF).min(LEAF);
     let high = blocks.end.saturating_sub(leaf * LEAF).min(LEAF);

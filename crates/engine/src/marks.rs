@@ -124,6 +124,8 @@ marks! {
     ThroughFillKeptOut,
     /// A stream that is written through passes the cache, which has nothing of it.
     ThroughStreamPasses,
+    /// A read was answered from clean data that waits for its record.
+    ServedWhileItWaits,
     /// A piece of a merged read that failed was read alone, from the same copy.
     ReadAgainAlone,
     /// A dirty piece that one copy does not have is read from the other.

@@ -4,20 +4,20 @@
 //! What is pinned is never evicted, but carried over; what of it is missing, after a crash say, is brought back while the
 //! disk is idle. While the cache is short of room for writes, pinned data is not let in: pins are a wish, no promise.
 
-use crate::core::{Core, Fill, Volume};
+use crate::core::{Core, Volume};
 use crate::engine::Cancel;
 use crate::evict::pieces_of;
+use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
 use crate::log::{AppendError, Item};
 use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
-use crate::read::{runs, unregister};
+use crate::read::runs;
 use crate::segments::Segment;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use core::ops::Range;
 use headpond_format::Mode;
 
@@ -220,7 +220,7 @@ pub(crate) async fn fill<B: Buf>(
     }
     let bytes: u64 = items.iter().map(Item::bytes).sum();
     let appended = volume.clean_log.append(core, volume, items).get().await;
-    unregister(volume, &fills);
+    volume.fills.end(&fills);
     if appended.is_ok() {
         volume.stats.borrow_mut().admitted.bytes += bytes;
     }
@@ -234,13 +234,11 @@ pub(crate) async fn fill<B: Buf>(
 
 /// Registers data on its way into the cache: a write that begins from now on spoils it, and one that is under way already
 /// keeps it out (R5).
-pub(crate) fn begin_fill<B: Buf>(volume: &Volume<B>, blocks: Range<u64>) -> Option<Rc<Fill>> {
+pub(crate) fn begin_fill<B: Buf>(volume: &Volume<B>, blocks: Range<u64>) -> Option<Rc<Fill<B>>> {
     if volume.is_being_written(&blocks) {
         return None;
     }
-    let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });
-    volume.fills.borrow_mut().push(fill.clone());
-    Some(fill)
+    Some(volume.fills.begin(blocks))
 }
 
 /// Pins the blocks of these sectors.

@@ -2,14 +2,13 @@
 
 use crate::ahead;
 use crate::around;
-use crate::core::{Core, DiskUse, DiskWants, Fill, Volume};
+use crate::core::{Core, DiskUse, DiskWants, Volume};
 use crate::fetch::{fetch, fetch_one};
+use crate::fills::{Fill, insert_clean};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, RequestError};
-use crate::log::Item;
 use crate::map::{Piece, mask};
 use crate::marks::Mark;
 use crate::policy::endurance::Wish;
-use crate::policy::evict::Queue;
 use crate::policy::route::Side;
 use crate::policy::through::{BESIDE, Joins, disk_reads};
 use crate::stats::Fate;
@@ -17,7 +16,6 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use core::ops::Range;
 use headpond_format::Mode;
 
@@ -113,6 +111,11 @@ pub(crate) async fn read<B: Buf>(
                 }
             }
         }
+        if let Some(waiting) = volume.fills.waiting(&range) {
+            core.mark(Mark::ServedWhileItWaits);
+            volume.stats.borrow_mut().hit.add(sectors * 512);
+            return Ok((waiting, Fate::Hit));
+        }
         let plan = plan(core, volume, &range, Ways { sooner, damaged, joins });
         if !stream {
             volume.map.borrow().ask(&Volume::<B>::blocks(&range));
@@ -162,18 +165,18 @@ pub(crate) async fn read<B: Buf>(
         drop(using);
         if failed && plan.reads_more {
             // What is cached need not have been asked of it.
-            unregister(volume, &fills);
+            volume.fills.end(&fills);
             volume.read_route.borrow_mut().disk_failed(core.now(), sectors * 512);
             (disk_failed, damaged) = (true, false);
             continue;
         }
         if failed {
-            unregister(volume, &fills);
+            volume.fills.end(&fills);
             return Err(RequestError::Io);
         }
         let bad: Vec<(u64, Piece)> = plan.pieces.iter().zip(&cached).filter(|(_, r)| r.is_err()).map(|(p, _)| *p).collect();
         if !bad.is_empty() {
-            unregister(volume, &fills);
+            volume.fills.end(&fills);
             let_go(core, volume, &bad)?;
             // Of many pieces on a device that reads badly each round would find another one.
             damaged = true;
@@ -479,24 +482,17 @@ fn is_borne<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, miss
 
 /// Registers the misses as fills, before the disk is read: a write that begins from now on spoils them, and one that
 /// is under way already keeps them out (R5). What another read brings need not be brought twice.
-fn register<B: Buf>(volume: &Volume<B>, missing: &[Range<u64>]) -> Vec<Option<Rc<Fill>>> {
+fn register<B: Buf>(volume: &Volume<B>, missing: &[Range<u64>]) -> Vec<Option<Rc<Fill<B>>>> {
     missing
         .iter()
         .map(|m| {
             let blocks = Volume::<B>::blocks(m);
-            if volume.is_being_written(&blocks) || volume.is_being_filled(&blocks) {
+            if volume.is_being_written(&blocks) || volume.fills.contain(&blocks) {
                 return None;
             }
-            let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });
-            volume.fills.borrow_mut().push(fill.clone());
-            Some(fill)
+            Some(volume.fills.begin(blocks))
         })
         .collect()
-}
-
-pub(crate) fn unregister<B: Buf>(volume: &Volume<B>, fills: &[Option<Rc<Fill>>]) {
-    let mut list = volume.fills.borrow_mut();
-    list.retain(|f| !fills.iter().flatten().any(|g| Rc::ptr_eq(f, g)));
 }
 
 /// Puts what was missing into the cache, after the answer.
@@ -505,46 +501,17 @@ fn admit<B: Buf>(
     volume: &Rc<Volume<B>>,
     plan: &Plan,
     disk: &[B],
-    fills: Vec<Option<Rc<Fill>>>,
+    fills: Vec<Option<Rc<Fill<B>>>>,
     version: u64,
 ) {
     for (m, fill) in plan.missing.iter().zip(fills) {
         let Some(fill) = fill else { continue };
         let Some((d, data)) = plan.disk.iter().zip(disk).find(|(d, _)| d.start <= m.start && m.end <= d.end) else {
-            unregister(volume, &[Some(fill)]);
+            volume.fills.end(&[Some(fill)]);
             continue;
         };
         let from = (m.start - d.start) as usize * 512;
         let data = data.slice(from..from + (m.end - m.start) as usize * 512);
         insert_clean(core, volume, m.start, data, version, fill);
     }
-}
-
-/// Where data goes that comes from the disk: to the main queue what was let go too early.
-fn queue_of<B: Buf>(core: &Core<B>, volume: &Volume<B>, blocks: &Range<u64>) -> Queue {
-    let mut ghost = core.ghost.borrow_mut();
-    let back = blocks.clone().filter(|block| ghost.take(volume.number, *block)).count() as u64;
-    if back * 2 >= (blocks.end - blocks.start).max(1) { Queue::Main } else { Queue::Probation }
-}
-
-/// Appends clean data and forgets the fill when it is named or dropped.
-pub(crate) fn insert_clean<B: Buf>(
-    core: &Rc<Core<B>>,
-    volume: &Rc<Volume<B>>,
-    start: u64,
-    data: B,
-    version: u64,
-    fill: Rc<Fill>,
-) {
-    let bytes = data.len() as u64;
-    let queue = queue_of(core, volume, &fill.blocks);
-    let item = Item::Fill { start, data, version, fill: fill.clone(), queue };
-    let done = volume.clean_log.append_at_leisure(core, volume, vec![item]);
-    let volume = volume.clone();
-    core.exec.spawn(async move {
-        if done.get().await.is_ok() && !fill.spoiled.get() {
-            volume.stats.borrow_mut().admitted.add(bytes);
-        }
-        unregister(&volume, &[Some(fill)]);
-    });
 }

@@ -58,8 +58,8 @@ pub struct Settings {
     /// Records in flight on one of its open segments, at least 1, from which on only what fills another goes: what is less waits for one to
     /// end. Clean data does not wait for that.
     pub unfilled_appends: usize,
-    /// How long clean data of clients' requests waits for more of it to share a record with, in memory meanwhile: no more than comes from
-    /// the disk in that time. Until it is written, who reads it again has to wait for the disk. Zero: not at all.
+    /// How long clean data of clients' requests waits for more of it to share a record with. It is in memory meanwhile, no more than a
+    /// record's data for each open segment, and who reads it again finds it there. Zero: not at all.
     pub gather_ns: u64,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
@@ -106,7 +106,7 @@ impl Default for Settings {
             free_percent: 5,
             appends: 4,
             unfilled_appends: 1,
-            gather_ns: 4_000_000,
+            gather_ns: 250_000_000,
             record_bytes: 128 << 10,
             lane_slots: 64,
             member_timeout_ns: 10_000_000_000,

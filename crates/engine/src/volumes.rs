@@ -8,6 +8,7 @@ use crate::core::{Core, Volume};
 use crate::destage::{self, Obstacle};
 use crate::engine::{Cancel, checkpoint_now};
 use crate::exec::Signal;
+use crate::fills::Fills;
 use crate::flush::Flusher;
 use crate::intent::{self, Intent};
 use crate::io::{BLOCK_SECTORS, Buf, CommandError, Device, NewVolume};
@@ -51,7 +52,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         left_behind: RefCell::default(),
         pending_changed: Signal::new(exec),
         writing: RefCell::default(),
-        fills: RefCell::default(),
+        fills: Fills::default(),
         disk: RangeLocks::new(exec),
         disk_flusher: Flusher::new(exec, Device::Backing(e.number)),
         intent: Intent::new(Signal::new(exec), e.number, e.intent_first, pages),
@@ -252,7 +253,7 @@ pub(crate) async fn set_mode<B: Buf>(
 
 /// Lets go of everything clean.
 pub(crate) fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
-    v.spoil(&(0..u64::MAX));
+    v.fills.spoil(&(0..u64::MAX));
     let mut blocks = Vec::new();
     v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
         if !p.dirty() {
@@ -355,8 +356,9 @@ fn forget_all<B: Buf>(core: &Core<B>, v: &Volume<B>) {
 }
 
 /// Waits until nothing of a volume is on its way into the log or the map.
-async fn nothing_under_way<B: Buf>(core: &Core<B>, v: &Volume<B>) {
-    while !v.fills.borrow().is_empty() || !v.pending.borrow().is_empty() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
+async fn nothing_under_way<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+    while !v.fills.is_empty() || !v.pending.borrow().is_empty() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
+        v.clean_log.hurry(core, v);
         core.exec.sleep(1_000_000).await;
     }
 }

@@ -1,8 +1,9 @@
 //! The life of a write, of a discard and of a zeroing.
 
-use crate::core::{Core, DiskWants, Fill, Volume};
+use crate::core::{Core, DiskWants, Volume};
 use crate::destage::{tell, withdraw};
 use crate::diskless;
+use crate::fills::{Fill, insert_clean};
 use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, Reach, RequestError};
 use crate::log::{AppendError, Appended, Item};
@@ -12,14 +13,12 @@ use crate::policy::endurance::Wish;
 use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
 use crate::policy::{bands, gain, pace};
-use crate::read::{insert_clean, unregister};
 use crate::settings::Degraded;
 use crate::stats::{self, Bypass};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use core::ops::Range;
 use headpond_format::{Mode, REGION_SECTORS};
 
@@ -552,7 +551,7 @@ async fn to_disk<B: Buf>(
         (Some(_), Content::Data(data)) => match data.owned() {
             Some(data) => Content::Data(data),
             None => {
-                unregister(volume, &[fill]);
+                volume.fills.end(&[fill]);
                 return Err(RequestError::Io);
             }
         },
@@ -609,7 +608,7 @@ async fn to_disk<B: Buf>(
         (Some(fill), Content::Data(data)) if result.is_ok() => {
             insert_clean(core, volume, range.start, data.clone(), version, fill)
         }
-        (Some(fill), _) => unregister(volume, &[Some(fill)]),
+        (Some(fill), _) => volume.fills.end(&[Some(fill)]),
         (None, _) => {}
     }
     result
@@ -803,7 +802,7 @@ fn through_fill<B: Buf>(
     range: &Range<u64>,
     content: &Content<B>,
     is_stream: bool,
-) -> Option<Rc<Fill>> {
+) -> Option<Rc<Fill<B>>> {
     let bytes = (range.end - range.start) * 512;
     if !matches!(content, Content::Data(_)) || bytes > core.settings.admit_bytes || !core.room_for_clean(volume) {
         return None;
@@ -826,7 +825,5 @@ fn through_fill<B: Buf>(
     if !core.budget_bears(Wish::Clean, bytes) {
         return None;
     }
-    let fill = Rc::new(Fill { blocks, spoiled: Cell::new(false) });
-    volume.fills.borrow_mut().push(fill.clone());
-    Some(fill)
+    Some(volume.fills.begin(blocks))
 }

@@ -31,6 +31,16 @@ pub const TOLD: &[Told] = &[
     ("reads::clean_data_that_comes_soon_after_other_shares_its_record", "a record for each small piece of clean data"),
     ("reads::clean_data_that_comes_soon_after_other_shares_its_record", "clean data gathered once and never again"),
     ("reads::clean_data_that_fills_a_record_does_not_wait", "clean data that waits though it fills a record"),
+    (
+        "reads::clean_data_that_fills_a_record_does_not_take_along_what_waits_elsewhere",
+        "what waits taken along by a full record of another segment",
+    ),
+    ("reads::clean_data_that_waits_for_its_record_is_read_from_memory", "clean data in memory that is not looked at"),
+    (
+        "reads::clean_data_that_waits_for_its_record_is_read_from_memory",
+        "clean data served from memory though a write has spoiled it",
+    ),
+    ("reads::who_stops_does_not_wait_with_clean_data_for_its_record", "a stop that waits with clean data for its record"),
 ];
 
 /// Mistakes that only they need.
@@ -123,14 +133,34 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Half of what is written to the cache devices is headers, and each small miss costs one of them a request.",
         edits: &[Edit {
             file: "log.rs",
-            old: "if core.settings.gather_ns == 0 ||",
-            new: "if core.settings.gather_ns < u64::MAX ||",
+            old: "if core.settings.gather_ns == 0 {",
+            new: "if core.settings.gather_ns < u64::MAX {",
         }],
     },
     Mistake {
         name: "clean data gathered once and never again",
         story: "Whoever looks after a while forgets to say that he has: what comes later waits until something else is appended.",
-        edits: &[Edit { file: "log.rs", old: "                this.gathers.set(false);\n", new: "" }],
+        edits: &[Edit { file: "log.rs", old: "        self.gathers.set(false);\n", new: "" }],
+    },
+    Mistake {
+        name: "what waits taken along by a full record of another segment",
+        story: "Where several segments are open each full record of one makes half empty ones of the others.",
+        edits: &[Edit { file: "log.rs", old: "            Class::Single if self.gathers.get() => 0,\n", new: "" }],
+    },
+    Mistake {
+        name: "clean data in memory that is not looked at",
+        story: "Who reads again what he has just missed waits for the disk again, for as long as it waits for its record.",
+        edits: &[Edit { file: "fills.rs", old: "let _ = fill.waits.set((start, data.clone()));", new: "" }],
+    },
+    Mistake {
+        name: "clean data served from memory though a write has spoiled it",
+        story: "What waits for its record is taken for what the disk has, whatever was written there since.",
+        edits: &[Edit { file: "fills.rs", old: "                .filter(|f| !f.spoiled.get())\n", new: "" }],
+    },
+    Mistake {
+        name: "a stop that waits with clean data for its record",
+        story: "Nobody tells what waits that the cache is being stopped.",
+        edits: &[Edit { file: "engine.rs", old: "            v.clean_log.hurry(core, &v);\n", new: "" }],
     },
     Mistake {
         name: "clean data that waits though it fills a record",

@@ -194,7 +194,7 @@ impl Plan {
             reserve_segments: 2,
             free_percent: *r.pick(&[5, 10]),
             appends: *r.pick(&[1, 2, 4, 8]),
-            gather_ns: *Rng::new(seed ^ 0x6761_7468_6572).pick(&[0, 50_000, 4_000_000]),
+            gather_ns: *Rng::new(seed ^ 0x6761_7468_6572).pick(&[0, 50_000, 4_000_000, 250_000_000]),
             unfilled_appends: *Rng::new(seed ^ 0x006e_6167_6c65).pick(&[1, 2, 8]),
             record_bytes: *r.pick(&[8 << 10, 16 << 10, 32 << 10]),
             // Pools of a few slots have lanes, too: their open segments, and what becomes of them, are what is looked at.

@@ -1,6 +1,7 @@
 //! What a read is answered with: what is read ahead from the cache devices, and what is damaged; and how what it missed is kept.
 
 use headpond_engine::{Command, Device, DeviceOp, Settings};
+use headpond_format::Mode;
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -221,8 +222,13 @@ fn clean_data_next_to_each_other_is_on_all_cache_devices() {
 
 /// A scene in which clean data waits so long for more of it to share a record with.
 fn gathering(name: &'static str, gather_ns: u64) -> Scene {
+    gathering_records(name, gather_ns, Settings::default().record_bytes)
+}
+
+/// The same, with records of so many bytes.
+fn gathering_records(name: &'static str, gather_ns: u64, record_bytes: u64) -> Scene {
     let mut stage = Stage { segments: 80, ..Stage::default() };
-    stage.settings.gather_ns = gather_ns;
+    (stage.settings.gather_ns, stage.settings.record_bytes) = (gather_ns, record_bytes);
     Scene::new(name, stage)
 }
 
@@ -239,7 +245,7 @@ fn clean_data_that_comes_soon_after_other_shares_its_record() {
         (0..12).for_each(|n| s.read(place(n), 8));
         // Over one of them while it waits: what was read is older then, and is not to be found in its place (R5).
         s.world.write(0, place(3), 8, false);
-        s.pass(20 * MS);
+        s.pass(300 * MS);
         let records = s.status().stats.records - before;
         assert!((2..=3).contains(&records), "{records} records, one of them the write's, in round {round}; {}", s.story());
         let disk = s.device(Device::Backing(0)).read;
@@ -263,5 +269,64 @@ fn clean_data_that_fills_a_record_does_not_wait() {
     (0..64).for_each(|n| s.read(n * 37 % 64 * 8, 8));
     let more = s.device(Device::Backing(0)).read - disk;
     assert_eq!(more, 0, "bytes read from the disk; {}", s.story());
+    s.end();
+}
+
+/// Where one open segment has enough for a record, what waits for another one goes on waiting: of the two records that have room for
+/// each other's data the second would be half empty.
+#[test]
+fn clean_data_that_fills_a_record_does_not_take_along_what_waits_elsewhere() {
+    const MS: u64 = 1_000_000;
+    // A stripe is as long as a record: four blocks. The next one is on the other cache device.
+    let mut s = gathering_records("clean data left waiting", 1000 * MS, 16 << 10);
+    let before = s.status().stats.records;
+    s.read(4 * 8, 8);
+    (0..4).for_each(|n| s.read(n * 3 % 4 * 8, 8));
+    s.pass(20 * MS);
+    assert_eq!(s.status().stats.records - before, 1, "records; {}", s.story());
+    s.pass(1000 * MS);
+    assert_eq!(s.status().stats.records - before, 2, "records after a second; {}", s.story());
+    s.end();
+}
+
+/// A client reads again what he has just missed, in part, or two such blocks at once: it is in memory, where it waits for a record, and
+/// neither the disk nor a cache device need be asked. In write-through he finds what he wrote last (R5).
+#[test]
+fn clean_data_that_waits_for_its_record_is_read_from_memory() {
+    const MS: u64 = 1_000_000;
+    let mut s = gathering("clean data in waiting", 10_000 * MS);
+    let devices = [Device::Backing(0), Device::Member(0), Device::Member(1)];
+    (0..6).for_each(|n| s.read(n * 8000, 8));
+    (0..6).for_each(|n| s.read(n * 8000 + 8, 8));
+    let before = devices.map(|device| s.device(device).read);
+    (0..6).for_each(|n| s.read(n * 8000, 8));
+    (0..6).for_each(|n| s.read(n * 8000 + 3, 2));
+    (0..6).for_each(|n| s.read(n * 8000 + 3, 10));
+    assert_eq!(devices.map(|device| s.device(device).read), before, "bytes read of the devices; {}", s.story());
+    s.mode(Mode::WriteThrough);
+    (0..4).for_each(|n| s.write(n * 8000, 8));
+    (0..4).for_each(|n| s.read(n * 8000, 8));
+    s.write(0, 8);
+    (0..4).for_each(|n| s.read(n * 8000, 8));
+    assert_eq!(devices.map(|device| s.device(device).read), before, "and of what was written through; {}", s.story());
+    s.end();
+}
+
+/// Clean data that waits for a record holds up nobody who stops the cache or takes a volume off.
+#[test]
+fn who_stops_does_not_wait_with_clean_data_for_its_record() {
+    const MS: u64 = 1_000_000;
+    let mut s = gathering("clean data that is late", 60_000 * MS);
+    (0..6).for_each(|n| s.read(n * 8000, 8));
+    let since = s.world.now;
+    s.obey(Command::Stop);
+    let took = s.world.now - since;
+    assert!(took < 2000 * MS, "the stop took {} ms; {}", took / MS, s.story());
+    s.kill();
+    s.start();
+    let disk = s.device(Device::Backing(0)).read;
+    (0..6).for_each(|n| s.read(n * 8000, 8));
+    let more = s.device(Device::Backing(0)).read - disk;
+    assert_eq!(more, 0, "bytes read of the disk: it was written down before; {}", s.story());
     s.end();
 }
