@@ -344,7 +344,7 @@ const MISTAKES: &[Mistake] = &[
         story: "A checkpoint clears a region's bit while the disk still has the bypassed write in its volatile cache.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "if !regions.is_empty() && (!v.has_disk() || v.there.get() && v.disk_flusher.flush_since(0).await.is_ok()) {",
+            old: "if !regions.is_empty() && is_flushed == Some(Ok(())) && (!v.has_disk() || v.disk_flusher.failures() == 0) {",
             new: "if !regions.is_empty() {",
         }],
     },

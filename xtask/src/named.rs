@@ -20,6 +20,7 @@ mod peers;
 mod reads;
 mod room;
 mod shares;
+mod silence;
 mod slow;
 mod starts;
 mod steps;
@@ -52,6 +53,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(reads::MISTAKES)
         .chain(room::MISTAKES)
         .chain(around::MISTAKES)
+        .chain(silence::MISTAKES)
         .chain(slow::MISTAKES)
         .chain(synchronous::MISTAKES)
         .chain(shares::MISTAKES)
@@ -79,6 +81,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(reads::TOLD)
         .chain(room::TOLD)
         .chain(around::TOLD)
+        .chain(silence::TOLD)
         .chain(slow::TOLD)
         .chain(synchronous::TOLD)
         .chain(shares::TOLD)
@@ -132,6 +135,7 @@ mod tests {
             "numbers",
             "reads",
             "around",
+            "silence",
             "slow",
             "synchronous",
             "shares",

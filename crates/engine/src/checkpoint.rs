@@ -7,7 +7,7 @@
 use crate::core::{Core, Volume};
 use crate::exec::IoWait;
 use crate::intent::write_pages;
-use crate::io::{Buf, Device, DeviceOp, Reach};
+use crate::io::{Buf, Device, DeviceError, DeviceOp, Reach};
 use crate::marks::Mark;
 use crate::policy::reclaim::checkpoint_is_due;
 use crate::segments::SegmentState;
@@ -166,9 +166,21 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     // An intent bit may go when the disk was flushed after the last write to its region. Once a flush has failed, what
     // it should have covered may be there today and gone after a power cut: the bits of this life stay. A disk that is not
     // there is not asked: that it does not answer would be taken for such a failure when it comes.
+    let until = core.now() + core.settings.disk_patience_ns;
+    let flushes: Vec<_> = clearable
+        .iter()
+        .map(|(v, regions)| (!regions.is_empty() && v.has_disk() && v.there.get()).then(|| v.disk_flusher.request()))
+        .collect();
     let mut cleared = Vec::new();
-    for (v, regions) in clearable {
-        if !regions.is_empty() && (!v.has_disk() || v.there.get() && v.disk_flusher.flush_since(0).await.is_ok()) {
+    for ((v, regions), flush) in clearable.into_iter().zip(flushes) {
+        let is_flushed = match flush {
+            // One that answered nothing to the last checkpoint is not waited for again.
+            Some(flush) if v.disk_flusher.is_silent_for(core.settings.disk_patience_ns) => flush.get_until(core.now()).await,
+            Some(flush) => flush.get_until(until).await,
+            None => Some(if v.has_disk() { Err(DeviceError::Gone) } else { Ok(()) }),
+        };
+        core.mark_if(is_flushed.is_none(), Mark::DiskSilentAtCheckpoint);
+        if !regions.is_empty() && is_flushed == Some(Ok(())) && (!v.has_disk() || v.disk_flusher.failures() == 0) {
             cleared.push((v, regions));
         } else {
             core.mark_if(!regions.is_empty(), Mark::IntentKept);

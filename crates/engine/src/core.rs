@@ -143,6 +143,8 @@ pub(crate) struct Volume<B: Buf> {
     pub phase: u8,
     pub backing: String,
     pub mode: Cell<Mode>,
+    /// It is being detached, and passed meanwhile. Not on the cache devices: who is interrupted finds it as it was.
+    pub leaving: Cell<bool>,
     /// Somebody waits for it to be clean.
     pub wanted_clean: Cell<u32>,
     /// Requests are served.
@@ -266,6 +268,10 @@ impl<B: Buf> Volume<B> {
     /// Byte offset on the disk of a grid sector.
     pub fn disk_offset(&self, grid_sector: u64) -> u64 {
         (grid_sector - self.shift) * 512
+    }
+    /// What is done with requests now.
+    pub fn mode(&self) -> Mode {
+        if self.leaving.get() { Mode::PassThrough } else { self.mode.get() }
     }
     /// The grid sectors of the whole volume, as clients see it.
     pub fn extent(&self) -> Range<u64> {

@@ -100,19 +100,19 @@ fn has_votes<B: Buf>(core: &Core<B>) -> Result<(), RequestError> {
 /// Takes data into the log, when there is room. Where there is too little for all of it at once, a piece at a time: what is
 /// appended in vain takes room itself.
 async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>, data: &B) -> Result<(), RequestError> {
-    let (mut at, mut most, mut since) = (range.start, range.end - range.start, core.now());
+    let (mut at, mut most, mut since) = (range.start, range.end - range.start, core.exec.attended());
     while at < range.end {
         let part = at..if at + most < range.end { (at + most) / BLOCK_SECTORS * BLOCK_SECTORS } else { range.end };
         let from = (at - range.start) as usize * 512;
         let bytes = (part.end - part.start) as usize * 512;
         wait_for_room(core, volume, since).await?;
         if absorb(core, volume, &part, &Content::Data(data.slice(from..from + bytes))).await.is_ok() {
-            (at, since) = (part.end, core.now());
+            (at, since) = (part.end, core.exec.attended());
             continue;
         }
         has_votes(core)?;
         // Room that is seen, and not found, again and again: nobody waits for ever.
-        if core.now() - since >= LONGEST_NS {
+        if core.exec.attended() - since >= LONGEST_NS {
             core.mark(Mark::DisklessHasNoRoom);
             return Err(RequestError::Io);
         }
@@ -130,9 +130,9 @@ async fn wait_for_room<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, mut s
         has_votes(core)?;
         // Before all of the map is known none is won.
         if core.loading().is_some_and(|loading| loading.lost_page.is_none()) {
-            since = core.now();
+            since = core.exec.attended();
         }
-        let waited = core.now() - since;
+        let waited = core.exec.attended() - since;
         let crowd = core.crowd();
         if crowd.is_dense() {
             core.space.notify();

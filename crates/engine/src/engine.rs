@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Member, MemberReads, Pool, Volume};
 use crate::election::Election;
-use crate::exec::{Exec, Signal};
+use crate::exec::{Exec, Signal, Slot};
 use crate::flush::Flusher;
 use crate::intent::{self, Bit};
 use crate::io::{
@@ -346,19 +346,37 @@ async fn serve<B: Buf>(
             let range = checked(sector, sectors).await?;
             // Rounded inwards: what is only touched is kept (R17).
             let inner = range.start.next_multiple_of(BLOCK_SECTORS)..range.end / BLOCK_SECTORS * BLOCK_SECTORS;
-            if inner.start < inner.end {
-                v.stats.borrow_mut().zeroed.add((inner.end - inner.start) * 512);
-                let fate = write(core, v, inner, Content::Discarded, false).await?;
-                return Ok((Vec::new(), Some(fate)));
+            let mut fate = None;
+            for part in parts_of(inner) {
+                v.stats.borrow_mut().zeroed.add((part.end - part.start) * 512);
+                fate = Some(write(core, v, part, Content::Discarded, false).await?);
             }
-            Ok((Vec::new(), None))
+            Ok((Vec::new(), fate))
         }
         Request::WriteZeroes { sector, sectors, fua } => {
             let range = checked(sector, sectors).await?;
-            v.stats.borrow_mut().zeroed.add(sectors * 512);
-            write(core, v, range, Content::Zeroes, fua).await.map(|fate| (Vec::new(), Some(fate)))
+            let mut fate = None;
+            for part in parts_of(range) {
+                v.stats.borrow_mut().zeroed.add((part.end - part.start) * 512);
+                fate = Some(write(core, v, part, Content::Zeroes, fua).await?);
+            }
+            Ok((Vec::new(), fate))
         }
     }
+}
+
+/// Sectors of one part of a request that brings no data and may be about a whole volume: what is done for one is done without a
+/// pause, and holds up everybody else.
+const PART_SECTORS: u64 = (1 << 30) / 512;
+
+/// A range in parts that end at borders of [`PART_SECTORS`], in order.
+fn parts_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut at = range.start;
+    core::iter::from_fn(move || {
+        let part = at..((at / PART_SECTORS + 1) * PART_SECTORS).min(range.end);
+        at = part.end;
+        (part.start < part.end).then_some(part)
+    })
 }
 
 /// Brings a pool up: see [`Engine::start`].
@@ -370,6 +388,9 @@ async fn start<B: Buf>(
     behind: &[u8],
     settled: bool,
 ) -> Result<(), CommandError> {
+    // A cache device may fall silent while it is started from, too.
+    core.exec.spawn(watch(core.clone()));
+    core.exec.asks_no_silent_ones(true);
     let patience = Patience::new();
     for e in &elected.volumes {
         let pages = load_intent(core, e, &patience).await;
@@ -402,23 +423,30 @@ async fn start<B: Buf>(
     if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
+    core.exec.asks_no_silent_ones(false);
     let lost_copies = core.pool.borrow().left >= core.pool.borrow().copies;
+    let mut opened = Vec::new();
     for v in core.all_volumes() {
         // As many members gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard of.
         let uncertain = lost_copies && v.intent.any(Bit::Dirty);
         core.mark_if(uncertain, Mark::UncertainVolume);
         v.refused.set(uncertain);
         v.there.set(!v.has_disk() || backings.contains(&v.number));
-        if v.there.get() && v.has_disk() {
-            volumes::compare_disk(core, &v).await;
-        }
         // What some members lack of the intent map they get now.
         intent::write_pages(core, &v);
-        if v.there.get() && !v.refused.get() {
-            volumes::begin_to_serve(core, v);
-        }
+        let is_open = Slot::new(&core.exec);
+        let (core2, done) = (core.clone(), is_open.clone());
+        core.exec.spawn(async move {
+            volumes::open(&core2, v).await;
+            done.set(());
+        });
+        opened.push(is_open);
     }
-    core.exec.spawn(watch(core.clone()));
+    // A disk that answers nothing keeps its own volume waiting, and no other.
+    let until = core.now() + core.settings.disk_patience_ns;
+    for is_open in opened {
+        core.mark_if(is_open.get_until(until).await.is_none(), Mark::DiskSilentAtStart);
+    }
     if core.is_loaded.get() {
         keep_house(core);
         return Ok(());
@@ -497,8 +525,10 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Pat
 
 /// Gives up on members and witness that do not answer.
 async fn watch<B: Buf>(core: Rc<Core<B>>) {
+    let turn = core.settings.member_timeout_ns / 8 + 1;
+    core.exec.listens_every(turn);
     loop {
-        core.exec.sleep(core.settings.member_timeout_ns / 8 + 1).await;
+        core.exec.sleep(turn).await;
         core.exec.give_up(core.settings.member_timeout_ns);
     }
 }
@@ -706,7 +736,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                     backing: v.backing.clone(),
                     sectors: v.open.get(),
                     phase: v.phase,
-                    mode: v.mode.get(),
+                    mode: v.mode(),
                     serving: v.serving.get(),
                     refused: v.refused.get(),
                     cached_blocks: map.blocks(),

@@ -7,7 +7,7 @@ use crate::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, Effect, IoId};
 use crate::marks::{Mark, Marks};
 use crate::policy::endurance::Written;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -18,18 +18,24 @@ use core::task::{Context, Poll, Waker};
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 enum IoState<B> {
-    Waiting { task: Option<usize>, device: Device, since: u64 },
+    /// Since a time of [`Exec::attended`].
+    Waiting {
+        task: Option<usize>,
+        device: Device,
+        since: u64,
+    },
     Done(DeviceResult<B>),
 }
 
-/// Low bits of an operation's number that say its place in the table: more than these allow are never in flight.
-const PLACE_BITS: u32 = 20;
+/// Low bits of an operation's number that say its place in the table. Requests, and what each may have under way, are bounded far below
+/// that.
+const PLACE_BITS: u32 = 24;
 
 /// How many time limits an operation waits at most on a cache device that answers others.
 const SLOW: u64 = 3;
 
 /// Device operations in flight. The number of one is how many came before it, and its place: found without a search,
-/// and not given again in half a year of a million a second.
+/// and not given again in twelve days of a million a second.
 struct Ios<B> {
     places: Vec<Option<(u64, IoState<B>)>>,
     free: Vec<usize>,
@@ -42,6 +48,7 @@ impl<B> Ios<B> {
             self.places.push(None);
             self.places.len() - 1
         });
+        assert!(place >> PLACE_BITS == 0, "more device operations are in flight than there are numbers for");
         let id = self.next << PLACE_BITS | place as u64;
         self.next += 1;
         self.places[place] = Some((id, state));
@@ -71,9 +78,15 @@ pub(crate) struct Exec<B> {
     current: Cell<usize>,
     ios: RefCell<Ios<B>>,
     effects: RefCell<VecDeque<Effect<B>>>,
-    /// When each cache device last answered.
+    /// When each cache device last answered, as a time of [`Exec::attended`].
     heard: RefCell<Vec<u64>>,
     now: Cell<u64>,
+    /// Time in which answers were listened for.
+    attended: Cell<u64>,
+    /// What passes at most between two looks at the clock of somebody who listens.
+    longest_turn: Cell<u64>,
+    /// Cache devices that were given up since they were silent, while it is of interest.
+    silent: RefCell<Option<BTreeSet<u8>>>,
     timers: RefCell<BTreeMap<(u64, u64), usize>>,
     next_timer: Cell<u64>,
     pub marks: Marks,
@@ -92,6 +105,9 @@ impl<B: Buf> Exec<B> {
             effects: RefCell::new(VecDeque::new()),
             heard: RefCell::default(),
             now: Cell::new(now),
+            attended: Cell::new(now),
+            longest_turn: Cell::new(u64::MAX),
+            silent: RefCell::default(),
             timers: RefCell::default(),
             next_timer: Cell::new(0),
             marks: Marks::default(),
@@ -105,7 +121,8 @@ impl<B: Buf> Exec<B> {
     }
 
     pub fn advance(&self, now: u64) {
-        self.now.set(self.now.get().max(now));
+        let before = self.now.replace(self.now.get().max(now));
+        self.attended.set(self.attended.get() + (self.now.get() - before).min(self.longest_turn.get()));
         loop {
             let mut timers = self.timers.borrow_mut();
             match timers.first_key_value() {
@@ -116,6 +133,29 @@ impl<B: Buf> Exec<B> {
                 _ => break,
             }
         }
+    }
+
+    /// The time in which answers were listened for, in nanoseconds: a clock that stands still while this thread is busy for long, or is
+    /// stopped with its process or its machine. What devices have answered meanwhile is heard only afterwards, and what is
+    /// submitted in a long turn begins behind it: by the clock on the wall both would look silent.
+    pub fn attended(&self) -> u64 {
+        self.attended.get()
+    }
+
+    /// From now on, or no longer, nothing more is asked of a cache device that was given up as silent: a start leaves none out before it
+    /// ends, and would wait for each of thousands of reads again.
+    pub fn asks_no_silent_ones(&self, so_it_is: bool) {
+        *self.silent.borrow_mut() = so_it_is.then(BTreeSet::new);
+    }
+
+    fn is_silent(&self, device: Device) -> bool {
+        let Device::Member(member) = device else { return false };
+        self.silent.borrow().as_ref().is_some_and(|silent| silent.contains(&member))
+    }
+
+    /// Somebody who listens looks at the clock as often as this, in nanoseconds, from now on.
+    pub fn listens_every(&self, nanoseconds: u64) {
+        self.longest_turn.set(nanoseconds);
     }
 
     pub fn next_timer(&self) -> Option<u64> {
@@ -178,11 +218,15 @@ impl<B: Buf> Exec<B> {
 
     /// Submits a device operation; it runs whether or not its end is awaited.
     pub fn io(self: &Rc<Self>, device: Device, op: DeviceOp<B>) -> IoWait<B> {
+        if self.is_silent(device) {
+            let id = self.ios.borrow_mut().insert(IoState::Done(Err(DeviceError::TimedOut)));
+            return IoWait { exec: self.clone(), id };
+        }
         if let (Device::Member(member), DeviceOp::Write { bufs, .. }) = (device, &op) {
             let bytes = bufs.iter().map(|b| b.len() as u64).sum();
             self.written.borrow_mut().note(member, self.now(), bytes);
         }
-        let id = self.ios.borrow_mut().insert(IoState::Waiting { task: None, device, since: self.now() });
+        let id = self.ios.borrow_mut().insert(IoState::Waiting { task: None, device, since: self.attended() });
         self.effect(Effect::Submit { io: IoId(id), device, op });
         IoWait { exec: self.clone(), id }
     }
@@ -207,7 +251,7 @@ impl<B: Buf> Exec<B> {
         if heard.len() <= member {
             heard.resize(member + 1, 0);
         }
-        heard[member] = self.now();
+        heard[member] = self.attended();
     }
 
     /// Gives up on what cache devices and the witness owe an answer for, where a device has been silent for `limit` nanoseconds. One
@@ -226,9 +270,14 @@ impl<B: Buf> Exec<B> {
                 Device::Witness => 0,
                 Device::Member(member) => heard.get(usize::from(*member)).copied().unwrap_or(0),
             };
-            let (waited, silent) = (self.now() - *since, self.now() - heard.max(*since));
+            let (waited, silent) = (self.attended() - *since, self.attended() - heard.max(*since));
             if silent > limit || waited > limit.saturating_mul(SLOW) {
                 self.marks.set(Mark::DeviceGivenUp);
+                if let (Device::Member(member), Some(all)) = (*device, self.silent.borrow_mut().as_mut())
+                    && silent > limit
+                {
+                    all.insert(member);
+                }
                 let task = *task;
                 *state = IoState::Done(Err(DeviceError::TimedOut));
                 if let Some(task) = task {
@@ -399,6 +448,17 @@ impl<T: Clone, B: Buf> Slot<T, B> {
                 Some(value) => return value,
                 None => wait.await,
             }
+        }
+    }
+
+    /// The value, if it is left before a time has come.
+    pub async fn get_until(&self, at: u64) -> Option<T> {
+        loop {
+            let value = self.value.borrow().clone();
+            if value.is_some() || self.signal.exec.now() >= at {
+                return value;
+            }
+            self.signal.wait_until(at).await;
         }
     }
 }

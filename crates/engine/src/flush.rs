@@ -24,6 +24,8 @@ pub(crate) struct Flusher<B: Buf> {
     /// Such writes may have been covered by a flush that failed, and no client has been told.
     lost: Cell<bool>,
     in_flight: RefCell<Option<Outcome<B>>>,
+    /// When that was issued.
+    issued: Cell<u64>,
     /// The one in flight covers such writes.
     in_flight_owed: Cell<bool>,
     next: RefCell<Option<Outcome<B>>>,
@@ -41,6 +43,7 @@ impl<B: Buf> Flusher<B> {
             owes: Cell::new(true),
             lost: Cell::new(false),
             in_flight: RefCell::new(None),
+            issued: Cell::new(0),
             in_flight_owed: Cell::new(false),
             next: RefCell::new(None),
             hurried: Cell::new(false),
@@ -87,6 +90,11 @@ impl<B: Buf> Flusher<B> {
     pub async fn flush_since(self: &Rc<Self>, failures: u64) -> Result<(), DeviceError> {
         self.flush().await?;
         if self.failures.get() == failures { Ok(()) } else { Err(DeviceError::Failed) }
+    }
+
+    /// Whether a flush has been under way for so long, in nanoseconds.
+    pub fn is_silent_for(&self, limit: u64) -> bool {
+        self.in_flight.borrow().is_some() && self.exec.now() - self.issued.get() >= limit
     }
 
     /// Asks for all writes completed so far to be durable. The flush is under way whether or not it is awaited.
@@ -158,6 +166,7 @@ impl<B: Buf> Flusher<B> {
         }
         let Some(slot) = self.next.borrow_mut().take() else { return };
         *self.in_flight.borrow_mut() = Some(slot.clone());
+        self.issued.set(self.exec.now());
         self.unflushed.set(false);
         let owed = self.owes.take();
         self.in_flight_owed.set(owed);

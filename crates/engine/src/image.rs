@@ -53,7 +53,11 @@ pub(crate) struct Coming<B: Buf> {
 impl Image {
     pub fn open<B: Buf>(core: &Core<B>) -> Self {
         let pool = core.pool.borrow();
-        Self { pointer: pool.checkpoint.clone(), key: pool.key, answered: RefCell::new(vec![core.now(); pool.members.len()]) }
+        Self {
+            pointer: pool.checkpoint.clone(),
+            key: pool.key,
+            answered: RefCell::new(vec![core.exec.attended(); pool.members.len()]),
+        }
     }
 
     /// Its pages.
@@ -88,13 +92,13 @@ impl Image {
     /// What was read: nothing where the member fails to, and a page where it is the right one.
     async fn answer<B: Buf>(&self, core: &Core<B>, (member, read): (u8, IoWait<B>), index: u32) -> Option<Option<Page>> {
         let bytes = read.await.ok().flatten()?;
-        self.answered.borrow_mut()[usize::from(member)] = core.now();
+        self.answered.borrow_mut()[usize::from(member)] = core.exec.attended();
         Some(Page::decode(self.key, &bytes.to_bytes(), self.pointer.sequence, index).ok())
     }
 
     /// Whether a member may be away for a moment only.
     fn may_answer<B: Buf>(&self, core: &Core<B>, member: u8) -> bool {
-        core.now() < self.answered.borrow()[usize::from(member)] + PATIENCE_NS
+        core.exec.attended() < self.answered.borrow()[usize::from(member)] + PATIENCE_NS
     }
 
     /// What a page says. Where members fail to read it, it is asked for again: for as long as a path may be lost for a moment, and not of
@@ -106,7 +110,7 @@ impl Image {
         {
             return Ok(page.body);
         }
-        let begun = core.now();
+        let begun = core.exec.attended();
         for round in 1.. {
             let mut may_come = round < ROUNDS;
             for place in self.places(core, index) {
@@ -114,7 +118,7 @@ impl Image {
                 match self.answer(core, Self::read(core, place), index).await {
                     Some(Some(page)) => return Ok(page.body),
                     Some(None) => {}
-                    None => may_come |= core.now() < begun + PATIENCE_NS && self.may_answer(core, place.0),
+                    None => may_come |= core.exec.attended() < begun + PATIENCE_NS && self.may_answer(core, place.0),
                 }
             }
             if !may_come {

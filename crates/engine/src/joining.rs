@@ -128,7 +128,7 @@ async fn prepare<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: &Member) -> Resu
 
 /// Waits until no dirty data has fewer copies than it could, which [`crate::space`] sees to.
 async fn wait_for_copies<B: Buf>(core: &Rc<Core<B>>, cancel: &Cancel) -> Result<(), CommandError> {
-    let (mut least, mut since) = (u64::MAX, core.now());
+    let (mut least, mut since) = (u64::MAX, core.exec.attended());
     loop {
         let lacking = {
             let pool = core.pool.borrow();
@@ -138,12 +138,12 @@ async fn wait_for_copies<B: Buf>(core: &Rc<Core<B>>, cancel: &Cancel) -> Result<
             return Ok(());
         }
         if lacking < least {
-            (least, since) = (lacking, core.now());
+            (least, since) = (lacking, core.exec.attended());
         }
         if cancel.wanted() {
             return Err(CommandError::Cancelled);
         }
-        if core.now() - since > NO_PROGRESS_NS {
+        if core.exec.attended() - since > NO_PROGRESS_NS {
             core.mark(Mark::CopiesStayLacking);
             return Ok(());
         }
@@ -212,7 +212,7 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
 /// until destage has made some.
 async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Result<(), CommandError> {
     let mut destages: Vec<Rc<crate::core::Volume<B>>> = Vec::new();
-    let (mut least, mut since) = (u64::MAX, core.now());
+    let (mut least, mut since) = (u64::MAX, core.exec.attended());
     let result = loop {
         if cancel.wanted() {
             break Err(CommandError::Cancelled);
@@ -229,7 +229,7 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
         seal_on(core, member);
         let dirty = dirty_on(core, member);
         if dirty < least {
-            (least, since) = (dirty, core.now());
+            (least, since) = (dirty, core.exec.attended());
         }
         let next = core
             .segments
@@ -241,7 +241,7 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
             None if dirty == 0 => break Ok(()),
             // The reserve is for what wins space.
             Some(n) if core.free() > core.settings.reserve_segments && relocate(core, n).await => {}
-            _ if core.now() - since > NO_PROGRESS_NS => break Err(CommandError::Lost { blocks: dirty }),
+            _ if core.exec.attended() - since > NO_PROGRESS_NS => break Err(CommandError::Lost { blocks: dirty }),
             _ => {
                 if destages.is_empty() && next.is_some() {
                     core.mark(Mark::RemovalDestages);

@@ -369,7 +369,7 @@ fn apply_marks<B: Buf>(core: &Core<B>, loading: &Loading<B>, v: &Volume<B>, bloc
 fn let_go_of_unproved<B: Buf>(core: &Core<B>, loading: &Loading<B>, v: &Volume<B>, blocks: &Range<u64>) {
     let regions = blocks.start * BLOCK_SECTORS / REGION_SECTORS..(blocks.end * BLOCK_SECTORS).div_ceil(REGION_SECTORS);
     let unproved = loading.unproved.get(&v.number).filter(|of| of.range(regions).next().is_some());
-    let passes = v.mode.get() == Mode::PassThrough;
+    let passes = v.mode() == Mode::PassThrough;
     if unproved.is_none() && !loading.any_lost.get() && !passes {
         return;
     }

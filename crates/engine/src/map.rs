@@ -205,6 +205,20 @@ impl Map {
         }
     }
 
+    /// The first blocks from one on of which anything is cached, `most` or a few more, in order of address.
+    #[must_use]
+    pub fn first_from(&self, block: u64, most: usize) -> Vec<u64> {
+        let blocks = block..u64::MAX >> 8;
+        let mut first = Vec::with_capacity(most + LEAF as usize);
+        for (n, leaf) in self.leaves_of(&blocks) {
+            first.extend(bits(leaf.present() & window(&blocks, n)).map(|bit| n * LEAF + bit));
+            if first.len() >= most {
+                break;
+            }
+        }
+        first
+    }
+
     /// A client asks for a range of blocks, which is noted of all that is cached: see [`Map::asked`].
     pub fn ask(&self, blocks: &Range<u64>) {
         self.leaves_of(blocks).for_each(|(n, leaf)| leaf.ask(window(blocks, n)));
@@ -411,6 +425,15 @@ impl Map {
                 }
             },
         );
+    }
+
+    /// Forgets everything, dirty or not, in one pass.
+    pub fn forget_all(&mut self, segments: &mut Segments) {
+        if let Some(table) = &self.lookaside {
+            table.clear();
+        }
+        let old = core::mem::replace(self, Self { lookaside: self.lookaside.clone(), ..Self::default() });
+        old.each_in(0..u64::MAX >> 8, |_, p| segments.lose(p.segment, p.dirty_sectors()));
     }
 
     /// Lets go of clean pieces of a block that satisfy `which`.

@@ -246,6 +246,12 @@ marks! {
     UnprovedDropped,
     /// A volume that is not served goes, with all that the cache has of it.
     Abandoned,
+    /// What is let go of is more than is let go of at once.
+    LetGoInTurns,
+    /// A start has gone on without a disk that answers nothing.
+    DiskSilentAtStart,
+    /// A checkpoint has gone on without the flush of a disk that answers nothing.
+    DiskSilentAtCheckpoint,
     /// As many members are gone as there are copies, and there may be dirty data: the volume is refused.
     UncertainVolume,
     /// The disk is not what clean data says. Torture never reaches it: nothing there changes the disk behind the pool.

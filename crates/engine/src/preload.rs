@@ -77,7 +77,7 @@ pub(crate) async fn preload<B: Buf>(
     if !volume.serving.get() {
         return Err(CommandError::NotServed);
     }
-    if volume.mode.get() == Mode::PassThrough {
+    if volume.mode() == Mode::PassThrough {
         return Err(CommandError::PassThrough);
     }
     if total > most(core) {
@@ -100,7 +100,7 @@ async fn bring_all<B: Buf>(
 ) -> Result<(), CommandError> {
     let mut left: VecDeque<Range<u64>> = ranges.into();
     while let Some(batch) = next_batch(&mut left) {
-        if volume.mode.get() == Mode::PassThrough {
+        if volume.mode() == Mode::PassThrough {
             return Err(CommandError::PassThrough);
         }
         let begun = core.now();
@@ -193,7 +193,7 @@ pub(crate) async fn fill<B: Buf>(
 ) -> Result<u64, CommandError> {
     // Looked at, found and registered in one step: what is written between would be hidden by what the disk had before, and what comes for
     // a volume that has been detached meanwhile nobody could let go of.
-    let takes = volume.serving.get() && volume.mode.get() != Mode::PassThrough;
+    let takes = volume.serving.get() && volume.mode() != Mode::PassThrough;
     if !takes || !core.room_for_clean(volume) || core.stopping.get() {
         return Ok(0);
     }
@@ -299,8 +299,7 @@ pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>) {
         core.exec.sleep(KEEP_NS).await;
         for volume in core.all_volumes() {
             let idle = volume.disk_idle(core.now(), core.settings.idle_ns);
-            if !volume.serving.get() || volume.mode.get() == Mode::PassThrough || !idle || core.stopping.get() || core.quiet.get()
-            {
+            if !volume.serving.get() || volume.mode() == Mode::PassThrough || !idle || core.stopping.get() || core.quiet.get() {
                 continue;
             }
             let Some(blocks) = next_missing(&volume) else { continue };

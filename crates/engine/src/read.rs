@@ -463,7 +463,7 @@ fn count<B: Buf>(volume: &Volume<B>, plan: &Plan, bytes: u64, stream: bool) {
 /// Whether what a read of this range misses is to be admitted: of what is pinned always.
 fn admits<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, stream: bool) -> bool {
     let wanted = !stream && (range.end - range.start) * 512 <= core.settings.admit_bytes;
-    volume.mode.get() != Mode::PassThrough
+    volume.mode() != Mode::PassThrough
         && (wanted || volume.is_pinned(range))
         && !core.stopping.get()
         && core.room_for_clean(volume)

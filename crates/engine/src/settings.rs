@@ -61,6 +61,10 @@ pub struct Settings {
     /// How long clean data of clients' requests waits for more of it to share a record with. It is in memory meanwhile, no more than a
     /// record's data for each open segment, and who reads it again finds it there. Zero: not at all.
     pub gather_ns: u64,
+    /// Blocks that are let go of without a pause where a whole volume's are: a map may have a billion, and everybody waits meanwhile.
+    pub let_go_blocks: usize,
+    /// How long a start, or a checkpoint, waits for a disk that answers nothing, before it goes on without: its volume waits, and no other.
+    pub disk_patience_ns: u64,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
     /// Slots that a pool has for each open segment more of each queue that a volume's clean data is spread over, one on each cache
@@ -107,6 +111,8 @@ impl Default for Settings {
             appends: 4,
             unfilled_appends: 1,
             gather_ns: 250_000_000,
+            let_go_blocks: 16 << 10,
+            disk_patience_ns: 10_000_000_000,
             record_bytes: 128 << 10,
             lane_slots: 64,
             member_timeout_ns: 10_000_000_000,

@@ -54,7 +54,7 @@ impl<B: Buf> Volume<B> {
     /// Its share as it counts for now: where nothing is cached nothing is kept for it.
     fn share_now(&self) -> Share {
         let share = self.share.get();
-        if self.mode.get() == Mode::PassThrough { Share { min: 0, ..share } } else { share }
+        if self.mode() == Mode::PassThrough { Share { min: 0, ..share } } else { share }
     }
 }
 
@@ -152,7 +152,7 @@ impl<B: Buf> Core<B> {
         let segments = self.segments.borrow();
         let space = self.sets_for_dirty(&segments);
         let part = |v: &Volume<B>| {
-            let share = if v.mode.get() == Mode::WriteBack { v.share.get() } else { Share::default() };
+            let share = if v.mode() == Mode::WriteBack { v.share.get() } else { Share::default() };
             Part { taken: of(&segments.of_volume(v.number)), least: share.least(space) }
         };
         let volumes = self.volumes.borrow();
@@ -177,7 +177,7 @@ impl<B: Buf> Core<B> {
 
     /// Open segments of each queue that a volume's clean data is spread over, on a member each.
     pub(crate) fn lanes_of(&self, volume: &Volume<B>) -> usize {
-        let volumes = self.volumes.borrow().values().filter(|v| v.mode.get() != Mode::PassThrough).count();
+        let volumes = self.volumes.borrow().values().filter(|v| v.mode() != Mode::PassThrough).count();
         let slots = self.shared_slots();
         let slots = volume.share.get().most(slots).map_or(slots, |most| most.min(slots));
         lanes::number(self.pool.borrow().in_sync().count(), slots, volumes, self.settings.lane_slots)

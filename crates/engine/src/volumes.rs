@@ -11,11 +11,12 @@ use crate::exec::Signal;
 use crate::fills::Fills;
 use crate::flush::Flusher;
 use crate::intent::{self, Intent};
-use crate::io::{BLOCK_SECTORS, Buf, CommandError, Device, NewVolume};
+use crate::io::{Buf, CommandError, Device, NewVolume};
 use crate::log::Log;
-use crate::map::{Map, mask};
+use crate::map::Map;
 use crate::marks::Mark;
 use crate::ranges::RangeLocks;
+use crate::segments::Segments;
 use crate::{grow, loading, recovery};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -43,6 +44,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         phase: e.phase,
         backing: e.backing,
         mode: Cell::new(e.mode),
+        leaving: Cell::new(false),
         wanted_clean: Cell::new(0),
         serving: Cell::new(false),
         there: Cell::new(false),
@@ -120,6 +122,16 @@ pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
     }
 }
 
+/// Serves a volume at a start, if its disk is there and is the one that it was.
+pub(crate) async fn open<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
+    if v.there.get() && v.has_disk() {
+        compare_disk(core, &v).await;
+    }
+    if v.there.get() && !v.refused.get() && !core.stopping.get() {
+        begin_to_serve(core, v);
+    }
+}
+
 /// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
 pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
     loading::look_around(core, v).await;
@@ -135,7 +147,7 @@ pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) 
     if v.map.borrow().dirty_blocks() > 0 {
         v.refused.set(true);
     } else {
-        drop_clean(core, v);
+        drop_clean(core, v).await;
     }
 }
 
@@ -246,27 +258,36 @@ pub(crate) async fn set_mode<B: Buf>(
         clean(core, v, cancel).await?;
     }
     if mode == Mode::PassThrough {
-        drop_clean(core, v);
+        drop_clean(core, v).await;
     }
     Ok(())
 }
 
-/// Lets go of everything clean.
-pub(crate) fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
+/// Lets go of everything clean. Nobody brings any more in: the volume is in pass-through, or is not served.
+async fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
     v.fills.spoil(&(0..u64::MAX));
-    let mut blocks = Vec::new();
-    v.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
-        if !p.dirty() {
-            blocks.push(b);
+    each_in_turns(core, v, |map, segments, block| map.drop_clean(segments, block, |_| true)).await;
+}
+
+/// Does something with each block of which a volume has anything cached, some of them at a time.
+async fn each_in_turns<B: Buf>(core: &Core<B>, v: &Volume<B>, act: impl Fn(&mut Map, &mut Segments, u64)) {
+    let mut from = 0;
+    loop {
+        let at_once = core.settings.let_go_blocks;
+        let blocks = v.map.borrow().first_from(from, at_once);
+        let Some(last) = blocks.last() else { return };
+        from = last + 1;
+        {
+            let mut map = v.map.borrow_mut();
+            let mut segments = core.segments.borrow_mut();
+            blocks.iter().for_each(|block| act(&mut map, &mut segments, *block));
+            segments.settle();
         }
-    });
-    blocks.dedup();
-    let mut map = v.map.borrow_mut();
-    let mut segments = core.segments.borrow_mut();
-    for b in blocks {
-        map.drop_clean(&mut segments, b, |_| true);
+        if blocks.len() >= at_once {
+            core.mark(Mark::LetGoInTurns);
+            core.exec.sleep(1).await;
+        }
     }
-    segments.settle();
 }
 
 pub(crate) async fn detach<B: Buf>(
@@ -281,10 +302,20 @@ pub(crate) async fn detach<B: Buf>(
     if v.refused.get() || !v.serving.get() {
         return Err(CommandError::NotServed);
     }
-    let lost = match set_mode(core, v, Mode::PassThrough, cancel).await {
+    v.leaving.set(true);
+    let result = leave(core, v, give_up_lost, cancel).await;
+    // Where it goes on it is what it was.
+    v.leaving.set(false);
+    result
+}
+
+/// Takes off a volume that is passed from now on.
+async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool, cancel: &Cancel) -> Result<(), CommandError> {
+    let lost = match clean(core, v, cancel).await {
         Err(CommandError::Lost { .. }) if give_up_lost => true,
         result => result.map(|()| false)?,
     };
+    drop_clean(core, v).await;
     v.serve(false);
     requests_end(v).await;
     // A write that came by after the volume was clean went past the cache; nothing is dirty again.
@@ -293,8 +324,7 @@ pub(crate) async fn detach<B: Buf>(
         v.serve(true);
         return cleaned.and(Err(CommandError::Disk));
     }
-    nothing_under_way(core, v).await;
-    drop_clean(core, v);
+    empty(core, v).await;
     if lost {
         forget_all(core, v);
     }
@@ -343,16 +373,23 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
 }
 
 /// Gives up all there is of a volume, dirty or not. Nobody reads it any more, and soon there is none: nothing has to be
-/// written down.
+/// written down. Without a pause up to there: a checkpoint between would be one without what is dirty of a volume that is still in the pool.
 fn forget_all<B: Buf>(core: &Core<B>, v: &Volume<B>) {
-    let mut blocks = Vec::new();
-    v.map.borrow().each_in(0..u64::MAX >> 8, |b, _| blocks.push(b));
-    let mut map = v.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
-    for b in blocks {
-        map.forget(&mut segments, b, mask(0, BLOCK_SECTORS as u8), u64::MAX);
-    }
+    v.map.borrow_mut().forget_all(&mut segments);
     segments.settle();
+}
+
+/// Lets go of what is clean of a volume that is not served any more. Ends when there is nothing, and nothing is on its way in, such as what
+/// was to be carried over from a segment meanwhile.
+async fn empty<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+    loop {
+        nothing_under_way(core, v).await;
+        if v.map.borrow().blocks() == v.map.borrow().dirty_blocks() {
+            return;
+        }
+        drop_clean(core, v).await;
+    }
 }
 
 /// Waits until nothing of a volume is on its way into the log or the map.

@@ -7,7 +7,7 @@ use crate::fills::{Fill, insert_clean};
 use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, Reach, RequestError};
 use crate::log::{AppendError, Appended, Item};
-use crate::map::mask;
+use crate::map::{Map, mask};
 use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::route::Side;
@@ -282,7 +282,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, mu
         let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent;
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
         let too_long = waited >= pace::LONGEST_NS || bytes >= pace::LARGE;
-        if hopeless || too_long || volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
+        if hopeless || too_long || volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
             return Turn::Late;
         }
         core.mark(Mark::WriteWaitsForRoom);
@@ -305,7 +305,7 @@ fn decide<B: Buf>(
     belongs: Belongs,
 ) -> Fate {
     let sectors = range.end - range.start;
-    if volume.mode.get() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
+    if volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
         return Fate::Bypass(Bypass::Mode);
     }
     if core.pool.borrow().degraded() {
@@ -541,11 +541,11 @@ async fn to_disk<B: Buf>(
     // Where there is room what overlaps is absorbed, also that of a write that only had no turn in time: it makes nothing more dirty,
     // and an ordered overwrite would flush the disk, with all that others have in its cache.
     let may_absorb = !dirty.is_empty()
-        && volume.mode.get() == Mode::WriteBack
+        && volume.mode() == Mode::WriteBack
         && volume.wanted_clean.get() == 0
         && !core.pool.borrow().degraded()
         && core.room_for_dirty(volume);
-    let fill = (volume.mode.get() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content, is_stream)).flatten();
+    let fill = (volume.mode() == Mode::WriteThrough).then(|| through_fill(core, volume, range, content, is_stream)).flatten();
     // What is admitted is what the disk gets, and a client may change what it lends while it is being written from.
     let content = &match (&fill, content) {
         (Some(_), Content::Data(data)) => match data.owned() {
@@ -700,19 +700,24 @@ async fn overwrite<B: Buf>(
     for part in parts {
         forget(core, volume, part, version);
     }
-    let writes: Vec<_> = parts.iter().map(|p| core.exec.io(volume.device(), disk_op(volume, whole, content, p))).collect();
     let mut result = Ok(());
-    for write in writes {
-        match write.await {
-            Ok(_) => volume.disk_flusher.wrote_for_client(),
-            Err(_) => {
-                volume.disk_flusher.wrote();
-                result = Err(RequestError::Io);
+    for some in parts.chunks(PARTS_AT_ONCE) {
+        let writes: Vec<_> = some.iter().map(|p| core.exec.io(volume.device(), disk_op(volume, whole, content, p))).collect();
+        for write in writes {
+            match write.await {
+                Ok(_) => volume.disk_flusher.wrote_for_client(),
+                Err(_) => {
+                    volume.disk_flusher.wrote();
+                    result = Err(RequestError::Io);
+                }
             }
         }
     }
     result
 }
+
+/// Writes to the disk that one request has under way at most: a discard may be about as many gaps between what is dirty.
+const PARTS_AT_ONCE: usize = 256;
 
 /// The ordered overwrite: the disk, its flush, the old record's invalidation, each durable before the next and all
 /// before the acknowledgement. Reads get the old value until then.
@@ -761,7 +766,7 @@ fn is_left_behind<B: Buf>(volume: &Volume<B>, range: &Range<u64>) -> bool {
 fn let_go_of_clean<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) {
     let mut map = volume.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
-    for (block, first, sectors) in by_block(range) {
+    for (block, first, sectors) in cached_of(&map, range) {
         map.drop_clean(&mut segments, block, |p| p.live & mask(first, sectors) != 0);
     }
     segments.settle();
@@ -774,12 +779,23 @@ pub(crate) fn forget<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u
         return;
     }
     let mut segments = core.segments.borrow_mut();
-    for (block, first, sectors) in by_block(range) {
-        if map.any(block..block + 1) {
-            map.forget(&mut segments, block, mask(first, sectors), version);
-        }
+    for (block, first, sectors) in cached_of(&map, range) {
+        map.forget(&mut segments, block, mask(first, sectors), version);
     }
     segments.settle();
+}
+
+/// The blocks of a range of which anything is cached, and what of each is in the range: its first sector, and how many.
+fn cached_of(map: &Map, range: &Range<u64>) -> Vec<(u64, u8, u8)> {
+    let mut cached: Vec<(u64, u8, u8)> = Vec::new();
+    map.each_in(range.start / BLOCK_SECTORS..range.end.div_ceil(BLOCK_SECTORS), |block, _| {
+        if cached.last().is_none_or(|last| last.0 != block) {
+            let from = (block * BLOCK_SECTORS).max(range.start);
+            let to = ((block + 1) * BLOCK_SECTORS).min(range.end);
+            cached.push((block, (from % BLOCK_SECTORS) as u8, (to - from) as u8));
+        }
+    });
+    cached
 }
 
 fn disk_op<B: Buf>(volume: &Volume<B>, whole: &Range<u64>, content: &Content<B>, part: &Range<u64>) -> DeviceOp<B> {

@@ -625,6 +625,11 @@ impl Run {
             if let Some(m) = self.lost.filter(|_| self.plan.hangs && self.rng.one_in(5000)) {
                 self.world.hang(Device::Member(m), false);
             }
+            // Not beside a device that hangs: how long requests wait for that is measured.
+            if self.plan.stalls && !self.plan.hangs && self.rng.one_in(200) {
+                let time = self.rng.below(4 * self.plan.settings.member_timeout_ns);
+                self.world.stall(time);
+            }
             if !self.world.step() {
                 return Err(Violation(format!("nothing can happen any more: {}", self.describe())));
             }

@@ -18,7 +18,7 @@ use headpond_engine::{
     Buf, Command, CommandError, CommandId, Device, DeviceError, DeviceOp, DeviceResult, Effect, Engine, IoId, Reach, Request,
     RequestError, RequestId, Settings, Status,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use words::in_words;
 
 pub use beside::{Beside, Whose};
@@ -139,6 +139,8 @@ pub struct World {
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,
     asked: NumberMap<Asked>,
+    /// When those of them that read were submitted, by their oracle's clock.
+    reads: BTreeSet<(u64, u64)>,
     next_request: u64,
     next_write: u64,
     commands: BTreeMap<u64, Option<Result<(), CommandError>>>,
@@ -199,6 +201,7 @@ impl World {
             events: BTreeMap::new(),
             next_event: 0,
             asked: NumberMap::default(),
+            reads: BTreeSet::new(),
             next_request: 0,
             next_write: 1,
             commands: BTreeMap::new(),
@@ -363,7 +366,7 @@ impl World {
     fn ask(&mut self, volume: u16, kind: AskedKind, request: Request<SimBuf>) -> u64 {
         let id = self.next_request;
         self.next_request += 1;
-        let reads = self.asked.values().filter(|a| matches!(a.kind, AskedKind::Read { .. })).map(|a| a.submitted).min();
+        let reads = self.reads.first().map(|(submitted, _)| *submitted);
         let submitted = self.oracles.get_mut(&volume).map_or(0, |o| {
             let now = o.tick();
             o.oldest_read = reads.unwrap_or(now);
@@ -377,6 +380,9 @@ impl World {
             Request::Read { into, .. } => into.clone(),
             _ => None,
         };
+        if matches!(kind, AskedKind::Read { .. }) {
+            self.reads.insert((submitted, id));
+        }
         self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, lent });
         if let Request::Read { sector, sectors, .. } = &request
             && self.reads_beside(id, volume, *sector, *sectors)
@@ -485,6 +491,13 @@ impl World {
         let timer = self.engine.as_ref().and_then(Engine::next_timer);
         let event = self.events.first_key_value().map(|((t, _), _)| *t);
         [timer, event].into_iter().flatten().min()
+    }
+
+    /// The engine's thread stands still for so long, in nanoseconds: devices go on meanwhile, and what they answer it hears afterwards.
+    pub fn stall(&mut self, time: u64) {
+        self.pump();
+        self.to(self.now + time);
+        self.pump();
     }
 
     /// Lets time pass until `at` at most, with all that happens before.
@@ -775,6 +788,7 @@ impl World {
             self.fail(format!("request {id} was answered twice"));
             return;
         };
+        self.reads.remove(&(a.submitted, id));
         self.trace(id << 1 | u64::from(result.is_ok()));
         let error = result.as_ref().err().copied();
         self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));

@@ -161,7 +161,7 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit {
             file: "write.rs",
             old: "    if !ensure(core, volume, range, Bit::Intent, ahead).await {",
-            new: "    if volume.mode.get() != Mode::PassThrough && !ensure(core, volume, range, Bit::Intent, ahead).await {",
+            new: "    if volume.mode() != Mode::PassThrough && !ensure(core, volume, range, Bit::Intent, ahead).await {",
         }],
     },
     Mistake {

@@ -22,8 +22,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "What waits longest in a long line is given up, and the device leaves, though it is at work.",
         edits: &[Edit {
             file: "exec.rs",
-            old: "self.now() - heard.max(*since));",
-            new: "self.now() - (*since).max(heard & 0));",
+            old: "self.attended() - heard.max(*since));",
+            new: "self.attended() - (*since).max(heard & 0));",
         }],
     },
     Mistake {

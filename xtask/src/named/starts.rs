@@ -66,8 +66,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The same while it reads the image: where dirty data is cannot be known, until the pool is started once more.",
         edits: &[Edit {
             file: "image.rs",
-            old: "may_come |= core.now() < begun + PATIENCE_NS",
-            new: "may_come |= false && core.now() < begun + PATIENCE_NS",
+            old: "may_come |= core.exec.attended() < begun + PATIENCE_NS",
+            new: "may_come |= false && core.exec.attended() < begun + PATIENCE_NS",
         }],
     },
     Mistake {

@@ -100,6 +100,8 @@ pub struct Plan {
     pub beside: bool,
     /// Clients write and flush in turn for a while, now and then.
     pub flushes_each: bool,
+    /// The engine's thread stands still now and then, for longer than a device may be silent.
+    pub stalls: bool,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -139,6 +141,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("lends", |p| p.lends),
     ("beside", |p| p.beside),
     ("flushes-each", |p| p.flushes_each),
+    ("stalls", |p| p.stalls),
     ("loads-late", |p| p.settings.pages_at_start == 0),
     ("lanes", |p| p.lanes() > 1),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
@@ -195,6 +198,7 @@ impl Plan {
             free_percent: *r.pick(&[5, 10]),
             appends: *r.pick(&[1, 2, 4, 8]),
             gather_ns: *Rng::new(seed ^ 0x6761_7468_6572).pick(&[0, 50_000, 4_000_000, 250_000_000]),
+            let_go_blocks: *Rng::new(seed ^ 0x006c_6574_676f).pick(&[4, 64, 16 << 10]),
             unfilled_appends: *Rng::new(seed ^ 0x006e_6167_6c65).pick(&[1, 2, 8]),
             record_bytes: *r.pick(&[8 << 10, 16 << 10, 32 << 10]),
             // Pools of a few slots have lanes, too: their open segments, and what becomes of them, are what is looked at.
@@ -245,6 +249,7 @@ impl Plan {
             beside: Rng::new(seed ^ 0x6265_7369).one_in(3),
             reads_on: Rng::new(seed ^ 0x7265_6164).one_in(2),
             flushes_each: Rng::new(seed ^ 0x7379_6e63).one_in(3),
+            stalls: Rng::new(seed ^ 0x0073_7461_6c6c).one_in(4),
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -368,7 +373,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -412,6 +417,7 @@ impl fmt::Display for Plan {
             if self.beside { ", clients read beside the engine" } else { "" },
             if self.reads_on { ", clients read on" } else { "" },
             if self.flushes_each { ", clients flush after each write" } else { "" },
+            if self.stalls { ", the engine stands still now and then" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )

@@ -90,6 +90,7 @@ impl World {
         self.answers.clear();
         self.engine = None;
         self.asked.clear();
+        self.reads.clear();
         self.beside.end();
         self.events.clear();
         self.commands.clear();

@@ -1,7 +1,8 @@
 //! A volume that will never be served again is thrown away, with all that the cache has of it: nothing else goes with it,
 //! and nothing of it stays.
 
-use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_engine::format::Mode;
+use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::oracle::Oracle;
@@ -162,4 +163,32 @@ fn nothing_is_brought_into_the_cache_for_a_volume_that_is_gone() {
     s.world.engine.as_ref().expect("a daemon lives").each_segment(|_, segment| left += segment.live);
     assert_eq!(left, 0, "{}: pieces of no volume take room", s.story());
     s.check();
+}
+
+/// A detach passed the cache from its beginning, and had that written down: the daemon died in the middle, or its owner gave it up, and the
+/// volume was in pass-through for good, and nobody said so. Now it is what it was.
+#[test]
+fn a_detach_that_is_cut_off_leaves_the_mode_as_it_was() {
+    let mut s = Scene::new("a detach cut off", Stage::default());
+    let mode = |s: &Scene| s.status().volumes[0].mode;
+    (0..16).for_each(|n| s.write(n * 10_000, 8));
+    s.flush();
+    for dies in [true, false] {
+        s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { .. }));
+        let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+        s.until_held();
+        s.obey(Command::Checkpoint);
+        assert_eq!(mode(&s), Mode::PassThrough, "{}", s.story());
+        if dies {
+            s.kill();
+        } else {
+            s.world.command(Command::Cancel(CommandId(detach)));
+            s.let_go();
+            assert_eq!(s.end_of(detach), Err(CommandError::Cancelled), "{}", s.story());
+        }
+        assert_eq!(mode(&s), Mode::WriteBack, "{}", s.story());
+        s.let_go();
+        (0..16).for_each(|n| s.write(n * 10_000, 8));
+    }
+    s.end();
 }

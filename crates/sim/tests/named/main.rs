@@ -20,6 +20,7 @@ mod peers;
 mod reads;
 mod room;
 mod shares;
+mod silence;
 mod slow;
 mod starts;
 mod steps;

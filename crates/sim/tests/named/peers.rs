@@ -319,11 +319,9 @@ fn p14_a_flush_after_all_copies_are_gone() {
 fn p15_power_cut_during_a_detach() {
     let mut s = Scene::new("P15", Stage::default());
     clean_but_not_compared(&mut s);
-    // The detach has begun, and no superblock says so yet.
-    let size = s.stage.member_bytes();
-    s.hold_back(move |device, op| {
-        is_member(device) && matches!(op, DeviceOp::Write { offset, .. } if is_superblock(size, *offset))
-    });
+    // The detach has begun, the volume is passed, and no superblock says so: something dirty is on its way to the disk.
+    s.write(8000, 8);
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { offset, .. } if *offset == 8000 * 512));
     s.world.command(Command::Detach { volume: 0, give_up_lost: false });
     s.until_held();
     s.write(4, 4);

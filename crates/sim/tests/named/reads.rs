@@ -265,6 +265,7 @@ fn clean_data_that_fills_a_record_does_not_wait() {
     // Twice as much as a record has room for, in neighbouring blocks of two stripes, and not in their order.
     (0..64).for_each(|n| s.read(n * 37 % 64 * 8, 8));
     s.pass(20 * MS);
+    assert!(s.status().stats.records >= 2, "nothing is written; {}", s.story());
     let disk = s.device(Device::Backing(0)).read;
     (0..64).for_each(|n| s.read(n * 37 % 64 * 8, 8));
     let more = s.device(Device::Backing(0)).read - disk;

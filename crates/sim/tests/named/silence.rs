@@ -1,0 +1,163 @@
+//! Devices that answer nothing, and an engine that does not listen: what waits for them, and what must not.
+
+use headpond_engine::format::Mode;
+use headpond_engine::{Command, Device, DeviceOp};
+use headpond_sim::models::SECOND;
+use headpond_sim::scene::{Scene, Stage};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Sectors of a write that goes past the cache.
+const PAST: u64 = 1024;
+const DISK: Device = Device::Backing(0);
+const SSD: Device = Device::Member(1);
+
+/// How many cache devices are in the pool.
+fn in_sync(s: &Scene) -> usize {
+    s.status().members.iter().filter(|m| m.in_sync).count()
+}
+
+/// A detach of some hundred GiB let go of all of it without a pause. After twenty seconds the thread looked at the clock, found that what it
+/// had submitted in that time had been under way since before it, and gave up both cache devices, the superblock's record with them:
+/// what was dirty could not be reached, and no start took the pool. A stopped process, or a machine that is paused, is the same. Found by
+/// reading: in the simulator the engine had never been late.
+#[test]
+fn an_engine_that_stood_still_takes_no_cache_device_for_silent() {
+    let mut s = Scene::new("an engine that stood still", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    for round in 1..4 {
+        s.world.write(0, round * 8000, 8, false);
+        s.world.flush(0);
+        s.world.read(0, 0, 8);
+        // In the middle of it; what is under way has been answered long before the engine looks.
+        s.world.stall(100 * SECOND);
+        s.answered();
+        s.pass(SECOND);
+        assert_eq!(in_sync(&s), 2, "in round {round}; {}", s.story());
+    }
+    // It is listening again: one that is silent from now on leaves.
+    s.world.hang(SSD, true);
+    s.world.write(0, 80_000, 8, false);
+    s.pass(60 * SECOND);
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
+    s.world.hang(SSD, false);
+    s.answered();
+    s.read_all();
+    s.end();
+}
+
+/// A discard over much that is dirty goes to the disk between it, in as many pieces: a GiB may have a hundred thousand, and a few
+/// such requests had more operations under way than there were numbers for. Those beyond were submitted, and failed at once for
+/// the engine: both cache devices left.
+#[test]
+fn a_discard_over_much_that_is_dirty_has_few_operations_under_way_at_once() {
+    let mut s = Scene::new("a discard in pieces", Stage { segments: 120, ..Stage::default() });
+    for n in 0..700 {
+        s.world.write(0, n * 263 % 700 * 16, 8, false);
+        if n % 50 == 49 {
+            s.answered();
+        }
+    }
+    s.rest();
+    let held: Rc<Cell<u32>> = Rc::default();
+    let count = held.clone();
+    s.hold_back(move |device, op| {
+        let zeroes = matches!((device, op), (DISK, DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. }));
+        count.set(count.get() + u32::from(zeroes));
+        zeroes
+    });
+    s.world.discard(0, 0, 700 * 16, 0);
+    s.pass(SECOND);
+    assert!((1..=256).contains(&held.get()), "{} operations at once; {}", held.get(), s.story());
+    s.let_go();
+    s.answered();
+    s.read_all();
+    s.end();
+}
+
+/// The disk of one volume hangs, with a bit of its intent map to be cleared: the next checkpoint waited for its flush, and no
+/// segment was freed, no copy mended, and no volume detached any more, in the whole pool, until it answered.
+#[test]
+fn a_disk_that_answers_nothing_holds_up_no_checkpoint() {
+    let mut s = Scene::new("a checkpoint without a disk", Stage { volumes: 2, ..Stage::default() });
+    s.write(0, PAST);
+    s.flush();
+    s.world.write(1, 0, 8, false);
+    s.answered();
+    s.write(8000, PAST);
+    s.world.hang(DISK, true);
+    s.world.write(0, 16_000, PAST, false);
+    let since = s.world.now;
+    s.obey(Command::Checkpoint);
+    let first = s.world.now - since;
+    assert!(first < 30 * SECOND, "the checkpoint took {} s; {}", first / SECOND, s.story());
+    let since = s.world.now;
+    s.obey(Command::Checkpoint);
+    let next = s.world.now - since;
+    assert!(next < SECOND, "the next one took {} s; {}", next / SECOND, s.story());
+    s.obey(Command::Detach { volume: 1, give_up_lost: false });
+    s.world.hang(DISK, false);
+    s.answered();
+    s.flush();
+    s.lose_power();
+    s.read_all();
+    s.end();
+}
+
+/// A cache device falls silent while it is started from: nobody looked at the clock before the start had ended, and it never did.
+#[test]
+fn a_start_ends_though_a_cache_device_falls_silent_in_it() {
+    for operations in [0, 1, 2, 3, 5, 8, 13] {
+        let mut s = Scene::new("a start beside a silent device", Stage { segments: 60, ..Stage::default() });
+        (0..20).for_each(|n| s.write(n * 6000, 8));
+        s.flush();
+        s.checkpoint();
+        (20..40).for_each(|n| s.write(n * 6000, 8));
+        s.flush();
+        s.world.kill_landing(|_, _, _| false);
+        let start = s.begin_start();
+        let until = s.world.operations + operations;
+        while s.world.operations < until && s.world.command_result(start).is_none() {
+            s.step();
+        }
+        s.world.hang(SSD, true);
+        let since = s.world.now;
+        s.ends_well(start);
+        let took = s.world.now - since;
+        assert!(took < 60 * SECOND, "{} s after {operations} operations; {}", took / SECOND, s.story());
+        s.until("all that is cached is known", headpond_sim::world::World::is_loaded);
+        s.world.hang(SSD, false);
+        s.read_all();
+        s.end();
+    }
+}
+
+/// The disk of the first volume answers nothing when it is compared with what is cached of it: the volumes behind it were not
+/// served either. Its own is served when it answers.
+#[test]
+fn a_start_waits_for_no_disk_that_answers_nothing() {
+    let mut s = Scene::new("a start without a disk's answer", Stage { volumes: 2, mode: Mode::WriteBack, ..Stage::default() });
+    (0..4).for_each(|n| s.read(n * 8000, 8));
+    s.world.write(1, 800, 8, false);
+    s.answered();
+    s.rest();
+    s.checkpoint();
+    s.world.kill_landing(|_, _, _| false);
+    s.world.hang(DISK, true);
+    let start = s.begin_start();
+    let since = s.world.now;
+    s.ends_well(start);
+    let took = s.world.now - since;
+    assert!(took < 20 * SECOND, "{} s; {}", took / SECOND, s.story());
+    let serving: Vec<bool> = s.status().volumes.iter().map(|v| v.serving).collect();
+    assert_eq!(serving, [false, true], "{}", s.story());
+    s.world.read(1, 800, 8);
+    s.answered();
+    s.world.hang(DISK, false);
+    s.until("the volume of the late disk is served", |w| {
+        w.engine.as_ref().is_some_and(|e| e.status().volumes.iter().all(|v| v.serving))
+    });
+    s.read(0, 8);
+    s.end();
+}
