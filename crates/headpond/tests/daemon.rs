@@ -226,6 +226,91 @@ fn a_device_keeps_what_was_on_it() {
     daemon.stop();
 }
 
+/// It was written into the next volume: a connection named its volume by a number, which is the next one's after a detach.
+#[test]
+fn a_connection_to_a_detached_volume_never_reaches_the_one_that_has_its_number_next() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("a-disk", 4 * MIB);
+    yard.file("b-disk", 4 * MIB);
+    let zeroes = |disk| assert!(fs::read(yard.path(disk)).unwrap().iter().all(|byte| *byte == 0), "{disk} was written to");
+    let _daemon = yard.serve(&["a", "b"]);
+    let number = || {
+        let status: serde_json::Value = serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap();
+        status["volumes"][0]["number"].as_u64().unwrap()
+    };
+    // Another volume over another disk, the same disk again, and a volume by the same name.
+    for (next, disk) in [("b", "b-disk"), ("b", "a-disk"), ("a", "a-disk")] {
+        yard.run(&["attach", "a", "a-disk"]).good();
+        let before = number();
+        let (mut old, mut idle) = (yard.nbd("a"), yard.nbd("a"));
+        // Has been told of the volume, and chooses it when it is another one.
+        let late = Nbd::begin(&yard.path("nbd")).unwrap();
+        old.read(0, 4096).unwrap();
+        yard.run(&["detach", "a"]).good();
+        yard.run(&["attach", next, disk]).good();
+        assert_eq!(number(), before, "the test wants the number to be given again");
+        let mut asks: Vec<Nbd> = Nbd::choose(late, "a").into_iter().collect();
+        asks.push(old);
+        for nbd in &mut asks {
+            nbd.write(0, &[0xbd; 4096], true).unwrap_err();
+            nbd.read(0, 4096).unwrap_err();
+            nbd.zero(0, 4096).unwrap_err();
+            nbd.trim(0, 4096, true).unwrap_err();
+            nbd.flush().unwrap_err();
+        }
+        assert!(yard.nbd(next).read(0, 4096).unwrap() == [0; 4096], "the next volume was written to");
+        idle.patience(Duration::from_secs(10));
+        let end = idle.answer(&mut []).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof, "who asks for nothing is told as well");
+        yard.run(&["detach", next]).good();
+        zeroes("a-disk");
+        zeroes("b-disk");
+    }
+    // Volumes without a disk come and go by other calls.
+    yard.run(&["volume", "create", "j", "--size", "1MiB"]).good();
+    let mut old = yard.nbd("j");
+    yard.run(&["volume", "delete", "j", "--throw-away"]).good();
+    yard.run(&["volume", "create", "k", "--size", "1MiB"]).good();
+    old.write(0, &[0xbd; 4096], true).unwrap_err();
+    assert!(yard.nbd("k").read(0, 4096).unwrap() == [0; 4096], "the next volume was written to");
+}
+
+/// A client that does not read its answers is not read either, beyond what it may have outstanding. So what it sends may be
+/// with the server before a detach, and go on to the engine when another volume has the number.
+#[test]
+fn what_came_before_a_detach_and_goes_on_after_it_is_refused() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("a-disk", 4 * MIB);
+    yard.file("b-disk", 4 * MIB);
+    let _daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "a", "a-disk"]).good();
+    let mut old = yard.nbd("a");
+    old.patience(Duration::from_secs(10));
+    const READS: usize = 1000;
+    let mut requests = Nbd::request(0, 0, 0, 4096, &[]).repeat(READS);
+    requests.extend(Nbd::request(1, 1, 0, 4096, &[0xbd; 4096]));
+    old.send(&requests).unwrap();
+    yard.run(&["detach", "a"]).good();
+    yard.run(&["attach", "b", "b-disk"]).good();
+    // From here on they go on.
+    let ends: Vec<Option<i32>> = (0..READS)
+        .map(|_| match old.answer(&mut [0; 4096]) {
+            Ok(()) => None,
+            Err(error) => Some(error.raw_os_error().expect("every request is answered")),
+        })
+        .collect();
+    let shut_down = Some(108);
+    assert!(ends[0].is_none() && ends[READS - 1] == shut_down, "{ends:?}");
+    assert!(ends.iter().all(|end| end.is_none() || *end == shut_down), "{ends:?}");
+    assert_eq!(old.answer(&mut []).unwrap_err().raw_os_error(), shut_down, "the write");
+    assert_eq!(old.answer(&mut []).unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "the connection ends");
+    assert!(yard.nbd("b").read(0, 4096).unwrap() == [0; 4096], "the next volume was written to");
+    yard.run(&["detach", "b"]).good();
+    assert!(fs::read(yard.path("b-disk")).unwrap().iter().all(|byte| *byte == 0), "its disk was written to");
+}
+
 #[test]
 fn several_volumes_share_a_socket_and_come_back_by_themselves() {
     let yard = Yard::new();

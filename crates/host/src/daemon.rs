@@ -21,7 +21,7 @@ use crate::device::facts::Facts;
 use crate::events::Journal;
 use crate::frontend::{FuseVolume, NbdVolumes, UblkVolume};
 use crate::huge_pages::Keeper;
-use crate::nbd::server::{Limits, ListenError};
+use crate::nbd::server::{Connections, Limits, ListenError};
 use crate::nbd::session::ExportInfo;
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
@@ -217,7 +217,7 @@ struct Attended {
 enum Frontend {
     Ublk(Attended),
     Fuse { folder: PathBuf },
-    Nbd { socket: PathBuf, volumes: Arc<NbdVolumes> },
+    Nbd { socket: PathBuf, volumes: Arc<NbdVolumes>, connections: Connections },
     None,
 }
 
@@ -438,7 +438,7 @@ impl Daemon {
                 let socket = std::path::absolute(&socket).unwrap_or(socket);
                 let volumes = NbdVolumes::new(handle.clone());
                 let server = nbd::server::Server::start(&socket, volumes.clone(), Limits::default())?;
-                (Frontend::Nbd { socket, volumes }, Some(server))
+                (Frontend::Nbd { socket, volumes, connections: server.connections() }, Some(server))
             }
             Choice::Fuse => (Frontend::Fuse { folder: beside.join(&superblock.name) }, None),
             Choice::None => (Frontend::None, None),
@@ -742,8 +742,8 @@ impl Shared {
         // Not under the lock: whoever looks at a new block device asks the volume's own threads.
         let (export, place, problem) = match &self.frontend {
             Frontend::None => (None, None, None),
-            Frontend::Nbd { socket, volumes } => {
-                volumes.offer(nbd_export(number, &name, &shape));
+            Frontend::Nbd { socket, volumes, .. } => {
+                volumes.offer(number, nbd_export(&name, &shape));
                 (None, Some(format!("nbd+unix:///{name}?socket={}", socket.display())), None)
             }
             Frontend::Fuse { folder } => match self.loop_device(volume, &shape, folder) {
@@ -843,12 +843,22 @@ impl Shared {
             return Err(error);
         }
         if let Frontend::Nbd { volumes, .. } = &self.frontend {
-            volumes.withdraw(usize::from(number));
+            volumes.withdraw(number);
         }
         if let Some(slot) = lock(&self.volumes).get_mut(&number) {
             slot.place = None;
         }
         Ok(())
+    }
+
+    /// A number is no volume's any more: who still has a connection to that one is answered with errors, and sent away. (The
+    /// threads of its block device ended before it was detached.)
+    fn end_connections(&self, number: u16) {
+        let Frontend::Nbd { volumes, connections, .. } = &self.frontend else { return };
+        let closed = volumes.end(number).map_or(0, |export| connections.close(export));
+        if closed > 0 {
+            tracing::info!("closed {closed} NBD connections to a volume that is no more");
+        }
     }
 
     /// Lets go of all block devices. A ublk device in use is left to the kernel, which holds its I/O back until the next
@@ -899,13 +909,14 @@ impl Shared {
 }
 
 /// How a volume is to be offered over NBD.
-fn nbd_export(number: u16, name: &str, shape: &Shape) -> ExportInfo {
+fn nbd_export(name: &str, shape: &Shape) -> ExportInfo {
     ExportInfo {
         description: format!("Headpond volume {name}"),
         min_block: shape.block,
         preferred_block: shape.optimal_io.clamp(4096, 1 << 20).next_power_of_two(),
         rotational: shape.rotational,
-        ..ExportInfo::new(usize::from(number), name.to_owned(), shape.size)
+        // Its number is whoever's that offers it.
+        ..ExportInfo::new(0, name.to_owned(), shape.size)
     }
 }
 

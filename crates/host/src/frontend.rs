@@ -1,6 +1,7 @@
 //! The engine behind the front ends: their requests in its terms, its replies in theirs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
 
@@ -14,10 +15,49 @@ use crate::runtime::Handle;
 use crate::ublk::queue::Unattended;
 use crate::{fuse, nbd, ublk};
 
-/// All volumes of a pool, as exports of one NBD socket.
+/// A volume's number for as long as the volume has it.
+///
+/// Requests go to the engine under the lock that ends it, and the engine takes what it is asked in the order in which that was
+/// sent. So whatever came by before the end comes to this volume, or to none: a volume that gets the number afterwards is
+/// attached by a command that was sent later.
+struct Attachment {
+    handle: Handle,
+    volume: u16,
+    ended: RwLock<bool>,
+}
+
+impl Attachment {
+    fn request(&self, request: Request<HostBuf>, reply: impl FnOnce(Reply<HostBuf>) + Send + 'static) {
+        let ended = self.ended.read().unwrap_or_else(PoisonError::into_inner);
+        if *ended {
+            return reply(Err(RequestError::NotServed));
+        }
+        self.handle.request(self.volume, request, reply);
+    }
+
+    fn end(&self) {
+        *self.ended.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+}
+
+/// All volumes of a pool, as exports of one NBD socket. An export is one attachment of a volume, and its number no other's ever:
+/// a connection outlives the volume that it was made to.
 pub struct NbdVolumes {
     handle: Handle,
-    exports: Mutex<Vec<ExportInfo>>,
+    exports: Mutex<Exports>,
+}
+
+#[derive(Default)]
+struct Exports {
+    next: usize,
+    attached: BTreeMap<usize, Attached>,
+}
+
+struct Attached {
+    attachment: Arc<Attachment>,
+    info: ExportInfo,
+    /// Whether clients that connect now may choose it.
+    is_offered: bool,
 }
 
 impl NbdVolumes {
@@ -26,19 +66,38 @@ impl NbdVolumes {
         Arc::new(NbdVolumes { handle, exports: Mutex::default() })
     }
 
-    /// Offers a volume, whose number is the export's, to clients that connect from now on.
-    pub fn offer(&self, export: ExportInfo) {
-        self.withdraw(export.id);
+    /// Offers a volume to clients that connect from now on. Those that have it go on with it as it was to them.
+    pub fn offer(&self, volume: u16, info: ExportInfo) {
+        let mut exports = self.lock();
+        let known = exports.attached.iter().find(|(_, it)| it.attachment.volume == volume);
+        let (id, attachment) = match known {
+            Some((id, known)) => (*id, known.attachment.clone()),
+            None => {
+                exports.next += 1;
+                (exports.next, Arc::new(Attachment { handle: self.handle.clone(), volume, ended: RwLock::new(false) }))
+            }
+        };
         // All connections share one engine: a flush on one covers what was acknowledged on another.
-        self.lock().push(ExportInfo { multi_conn: true, ..export });
+        let info = ExportInfo { id, multi_conn: true, ..info };
+        exports.attached.insert(id, Attached { attachment, info, is_offered: true });
     }
 
-    /// Offers a volume no more. Clients that have it get errors once the engine no longer serves it.
-    pub fn withdraw(&self, volume: usize) {
-        self.lock().retain(|export| export.id != volume);
+    /// Offers a volume no more. Clients that have it are served as long as the engine serves it.
+    pub fn withdraw(&self, volume: u16) {
+        for attached in self.lock().attached.values_mut().filter(|it| it.attachment.volume == volume) {
+            attached.is_offered = false;
+        }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<ExportInfo>> {
+    /// Whatever is asked of a volume by those that have it fails from now on, whoever has its number; the export that it was.
+    pub fn end(&self, volume: u16) -> Option<usize> {
+        let mut exports = self.lock();
+        let id = *exports.attached.iter().find(|(_, it)| it.attachment.volume == volume)?.0;
+        exports.attached.remove(&id)?.attachment.end();
+        Some(id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Exports> {
         self.exports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,7 +116,7 @@ impl nbd::server::Backend for NbdVolumes {
     type Data = HostBuf;
 
     fn exports(&self) -> Vec<ExportInfo> {
-        self.lock().clone()
+        self.lock().attached.values().filter(|it| it.is_offered).map(|it| it.info.clone()).collect()
     }
 
     fn alloc(&self, len: usize) -> Space {
@@ -65,6 +124,9 @@ impl nbd::server::Backend for NbdVolumes {
     }
 
     fn submit(&self, export: usize, command: Command<Space>, done: Completion<HostBuf>) {
+        let Some(attachment) = self.lock().attached.get(&export).map(|it| it.attachment.clone()) else {
+            return done.finish(Err(Errno::Shutdown));
+        };
         let sectors = |len: u32| u64::from(len) / SECTOR;
         let request = match command {
             Command::Read { offset, len } => Request::Read { sector: offset / SECTOR, sectors: len / SECTOR as u32, into: None },
@@ -73,22 +135,22 @@ impl nbd::server::Backend for NbdVolumes {
             Command::Trim { offset, len, fua: false } => Request::Discard { sector: offset / SECTOR, sectors: sectors(len) },
             Command::Trim { offset, len, fua: true } => {
                 let trim = Request::Discard { sector: offset / SECTOR, sectors: sectors(len) };
-                return self.trim_durably(export as u16, trim, done);
+                return attachment.trim_durably(trim, done);
             }
             Command::WriteZeroes { offset, len, fua } => {
                 Request::WriteZeroes { sector: offset / SECTOR, sectors: sectors(len), fua }
             }
         };
-        self.handle.request(export as u16, request, |reply| done.finish(reply.map_err(errno)));
+        attachment.request(request, |reply| done.finish(reply.map_err(errno)));
     }
 }
 
-impl NbdVolumes {
+impl Attachment {
     /// The engine's discard knows no forced unit access: a flush makes it durable before the client is told.
-    fn trim_durably(&self, volume: u16, trim: Request<HostBuf>, done: Completion<HostBuf>) {
-        let handle = self.handle.clone();
-        self.handle.request(volume, trim, move |reply: Reply<HostBuf>| match reply {
-            Ok(_) => handle.request(volume, Request::Flush, |reply| done.finish(reply.map_err(errno))),
+    fn trim_durably(self: Arc<Attachment>, trim: Request<HostBuf>, done: Completion<HostBuf>) {
+        let again = self.clone();
+        self.request(trim, move |reply: Reply<HostBuf>| match reply {
+            Ok(_) => again.request(Request::Flush, |reply| done.finish(reply.map_err(errno))),
             Err(error) => done.finish(Err(errno(error))),
         });
     }

@@ -268,10 +268,20 @@ pub struct Nbd {
 
 impl Nbd {
     pub fn connect(socket: &Path, export: &str) -> io::Result<Nbd> {
+        Nbd::choose(Nbd::begin(socket)?, export)
+    }
+
+    /// Only begins to connect: the server has told what it offers by then.
+    pub fn begin(socket: &Path) -> io::Result<UnixStream> {
         let mut stream = UnixStream::connect(socket)?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        Ok(stream)
+    }
+
+    /// Chooses a volume.
+    pub fn choose(mut stream: UnixStream, export: &str) -> io::Result<Nbd> {
         let name = export.as_bytes();
         let mut hello = 3u32.to_be_bytes().to_vec();
         hello.extend(b"IHAVEOPT");
@@ -285,7 +295,13 @@ impl Nbd {
         Ok(Nbd { stream, size })
     }
 
-    fn ask(&mut self, flags: u16, kind: u16, offset: u64, len: u32, data: &[u8], to: &mut [u8]) -> io::Result<()> {
+    /// Takes an answer that does not come in time for an error.
+    pub fn patience(&self, limit: Duration) {
+        self.stream.set_read_timeout(Some(limit)).unwrap();
+    }
+
+    /// A request as it is sent.
+    pub fn request(flags: u16, kind: u16, offset: u64, len: u32, data: &[u8]) -> Vec<u8> {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend(flags.to_be_bytes());
         request.extend(kind.to_be_bytes());
@@ -293,13 +309,27 @@ impl Nbd {
         request.extend(offset.to_be_bytes());
         request.extend(len.to_be_bytes());
         request.extend(data);
-        self.stream.write_all(&request)?;
+        request
+    }
+
+    /// Sends what has been put together.
+    pub fn send(&mut self, requests: &[u8]) -> io::Result<()> {
+        self.stream.write_all(requests)
+    }
+
+    /// The next answer, and what a read brings.
+    pub fn answer(&mut self, to: &mut [u8]) -> io::Result<()> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply)?;
         match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
             0 => self.stream.read_exact(to),
             errno => Err(io::Error::from_raw_os_error(errno as i32)),
         }
+    }
+
+    fn ask(&mut self, flags: u16, kind: u16, offset: u64, len: u32, data: &[u8], to: &mut [u8]) -> io::Result<()> {
+        self.send(&Nbd::request(flags, kind, offset, len, data))?;
+        self.answer(to)
     }
 
     pub fn read(&mut self, offset: u64, len: usize) -> io::Result<Vec<u8>> {

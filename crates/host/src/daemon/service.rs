@@ -169,7 +169,7 @@ impl Shared {
         Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
     }
 
-    /// A number that no volume has, for a new one of this name, which none has either.
+    /// A number that no volume has, for a new one of this name, which none has either. Nobody is connected to what had it.
     pub(super) fn number_for(&self, name: &str) -> Result<u16, Fault> {
         let status = self.handle.status().ok_or_else(ended)?;
         if status.volume(name).is_some() {
@@ -179,7 +179,10 @@ impl Shared {
             )));
         }
         let number = (0..MAX_VOLUMES as u16).find(|number| status.volumes.iter().all(|volume| volume.number != *number));
-        number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))
+        let number = number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))?;
+        // Where a detach failed after the engine had let go of the volume, they were not sent away.
+        self.end_connections(number);
+        Ok(number)
     }
 
     /// Makes a volume reachable that the engine has come to serve: where it is, and what does not go as wished.
@@ -249,6 +252,7 @@ impl Shared {
 
     /// A volume is not the pool's any more: neither is its disk, nor what was known of it.
     pub(super) fn forget(&self, number: u16, name: &str) {
+        self.end_connections(number);
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
         self.remember(|places| {

@@ -34,7 +34,8 @@ pub trait Backend: Send + Sync + 'static {
     fn alloc(&self, len: usize) -> Self::Space;
 
     /// Begins a command on the export with this [`ExportInfo::id`]. The connection reads no further
-    /// until this returns; commands begun and not finished have no order among themselves.
+    /// until this returns; commands begun and not finished have no order among themselves. It may be
+    /// an export that was offered once and is no more.
     fn submit(&self, export: usize, command: Command<Self::Space>, done: Completion<Self::Data>);
 }
 
@@ -173,15 +174,17 @@ impl Server {
         Ok(Server { path: path.to_owned(), file, listener, accepting, registry })
     }
 
+    /// The connections that it has.
+    pub fn connections(&self) -> Connections {
+        Connections(self.registry.clone())
+    }
+
     /// Takes no more requests, waits up to `grace` for the replies to those it has, and closes.
     /// Returns how many connections had to be cut off with replies outstanding.
     pub fn shutdown(mut self, grace: Duration) -> usize {
         self.stop();
         let mut open = self.registry.lock();
-        open.streams.values().for_each(|stream| {
-            // The reader comes to an end after what has already arrived. Fails if the client is gone.
-            let _ = stream.shutdown(Shutdown::Read);
-        });
+        open.streams.values().for_each(Connected::read_no_more);
         let until = Instant::now() + grace;
         while !open.streams.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
@@ -191,8 +194,8 @@ impl Server {
             let waited = self.registry.ended.wait_timeout(open, left);
             open = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        open.streams.values().for_each(|stream| {
-            let _ = stream.shutdown(Shutdown::Both);
+        open.streams.values().for_each(|connected| {
+            let _ = connected.stream.shutdown(Shutdown::Both);
         });
         open.streams.len()
     }
@@ -245,6 +248,18 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, ListenError> {
     Ok(socket.into())
 }
 
+/// The connections of a server.
+pub struct Connections(Arc<Registry>);
+
+impl Connections {
+    /// Closes those that have chosen this export, once what has arrived over them is answered; how many there are. The export
+    /// is not offered any more.
+    pub fn close(&self, export: usize) -> usize {
+        let open = self.0.lock();
+        open.streams.values().filter(|it| it.export == Some(export)).map(Connected::read_no_more).count()
+    }
+}
+
 /// The connections that are open.
 #[derive(Default)]
 struct Registry {
@@ -254,9 +269,23 @@ struct Registry {
 
 #[derive(Default)]
 struct Open {
-    streams: HashMap<u64, Arc<UnixStream>>,
+    streams: HashMap<u64, Connected>,
     next: u64,
     stopping: bool,
+}
+
+struct Connected {
+    stream: Arc<UnixStream>,
+    /// From the end of the handshake on.
+    export: Option<usize>,
+}
+
+impl Connected {
+    /// Its reader comes to an end after what has already arrived.
+    fn read_no_more(&self) {
+        // Fails if the client is gone.
+        let _ = self.stream.shutdown(Shutdown::Read);
+    }
 }
 
 impl Registry {
@@ -269,6 +298,15 @@ impl Registry {
 struct Registered {
     registry: Arc<Registry>,
     id: u64,
+}
+
+impl Registered {
+    /// The connection has chosen.
+    fn chose(&self, export: usize) {
+        if let Some(connected) = self.registry.lock().streams.get_mut(&self.id) {
+            connected.export = Some(export);
+        }
+    }
 }
 
 impl Drop for Registered {
@@ -301,13 +339,12 @@ fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend
         }
         let id = open.next;
         open.next += 1;
-        open.streams.insert(id, stream.clone());
+        open.streams.insert(id, Connected { stream: stream.clone(), export: None });
         drop(open);
         let registered = Registered { registry: registry.clone(), id };
         let backend = backend.clone();
         let spawned = thread::Builder::new().name(format!("nbd-read-{id}")).spawn(move || {
-            let _registered = registered;
-            match serve(&stream, &*backend, limits) {
+            match serve(&stream, &registered, &*backend, limits) {
                 Ok(()) => tracing::debug!(id, "NBD connection ended"),
                 Err(error) => tracing::info!(id, %error, "NBD connection ended"),
             }
@@ -363,7 +400,7 @@ impl Write for Timed<'_> {
     }
 }
 
-fn serve<B: Backend>(stream: &UnixStream, backend: &B, limits: Limits) -> io::Result<()> {
+fn serve<B: Backend>(stream: &UnixStream, registered: &Registered, backend: &B, limits: Limits) -> io::Result<()> {
     let until = Some(Instant::now() + limits.handshake);
     // Large enough to take in many small requests at once; longer payloads go around it.
     let mut reader = BufReader::with_capacity(64 << 10, Timed { stream, until });
@@ -371,7 +408,13 @@ fn serve<B: Backend>(stream: &UnixStream, backend: &B, limits: Limits) -> io::Re
     let export = loop {
         reader.get_mut().write_all(&session.take_output())?;
         if let Some(export) = session.export() {
-            break export.id;
+            let id = export.id;
+            registered.chose(id);
+            // The list that the client chose from may be older than the export's end.
+            if !backend.exports().iter().any(|offered| offered.id == id) {
+                return Ok(());
+            }
+            break id;
         }
         let Wants::Bytes(_) = session.wants() else {
             return Ok(());
