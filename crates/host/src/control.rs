@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::net::SendFlags;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ pub const LIMIT: usize = 64 << 10;
 const REPLY_LIMIT: usize = 8 << 20;
 /// Clients at a time.
 const CLIENTS: usize = 32;
+/// How long a client that does not read is waited for with an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a client may ask.
 #[derive(Clone, PartialEq, Debug)]
@@ -453,7 +456,7 @@ impl Fault {
 
 /// What is behind the socket. Called from one thread per client.
 pub trait Service: Send + Sync + 'static {
-    /// Does what was asked; `progress` is called from time to time with how far it is.
+    /// Does what was asked; `progress` is called from time to time with how far it is, and does not wait for the client.
     fn call(&self, call: Call, progress: &mut dyn FnMut(Value)) -> Result<Value, Fault>;
 }
 
@@ -518,7 +521,7 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Ser
         }
         let (service, client) = (service.clone(), clients.clone());
         let spawned = thread::Builder::new().name("control-client".into()).spawn(move || {
-            if let Err(error) = converse(&mut BufReader::new(&stream), &mut &stream, &*service) {
+            if let Err(error) = converse(&mut BufReader::new(&stream), &mut Line::new(&stream, PATIENCE), &*service) {
                 tracing::debug!(%error, "a control connection ended");
             }
             drop(client);
@@ -534,14 +537,90 @@ fn is_ours(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
+/// Where a client hears what became of its calls.
+pub trait Ear {
+    /// Tells it how far a call is, if it can hear that without being waited for: whoever is at work has locks that others wait
+    /// for, and a time limit of its own.
+    fn tell(&mut self, frame: Vec<u8>);
+
+    /// Tells it the end.
+    ///
+    /// # Errors
+    /// It is gone, or does not listen.
+    fn answer(&mut self, frame: Vec<u8>) -> io::Result<()>;
+}
+
+/// One that hears everything at once.
+impl Ear for Vec<u8> {
+    fn tell(&mut self, frame: Vec<u8>) {
+        self.extend(frame);
+    }
+
+    fn answer(&mut self, frame: Vec<u8>) -> io::Result<()> {
+        self.extend(frame);
+        Ok(())
+    }
+}
+
+/// A client at the other end of a socket. It may have been stopped by its terminal, with the socket full.
+struct Line<'a> {
+    stream: &'a UnixStream,
+    patience: Duration,
+    /// What of a frame the socket had no room for yet.
+    rest: Vec<u8>,
+}
+
+impl<'a> Line<'a> {
+    fn new(stream: &'a UnixStream, patience: Duration) -> Line<'a> {
+        Line { stream, patience, rest: Vec::new() }
+    }
+
+    fn send_what_fits(&mut self) -> rustix::io::Result<()> {
+        while !self.rest.is_empty() {
+            let sent = rustix::net::send(self.stream, &self.rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+            self.rest.drain(..sent);
+        }
+        Ok(())
+    }
+}
+
+impl Ear for Line<'_> {
+    fn tell(&mut self, frame: Vec<u8>) {
+        // Of a client that is gone the answer tells; it does not end what it began.
+        if self.send_what_fits().is_ok() {
+            self.rest = frame;
+            let _ = self.send_what_fits();
+        }
+    }
+
+    fn answer(&mut self, frame: Vec<u8>) -> io::Result<()> {
+        self.rest.extend(frame);
+        let until = Instant::now() + self.patience;
+        while !self.rest.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer"));
+            }
+            self.stream.set_write_timeout(Some(left))?;
+            let mut stream = self.stream;
+            match stream.write(&self.rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => drop(self.rest.drain(..sent)),
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Answers a client's calls until its stream ends, or is no stream of frames.
-pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &impl Service) -> io::Result<()> {
+pub fn converse(reader: &mut impl BufRead, client: &mut impl Ear, service: &impl Service) -> io::Result<()> {
     while let Some(frame) = read_frame(reader, LIMIT)? {
         let result = match Call::parse(&frame) {
             Ok((call, more)) => service.call(call, &mut |progress| {
                 if more {
-                    // A client that is gone does not end what it began.
-                    let _ = write_frame(writer, &json!({ "parameters": progress, "continues": true }));
+                    client.tell(frame_of(&json!({ "parameters": progress, "continues": true })));
                 }
             }),
             Err(fault) => Err(fault),
@@ -550,7 +629,7 @@ pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &im
             Ok(parameters) => json!({ "parameters": parameters }),
             Err(fault) => json!({ "error": fault.name(), "parameters": { "message": fault.message } }),
         };
-        write_frame(writer, &reply)?;
+        client.answer(frame_of(&reply))?;
     }
     Ok(())
 }
@@ -576,10 +655,10 @@ fn read_frame(reader: &mut impl BufRead, limit: usize) -> io::Result<Option<Vec<
     }
 }
 
-fn write_frame(stream: &mut impl Write, value: &Value) -> io::Result<()> {
-    let mut bytes = serde_json::to_vec(value)?;
+fn frame_of(value: &Value) -> Vec<u8> {
+    let mut bytes = value.to_string().into_bytes();
     bytes.push(0);
-    stream.write_all(&bytes)
+    bytes
 }
 
 /// Why a call got no answer, or not the one wished for.
@@ -606,7 +685,7 @@ pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result
     let broken = |error| CallError::Broken(path.to_owned(), error);
     let (method, parameters) = call.frame();
     let frame = Frame { method: format!("org.headpond.{method}"), parameters, more: true };
-    write_frame(&mut &stream, &json!(frame)).map_err(broken)?;
+    (&mut &stream).write_all(&frame_of(&json!(frame))).map_err(broken)?;
     let mut reader = BufReader::new(&stream);
     loop {
         let frame = read_frame(&mut reader, REPLY_LIMIT).map_err(broken)?;
@@ -626,6 +705,8 @@ pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, mpsc};
+
     use super::*;
 
     struct Echo;
@@ -668,6 +749,54 @@ mod tests {
         assert!(matches!(refused, CallError::Fault(Fault { kind: FaultKind::Refused, message }) if message == "no"));
         drop(server);
         assert!(matches!(call(&path, &Call::Status, |_| ()), Err(CallError::NotRunning(_))));
+    }
+
+    /// Tells more than a socket holds, and says when it is done.
+    struct Talkative(Mutex<mpsc::Sender<()>>);
+
+    impl Service for Talkative {
+        fn call(&self, _: Call, progress: &mut dyn FnMut(Value)) -> Result<Value, Fault> {
+            (0..20_000).for_each(|n| progress(json!({ "dirty_bytes": n, "seconds_left": "x".repeat(100) })));
+            let _ = self.0.lock().unwrap().send(());
+            Ok(json!({ "bytes": 7 }))
+        }
+    }
+
+    /// Progress was written in the midst of the call: a `headpond detach --deadline 10m` that was stopped by Ctrl-Z filled the
+    /// socket in minutes, and from then on nobody looked at its time limit, and every other attach and detach waited for it.
+    #[test]
+    fn a_client_that_does_not_read_holds_nothing_up_and_hears_the_end_when_it_reads_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let (done, is_done) = mpsc::channel();
+        let _server = Server::start(&path, Arc::new(Talkative(Mutex::new(done)))).unwrap();
+        let stopped = UnixStream::connect(&path).unwrap();
+        stopped.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        (&stopped).write_all(b"{\"method\":\"org.headpond.Checkpoint\",\"more\":true}\0").unwrap();
+        is_done.recv_timeout(Duration::from_secs(20)).expect("the call goes on to its end, whether it is heard or not");
+        let (mut reader, mut told) = (BufReader::new(&stopped), 0);
+        let end = loop {
+            let frame: Value = serde_json::from_slice(&read_frame(&mut reader, LIMIT).unwrap().unwrap()).unwrap();
+            if frame.get("continues").is_none() {
+                break frame;
+            }
+            // What had no room is left out as whole frames, at the end.
+            assert_eq!(frame["parameters"]["dirty_bytes"], told);
+            told += 1;
+        };
+        assert_eq!(end["parameters"]["bytes"], 7);
+        assert!((1..20_000).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn an_answer_is_not_waited_for_without_end() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut line = Line::new(&ours, Duration::from_millis(200));
+        let begun = Instant::now();
+        let error = line.answer(vec![b' '; REPLY_LIMIT]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= Duration::from_millis(200));
+        drop(theirs);
     }
 
     #[test]
