@@ -172,3 +172,46 @@ fn a_disk_that_comes_when_its_volume_is_gone_is_let_alone() {
         assert_eq!(bytes[place(number) as usize..][..4096], block(number), "block {number} of the disk");
     }
 }
+
+/// The thread that looks for disks waited for the detach to end, hours perhaps, and the daemon's end for that thread, past its
+/// `--stop-within`.
+#[test]
+fn a_disk_that_comes_while_another_volume_is_detached_does_not_hold_up_a_stop() {
+    let yard = Yard::new();
+    for device in ["a", "b"] {
+        yard.file(device, 256 * MIB);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    yard.file("disk", 16 * MIB);
+    yard.file("far", 16 << 30);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.run(&["attach", "w", "modelled:far"]).good();
+    daemon.stop();
+    fs::rename(yard.path("disk"), yard.path("away")).unwrap();
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--wait", "1", "--config", "toml", "--stop-within", "3"]);
+    let mut nbd = yard.nbd("w");
+    // Far apart, so that the sweep over them takes a minute; and many at a time, so that it has not come far by then.
+    for hundred in 0..120 {
+        let write = |n: u64| Nbd::request(0, 1, n * 7919 % 12_000 * (4096 * 300), 4096, &[1; 4096]);
+        nbd.send(&(hundred * 100..hundred * 100 + 100).flat_map(write).collect::<Vec<u8>>()).unwrap();
+        (0..100).for_each(|_| nbd.answer(&mut []).unwrap());
+    }
+    std::thread::scope(|scope| {
+        let detach = scope.spawn(|| yard.run(&["detach", "w"]));
+        while !yard.run(&["status"]).good().out.contains("pass-through") {
+            assert!(!detach.is_finished(), "{:?}", detach.join());
+        }
+        fs::rename(yard.path("away"), yard.path("disk")).unwrap();
+        // It is looked every three seconds.
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(!detach.is_finished(), "the test wants it to be under way yet");
+        let begun = Instant::now();
+        daemon.signal("TERM");
+        drop(detach.join().unwrap());
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(10), "the daemon ended after {took:?}, and was given 3 s");
+    });
+    daemon.ended();
+}

@@ -194,6 +194,11 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// Waits until it has ended, in some way.
+    pub fn ended(mut self) {
+        self.child.wait().unwrap();
+    }
+
     /// Ends it with SIGTERM, cleanly.
     pub fn stop(mut self) {
         self.signal("TERM");

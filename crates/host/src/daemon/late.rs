@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, TryLockError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Sight {
 
 impl Shared {
     /// Whether a volume need not be looked for any more: its disk is there, and the volume is served, or refused by the engine;
-    /// or there is no such volume any more.
+    /// or there is no such volume any more. While another volume comes or goes it is looked for in vain.
     /// The wait for the engine's word is cut short when the daemon ends.
     fn look_for(&self, missing: &mut Missing, ended: &Receiver<()>) -> bool {
         let Missing { volume, spec, not } = missing;
@@ -108,7 +108,12 @@ impl Shared {
         if not.as_ref() == Some(&sight) {
             return false;
         }
-        let _changing = lock(&self.changing);
+        // A detach has it for as long as it writes back, and the end of the daemon waits for this thread.
+        let _changing = match self.changing.try_lock() {
+            Ok(changing) => changing,
+            Err(TryLockError::Poisoned(changing)) => changing.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         // It may have been thrown away meanwhile; its number may be another volume's, whose disk is not to be replaced.
         let still = |status: &Status| status.volumes.iter().any(|it| it.number == volume.number && it.id == volume.id);
         if !self.handle.status().as_ref().is_some_and(still) {
