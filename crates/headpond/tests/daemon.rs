@@ -431,3 +431,32 @@ fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
     yard.run(&["detach", "v"]).good();
     daemon.stop();
 }
+
+/// A thread that serves the host's own NBD client, and needs memory, must not wait for writeback to the volume that it serves.
+#[test]
+fn no_thread_on_the_way_of_a_request_waits_for_writeback_when_it_needs_memory() {
+    let yard = Yard::new();
+    let daemon = common::served(&yard);
+    let _nbd = yard.nbd("v");
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.id())).unwrap();
+    let may = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    // CAP_SYS_RESOURCE.
+    if u64::from_str_radix(may.trim(), 16).unwrap() & 1 << 24 == 0 {
+        // The engine's, and the one that the threads of connections come from.
+        assert_eq!(daemon.complaints().matches("cannot mark a thread as I/O flusher").count(), 2, "{}", daemon.complaints());
+        return;
+    }
+    let mut marked = Vec::new();
+    for task in fs::read_dir(format!("/proc/{}/task", daemon.id())).unwrap() {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let (name, rest) = (stat.split(['(', ')']).nth(1).unwrap(), stat.rsplit_once(") ").unwrap().1);
+        let flags: u32 = rest.split(' ').nth(6).unwrap().parse().unwrap();
+        // PF_MEMALLOC_NOIO, which PR_SET_IO_FLUSHER sets.
+        if flags & 0x0008_0000 != 0 {
+            marked.push(name.to_owned());
+        }
+    }
+    for kind in ["nbd-read", "nbd-write", "engine"] {
+        assert!(marked.iter().any(|name| name.starts_with(kind)), "{kind} is not among {marked:?}");
+    }
+}

@@ -7,6 +7,7 @@
 
 use super::protocol::{Errno, Replies};
 use super::session::{ExportInfo, Kind, Request, Session, Wants};
+use crate::fuse::mark_io_flusher;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::HashMap;
 use std::fs;
@@ -317,6 +318,8 @@ impl Drop for Registered {
 }
 
 fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend: &Arc<B>, limits: Limits) {
+    // A client may be this host's own kernel. The threads of connections come from this one, and are marked with it.
+    mark_io_flusher();
     loop {
         let accepted = listener.accept();
         let mut open = registry.lock();
