@@ -768,13 +768,14 @@ impl Shared {
     }
 
     fn loop_device(&self, volume: &VolumeStatus, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
-        let (number, name, has_disk) = (volume.number, &volume.name, volume.has_disk());
+        let (number, name, phase, has_disk) = (volume.number, &volume.name, volume.phase, volume.has_disk());
         let volume = FuseVolume::new(self.handle.clone(), number, shape.size);
         let options = fuse::Options {
             block_size: shape.block,
             read_ahead_kb: Some(shape.read_ahead_kb),
             // What is below a file cannot always be told: a disk counts as one that rotates.
             rotational: shape.rotational || has_disk,
+            phase,
             ..fuse::Options::new(folder.join(name), name)
         };
         let left = lock(&self.left).remove(&number);

@@ -11,8 +11,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use headpond_engine::io::Request;
+use headpond_engine::io::{Request, RequestError};
 use headpond_host::fuse::{Backend, Completion, Export, Options};
+use rustix::fs::FallocateFlags;
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
@@ -21,11 +22,14 @@ const BLOCK: usize = 4096;
 #[derive(Default)]
 struct Memory {
     size: u64,
+    /// Where its grid of blocks begins, in sectors: discards are rounded inwards to these, as the engine does.
+    phase: u8,
     blocks: Mutex<HashMap<u64, Box<[u8; BLOCK]>>>,
     /// The data of a write is its length.
     asked: Mutex<Vec<Request<usize>>>,
     /// A read of this sector is dropped without an answer.
     cursed: Option<u64>,
+    fails_discards: bool,
 }
 
 impl Memory {
@@ -64,6 +68,7 @@ impl Backend for Memory {
 
     fn submit(&self, request: Request<Vec<u8>>, done: Completion) {
         let noted = match request {
+            Request::Discard { .. } if self.fails_discards => return done.finish::<Vec<u8>>(Err(RequestError::Io)),
             Request::Read { sector, .. } if self.cursed == Some(sector) => return,
             Request::Read { sector, sectors, .. } => {
                 let mut data = vec![0; sectors as usize * 512];
@@ -78,7 +83,9 @@ impl Backend for Memory {
             }
             Request::Flush => Request::Flush,
             Request::Discard { sector, sectors } => {
-                self.parts(sector, sectors as usize * 512, |block, _| block.fill(0));
+                let shift = 8 - u64::from(self.phase);
+                let (first, end) = ((sector + shift).next_multiple_of(8), (sector + sectors + shift) / 8 * 8);
+                self.parts(first - shift, end.saturating_sub(first) as usize * 512, |block, _| block.fill(0));
                 Request::Discard { sector, sectors }
             }
             Request::WriteZeroes { sector, sectors, fua } => {
@@ -215,7 +222,13 @@ fn flushes_discards_and_zeroes_arrive_as_what_they_are() {
     // A discard that starts in the middle of a block.
     run("blkdiscard", &["-o", "512", "-l", "8192", node]);
     let asked = backend.asked();
-    assert!(matches!(asked[..], [Request::WriteZeroes { sector: 1, sectors: 16, .. }]), "{asked:?}");
+    let parts = [(1, 7), (8, 8), (16, 1)];
+    let cut = asked.iter().map(|request| match *request {
+        Request::Discard { sector, sectors } if sector == 8 => (sector, sectors),
+        Request::WriteZeroes { sector, sectors, .. } => (sector, sectors),
+        _ => panic!("{asked:?}"),
+    });
+    assert!(cut.eq(parts), "{asked:?}");
     run("blkdiscard", &["-z", "-o", "1024", "-l", "4096", node]);
     let asked = backend.asked();
     assert!(matches!(asked[..], [Request::WriteZeroes { sector: 2, sectors: 8, .. }, ..]), "{asked:?}");
@@ -224,6 +237,64 @@ fn flushes_discards_and_zeroes_arrive_as_what_they_are() {
         assert!(data[512..8704].iter().chain(&data[65536..196_608]).all(|byte| *byte == 0));
         assert!(data[..512].iter().chain(&data[8704..65536]).all(|byte| *byte == 0xab));
     });
+    drop(device);
+    export.stop().unwrap();
+}
+
+/// The kernel sends zeroes over a loop device as holes. In a volume whose blocks do not begin at multiples of 4 KiB of its own, a hole of
+/// 4 KiB was taken for a discard of a block, which the volume rounded inwards to nothing: it was answered as done, and what was there
+/// stayed. File systems take what they had zeroed for zeroes.
+#[test]
+fn a_hole_reads_as_zeroes_wherever_the_volumes_blocks_begin() {
+    if !possible("fallocate") {
+        return;
+    }
+    for phase in [0, 2, 7] {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = Arc::new(Memory { size: 64 << 20, phase, ..Memory::default() });
+        let options = Options { phase, ..Options::new(dir.path().join("mount"), "volume") };
+        let mut export = Export::start(&options, backend.clone()).unwrap();
+        let path = export.device();
+        let device = open_direct(&path);
+        aligned(MIB, |data| {
+            data.fill(0xaa);
+            device.write_all_at(data, 0).unwrap();
+        });
+        backend.asked();
+        let holes = [(0, BLOCK), (3 * BLOCK, BLOCK), (16 * BLOCK, 9 * BLOCK)];
+        for (offset, len) in holes {
+            run("fallocate", &["-p", "-o", &offset.to_string(), "-l", &len.to_string(), path.to_str().unwrap()]);
+        }
+        // What a discard is for: the space is given back, at every phase.
+        let discards = |request: &Request<usize>| matches!(request, Request::Discard { sectors, .. } if *sectors >= 64);
+        assert_eq!(backend.asked().iter().filter(|request| discards(request)).count(), 1, "phase {phase}");
+        aligned(MIB, |data| {
+            device.read_exact_at(data, 0).unwrap();
+            for (at, byte) in data.iter().enumerate() {
+                let is_hole = holes.iter().any(|(offset, len)| (*offset..offset + len).contains(&at));
+                assert_eq!(*byte, if is_hole { 0 } else { 0xaa }, "at {at}, phase {phase}");
+            }
+        });
+        drop(device);
+        export.stop().unwrap();
+    }
+}
+
+/// A hole that is cut into several requests is one for the client: it is done when the last of them is, and fails if any does.
+#[test]
+fn a_hole_of_which_a_part_fails_is_an_io_error() {
+    if !possible("fallocate") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let backend = Arc::new(Memory { size: 64 << 20, phase: 2, fails_discards: true, ..Memory::default() });
+    let options = Options { phase: 2, ..Options::new(dir.path().join("mount"), "volume") };
+    let mut export = Export::start(&options, backend.clone()).unwrap();
+    let device = open_direct(&export.device());
+    let punch = |offset, len| rustix::fs::fallocate(&device, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
+    assert_eq!(punch(0, 16384).unwrap_err().raw_os_error(), libc::EIO);
+    // Of this one there is no whole block.
+    punch(0, 4096).unwrap();
     drop(device);
     export.stop().unwrap();
 }

@@ -27,6 +27,8 @@ pub struct Options {
     pub read_ahead_kb: Option<u32>,
     /// Whether a rotating disk is behind it.
     pub rotational: bool,
+    /// Where its grid of blocks begins, in sectors of 512 bytes.
+    pub phase: u8,
 }
 
 impl Options {
@@ -40,6 +42,7 @@ impl Options {
             threads: 2,
             read_ahead_kb: None,
             rotational: true,
+            phase: 0,
         }
     }
 }
@@ -78,7 +81,7 @@ impl Export {
         let mut warnings = Vec::new();
         let point = prepare(&options.mount_point, name, &mut warnings)?;
         let mut mount = Mount::new(&point)?;
-        let mut server = Server::start(mount.device(), name, backend, options.threads)?;
+        let mut server = Server::start(mount.device(), options, backend)?;
         let device = match LoopDevice::bind(&point.join(name), *block_size, options.read_only) {
             Ok(device) => device,
             Err(e) => {
@@ -102,7 +105,7 @@ impl Export {
         let mount = Mount::adopt(&point, left.mount);
         let device = LoopDevice::adopt(left.device, &point.join(&options.name))?;
         let size = backend.size();
-        let server = Server::start(mount.device(), &options.name, backend, options.threads)?;
+        let server = Server::start(mount.device(), options, backend)?;
         // That life may have ended between the volume's growing and the device's.
         let warnings = if device.size() < size { device.grow(size).err().into_iter().collect() } else { Vec::new() };
         Ok(Export { served: Some((mount, server, device)), warnings })

@@ -3,8 +3,9 @@
 //! A request goes from `/dev/loopN` through the loop driver, with direct I/O, to the FUSE file, from there
 //! to a thread of ours and to the volume; the answer goes the same way back. Nothing is cached on the way.
 //! A loop device's flush arrives as FSYNC, its discard as FALLOCATE with a hole, its zeroes as FALLOCATE
-//! of zeroes (or as a hole, if whoever asked allows that; see [`protocol`]). It has no forced unit access:
-//! the kernel makes that a write and a flush.
+//! of zeroes, or as a hole too, if whoever asked allows that. So a hole must read as zeroes: what of it is whole
+//! blocks of the volume's grid is discarded, the rest written as zeroes (see [`protocol::Hole`]). It has no forced
+//! unit access: the kernel makes that a write and a flush.
 //!
 //! # Stopping
 //! The loop device lets go of the file, the file system is unmounted, the threads end ([`Export::stop`]).

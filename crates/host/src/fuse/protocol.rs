@@ -3,6 +3,8 @@
 //! Nothing here touches the operating system. All integers are in the machine's byte order, as in
 //! `linux/fuse.h`, and are decoded by hand, so that no bytes whatsoever can do worse than an error reply.
 
+use std::ops::Range;
+
 use rustix::io::Errno;
 
 /// The most bytes that one READ or WRITE carries.
@@ -11,6 +13,7 @@ pub const MAX_IO: u32 = 1 << 20;
 pub const REQUEST_MAX: usize = MAX_IO as usize + PAGE as usize;
 
 const PAGE: u32 = 4096;
+const SECTOR: u64 = 512;
 const MAJOR: u32 = 7;
 /// Linux 5.4, the oldest protocol spoken here.
 const OLDEST_MINOR: u32 = 31;
@@ -73,6 +76,13 @@ pub enum Step<'a> {
     Ignore,
     /// Write these bytes to `/dev/fuse`.
     Reply(Vec<u8>),
+    /// Let the volume do all parts of this, then answer the request `unique` with [`done`].
+    Punch {
+        /// The kernel's name for the request.
+        unique: u64,
+        /// Where.
+        hole: Hole,
+    },
     /// Let the volume do this, then answer the request `unique`.
     Io {
         /// The kernel's name for the request.
@@ -103,13 +113,6 @@ pub enum Io<'a> {
     },
     /// All that was answered before is durable before this is answered.
     Flush,
-    /// A hole of whole 4 KiB blocks.
-    Discard {
-        /// Where.
-        offset: u64,
-        /// How much.
-        len: u64,
-    },
     /// A range of zeroes.
     WriteZeroes {
         /// Where.
@@ -117,6 +120,32 @@ pub enum Io<'a> {
         /// How much.
         len: u64,
     },
+}
+
+/// A range that reads as zeroes afterwards and whose space need not be kept, cut where the volume's blocks begin: the volume rounds a
+/// discard inwards to whole ones, so that only these are sure to be zeroes after it. Each part may be empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hole {
+    /// What comes before the first whole block, to be written as zeroes; all, if there is no whole block.
+    pub head: Range<u64>,
+    /// Whole blocks, to be discarded.
+    pub blocks: Range<u64>,
+    /// What comes after the last of them, to be written as zeroes.
+    pub tail: Range<u64>,
+}
+
+impl Hole {
+    /// The hole in a volume whose grid of blocks begins at the sector `phase`.
+    fn cut(range: Range<u64>, phase: u8) -> Hole {
+        let block = u64::from(PAGE);
+        let shift = block - u64::from(phase) % (block / SECTOR) * SECTOR;
+        let first = (range.start + shift).next_multiple_of(block) - shift;
+        let end = ((range.end + shift) / block * block).saturating_sub(shift);
+        match first < end {
+            true => Hole { head: range.start..first, blocks: first..end, tail: end..range.end },
+            false => Hole { head: range.clone(), blocks: 0..0, tail: 0..0 },
+        }
+    }
 }
 
 /// The header of a successful reply with `payload` bytes after it.
@@ -154,6 +183,8 @@ pub struct SingleFile {
     pub name: String,
     /// The size of the file in bytes.
     pub size: u64,
+    /// The sector, 0 to 7, at which the volume's grid of blocks begins.
+    pub phase: u8,
 }
 
 impl SingleFile {
@@ -249,14 +280,9 @@ impl SingleFile {
                 body.skip(8)?;
                 let (offset, len, mode) = (body.u64()?, body.u64()?, body.u32()?);
                 match (self.range(offset, len), mode) {
+                    // The loop device sends its discards that way, and its WRITE_ZEROES if it may unmap.
                     (Ok(()), mode) if mode == PUNCH_HOLE | KEEP_SIZE => {
-                        // The loop device also sends its WRITE_ZEROES that way if it may unmap. The volume
-                        // rounds a discard inwards, so only whole blocks are sure to be zeroes after it.
-                        if (offset | len).is_multiple_of(u64::from(PAGE)) {
-                            io(Io::Discard { offset, len })
-                        } else {
-                            io(Io::WriteZeroes { offset, len })
-                        }
+                        Ok(Step::Punch { unique, hole: Hole::cut(offset..offset + len, self.phase) })
                     }
                     (Ok(()), mode) if mode == ZERO_RANGE | KEEP_SIZE => io(Io::WriteZeroes { offset, len }),
                     // Not ENOSYS, after which the kernel would not ask again.
@@ -328,7 +354,7 @@ impl SingleFile {
 }
 
 fn aligned(bytes: u64) -> bool {
-    bytes.is_multiple_of(512)
+    bytes.is_multiple_of(SECTOR)
 }
 
 /// Takes integers off the front of a request.
@@ -389,7 +415,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn file() -> SingleFile {
-        SingleFile { name: "volume".into(), size: MIB }
+        SingleFile { name: "volume".into(), size: MIB, phase: 0 }
     }
 
     fn request(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
@@ -450,12 +476,38 @@ mod tests {
         assert_eq!(file().step(&request(op::READ, FILE, &read)), Step::Io { unique: 7, io });
     }
 
+    /// Zeroes over the loop device come as holes, and were taken for discards where they were of whole 4 KiB of the volume. In one
+    /// whose grid begins elsewhere these are no blocks: the volume rounded the discard inwards, to nothing at 4 KiB, and what a file
+    /// system took for zeroes was what had been there.
     #[test]
-    fn a_hole_that_is_not_of_whole_blocks_is_written_as_zeroes() {
-        let punch = PUNCH_HOLE | KEEP_SIZE;
+    fn a_hole_is_discarded_where_it_is_whole_blocks_of_the_volumes_grid_and_zeroed_at_its_edges() {
+        let punch = |phase, offset, len| {
+            let file = SingleFile { phase, ..file() };
+            match file.step(&fallocate(offset, len, PUNCH_HOLE | KEEP_SIZE)) {
+                Step::Punch { unique: 7, hole: Hole { head, blocks, tail } } => [head, blocks, tail],
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(punch(0, 4096, 8192), [4096..4096, 4096..12288, 12288..12288]);
+        assert_eq!(punch(0, 512, 8192), [512..4096, 4096..8192, 8192..8704]);
+        assert_eq!(punch(2, 0, 4096), [0..4096, 0..0, 0..0]);
+        assert_eq!(punch(2, 4096, 8192), [4096..5120, 5120..9216, 9216..12288]);
+        assert_eq!(punch(2, 1024, 4096), [1024..1024, 1024..5120, 5120..5120]);
+        // All of it, and no more, at every phase.
+        for (phase, from, to) in (0..8).flat_map(|phase| (0..24).flat_map(move |from| (from + 1..32).map(move |to| (phase, from, to)))) {
+            let [head, blocks, tail] = punch(phase, from * 512, (to - from) * 512);
+            let parts: Vec<_> = [head, blocks.clone(), tail].into_iter().filter(|part| !part.is_empty()).collect();
+            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (from * 512, to * 512), "phase {phase}, {from} to {to}");
+            assert!(parts.windows(2).all(|two| two[0].end == two[1].start), "phase {phase}, {from} to {to}: {parts:?}");
+            let whole = (from..to).filter(|at| at % 8 == u64::from(phase) && at + 8 <= to).count() as u64;
+            assert_eq!(blocks.end - blocks.start, whole * 4096, "phase {phase}, {from} to {to}");
+            assert!(blocks.is_empty() || blocks.start / 512 % 8 == u64::from(phase), "phase {phase}, {from} to {to}");
+        }
+    }
+
+    #[test]
+    fn zeroes_that_keep_their_space_are_written_as_zeroes_and_other_kinds_of_fallocate_are_refused() {
         let step = |io| Step::Io { unique: 7, io };
-        assert_eq!(file().step(&fallocate(4096, 8192, punch)), step(Io::Discard { offset: 4096, len: 8192 }));
-        assert_eq!(file().step(&fallocate(512, 8192, punch)), step(Io::WriteZeroes { offset: 512, len: 8192 }));
         let zero = ZERO_RANGE | KEEP_SIZE;
         assert_eq!(file().step(&fallocate(0, 512, zero)), step(Io::WriteZeroes { offset: 0, len: 512 }));
         assert_eq!(file().step(&fallocate(0, 512, 0)), Step::Reply(error(7, Errno::OPNOTSUPP)));

@@ -2,8 +2,8 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use rustix::ioctl;
 
 use super::Error;
-use super::protocol::{self, Io, REQUEST_MAX, SingleFile, Step};
+use super::export::Options;
+use super::protocol::{self, Hole, Io, REQUEST_MAX, SingleFile, Step};
 
 const FUSE_DEV_IOC_CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(229, 0);
 /// The most buffers of one reply; the kernel's limit on a vector is 1024.
@@ -42,6 +43,25 @@ pub struct Completion {
     unique: u64,
     expects: Expects,
     answered: bool,
+    /// If it was cut into several requests of the volume: all of them. The last to end answers.
+    parts: Option<Arc<Parts>>,
+}
+
+/// The requests that one of the kernel's was cut into.
+#[derive(Debug)]
+struct Parts {
+    /// How many have not ended, and how those have that have.
+    state: Mutex<(usize, Result<(), RequestError>)>,
+}
+
+impl Parts {
+    /// One has ended like this; how all have, if it was the last.
+    fn ended(&self, result: Result<(), RequestError>) -> Option<Result<(), RequestError>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 -= 1;
+        state.1 = state.1.and(result);
+        (state.0 == 0).then_some(state.1)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +74,20 @@ enum Expects {
 impl Completion {
     /// Answers. A read takes buffers of the length asked for in total; other requests take none.
     pub fn finish<B: AsRef<[u8]>>(mut self, reply: Reply<B>) {
+        self.end(reply);
+    }
+
+    fn end<B: AsRef<[u8]>>(&mut self, reply: Reply<B>) {
+        let reply = match self.parts.take() {
+            None => reply,
+            Some(parts) => match parts.ended(reply.map(drop)) {
+                Some(all) => all.map(|()| Vec::new()),
+                None => {
+                    self.answered = true;
+                    return;
+                }
+            },
+        };
         let len = |bufs: &[B]| bufs.iter().map(|b| b.as_ref().len()).sum::<usize>();
         match (reply, self.expects) {
             (Ok(bufs), Expects::Data(expected)) if len(&bufs) == expected as usize => self.send_data(&bufs),
@@ -108,7 +142,7 @@ impl Drop for Completion {
     fn drop(&mut self) {
         if !self.answered {
             tracing::error!("a request was dropped without an answer; the client gets EIO. Report it, with this line");
-            self.send_error(Errno::IO);
+            self.end::<&[u8]>(Err(RequestError::Io));
         }
     }
 }
@@ -144,14 +178,14 @@ struct End {
 }
 
 impl Server {
-    /// Starts to serve the requests read from `device`, which is mounted, with at least one thread.
-    pub fn start<B: Backend>(device: BorrowedFd<'_>, name: &str, backend: Arc<B>, threads: usize) -> Result<Server, Error> {
-        let file = SingleFile { name: name.to_owned(), size: backend.size() };
+    /// Starts to serve the requests read from `device`, which is mounted for the volume of these options, with at least one thread.
+    pub fn start<B: Backend>(device: BorrowedFd<'_>, options: &Options, backend: Arc<B>) -> Result<Server, Error> {
+        let file = SingleFile { name: options.name.clone(), size: backend.size(), phase: options.phase };
         let size = Arc::new(AtomicU64::new(file.size));
         let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::new("cannot make an event for FUSE", e))?;
         let end = Arc::new(End { wanted: AtomicBool::new(false), bell });
         let mut server = Server { threads: Vec::new(), end, size };
-        for number in 0..threads.max(1) {
+        for number in 0..options.threads.max(1) {
             let device = Arc::new(clone(device)?);
             let (mut file, size, backend, end) = (file.clone(), server.size.clone(), backend.clone(), server.end.clone());
             let thread = std::thread::Builder::new()
@@ -239,13 +273,35 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &mut SingleFile, size: &Atomic
         match file.step(&memory[..len]) {
             Step::Ignore => {}
             Step::Reply(reply) => send(device, &reply),
+            Step::Punch { unique, hole } => {
+                let requests: Vec<_> = punch(&hole).collect();
+                let parts = Arc::new(Parts { state: Mutex::new((requests.len(), Ok(()))) });
+                for request in requests {
+                    let (device, parts) = (device.clone(), Some(parts.clone()));
+                    let done = Completion { device, unique, expects: Expects::Nothing, answered: false, parts };
+                    backend.submit(request, done);
+                }
+            }
             Step::Io { unique, io } => {
                 let (request, expects) = translate(io, backend);
-                let done = Completion { device: device.clone(), unique, expects, answered: false };
+                let done = Completion { device: device.clone(), unique, expects, answered: false, parts: None };
                 backend.submit(request, done);
             }
         }
     }
+}
+
+/// What the volume is to do to have a hole: nothing of it overlaps, so that it may be done in any order.
+fn punch<B>(hole: &Hole) -> impl Iterator<Item = Request<B>> {
+    let Hole { head, blocks, tail } = hole.clone();
+    let parts = [(head, false), (blocks, true), (tail, false)].into_iter().filter(|(range, _)| !range.is_empty());
+    parts.map(|(range, discards)| {
+        let (sector, sectors) = (range.start / SECTOR, (range.end - range.start) / SECTOR);
+        match discards {
+            true => Request::Discard { sector, sectors },
+            false => Request::WriteZeroes { sector, sectors, fua: false },
+        }
+    })
 }
 
 fn translate<B: Backend>(io: Io<'_>, backend: &B) -> (Request<B::Buf>, Expects) {
@@ -258,7 +314,6 @@ fn translate<B: Backend>(io: Io<'_>, backend: &B) -> (Request<B::Buf>, Expects) 
             Expects::Written(data.len() as u32),
         ),
         Io::Flush => (Request::Flush, Expects::Nothing),
-        Io::Discard { offset, len } => (Request::Discard { sector: offset / SECTOR, sectors: len / SECTOR }, Expects::Nothing),
         Io::WriteZeroes { offset, len } => {
             (Request::WriteZeroes { sector: offset / SECTOR, sectors: len / SECTOR, fua: false }, Expects::Nothing)
         }
