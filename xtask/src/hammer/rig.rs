@@ -52,7 +52,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Makes a pool of two files, and attaches a third one, of this many bytes, in write-back.
+    /// Makes a pool of two files, and attaches a third one, of this many bytes, in write-back. Over the loop device, which knows
+    /// nothing of the volume's grid, its blocks begin at any sector; over NBD at multiples of 4 KiB, to which our own load rounds trims.
     pub fn set_up(hammer: &Hammer, frontend: Frontend, bytes: u64) -> Result<Rig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +80,11 @@ impl Rig {
         tool::run(&mut create, &rig.path("pool.log"))?;
         rig.start()?;
         let spec = rig.path("disk").display().to_string();
-        rig.call(&Call::Attach(Attach { name: NAME.into(), spec, mode: "write-back".into(), phase: Some(0) }))?;
+        let phase = match frontend {
+            Frontend::Nbd => 0,
+            Frontend::Loop => (hammer.seed % 8) as u8,
+        };
+        rig.call(&Call::Attach(Attach { name: NAME.into(), spec, mode: "write-back".into(), phase: Some(phase) }))?;
         Ok(rig)
     }
 
