@@ -371,6 +371,41 @@ fn a_file_system_lives_on_the_device_which_cannot_be_stopped_meanwhile() {
     export.stop().unwrap();
 }
 
+/// Somebody had the device open, without a mount or any other claim on it, when the volume was to be detached. That was refused, and
+/// nothing was to change. But the kernel had made a note to take the device away when that user closes it, and did so, with the
+/// volume still being served and the next users reading nothing.
+#[test]
+fn a_device_that_somebody_has_open_is_not_stopped_and_stays_when_he_closes_it() {
+    if !possible("true") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { read_ahead_kb: Some(64), ..Options::new(dir.path().join("mount"), "volume") };
+    let mut export = Export::start(&options, Memory::new(64 * MIB)).unwrap();
+    let path = export.device();
+    let limits = ["max_sectors_kb", "read_ahead_kb", "rotational", "discard_max_bytes", "write_zeroes_max_bytes"];
+    let shown = || limits.map(|name| attribute(&path, &format!("queue/{name}")));
+    let before = shown();
+    let user = open_direct(&path);
+    let e = export.stop().unwrap_err();
+    assert!(e.is_in_use(), "{e}");
+    assert_eq!(attribute(&path, "loop/autoclear"), "0");
+    aligned(BLOCK, |data| {
+        data.fill(0x5a);
+        user.write_all_at(data, MIB as u64).unwrap();
+    });
+    drop(user);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(attribute(&path, "loop/backing_file"), dir.path().join("mount/volume").to_str().unwrap());
+    aligned(BLOCK, |data| {
+        open_direct(&path).read_exact_at(data, MIB as u64).unwrap();
+        assert!(data.iter().all(|byte| *byte == 0x5a));
+    });
+    assert_eq!(shown(), before);
+    export.stop().unwrap();
+    assert!(attribute(&path, "loop/backing_file").is_empty());
+}
+
 #[test]
 fn fio_finds_what_it_wrote() {
     if !possible("fio") {

@@ -14,9 +14,12 @@ use super::Error;
 
 const LOOP_CONFIGURE: ioctl::Opcode = 0x4c0a;
 const LOOP_CLR_FD: ioctl::Opcode = 0x4c01;
+const LOOP_SET_STATUS64: ioctl::Opcode = 0x4c04;
+const LOOP_GET_STATUS64: ioctl::Opcode = 0x4c05;
 const LOOP_SET_CAPACITY: ioctl::Opcode = 0x4c07;
 const LOOP_CTL_GET_FREE: ioctl::Opcode = 0x4c82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 /// How long a device may stay bound after it was told to let go: a probe by udev has it open for moments.
@@ -28,16 +31,25 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct LoopConfig {
     fd: u32,
     block_size: u32,
-    /// The leading part of `struct loop_info64`: device, inode, rdevice, offset, size limit.
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+/// `struct loop_info64` of `linux/loop.h`.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct LoopInfo {
+    /// Device, inode, rdevice, offset, size limit.
     unused: [u64; 5],
     number: u32,
     encrypt_type: u32,
     encrypt_key_size: u32,
     flags: u32,
     /// File name, names and keys of ciphers that are gone, and what is reserved.
-    rest: [u64; 30],
+    rest: [u64; 22],
 }
-const _: () = assert!(size_of::<LoopConfig>() == 304);
+const _: () = assert!(size_of::<LoopInfo>() == 232);
 
 /// A loop device bound to a file; let go when dropped.
 #[derive(Debug)]
@@ -70,12 +82,8 @@ impl LoopDevice {
             let config = LoopConfig {
                 fd: backing.as_raw_fd() as u32,
                 block_size,
-                unused: [0; 5],
-                number: 0,
-                encrypt_type: 0,
-                encrypt_key_size: 0,
-                flags,
-                rest: [0; 30],
+                info: LoopInfo { flags, ..LoopInfo::default() },
+                reserved: [0; 8],
             };
             // SAFETY: LOOP_CONFIGURE reads a `struct loop_config`, of which `LoopConfig` has the layout.
             let configured = unsafe { ioctl::ioctl(&device, ioctl::Setter::<LOOP_CONFIGURE, _>::new(config)) };
@@ -155,13 +163,19 @@ impl LoopDevice {
         }
     }
 
-    /// Lets go of the file, unless the device is mounted or otherwise held: then nothing changes.
+    /// Lets go of the file, unless the device is mounted, or open for longer than moments: then it stays as it is.
     pub fn detach(&mut self) -> Result<(), Error> {
-        if self.bound {
-            detach(self.number, &self.file, OFlags::EXCL)?;
-            self.bound = false;
+        if !self.bound {
+            return Ok(());
         }
-        Ok(())
+        match detach(self.number, &self.file, OFlags::EXCL) {
+            Err(e) if e.is_in_use() && keep(self.number, &self.file)? => Err(e),
+            Err(e) if !e.is_in_use() => Err(e),
+            _ => {
+                self.bound = false;
+                Ok(())
+            }
+        }
     }
 
     /// Lets go of the file, even if the device is in use: then when its last user closes it, and this fails.
@@ -220,6 +234,42 @@ fn detach(number: u32, file: &Path, exclusive: OFlags) -> Result<(), Error> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+/// Takes back from the kernel that the device is to let go of the file when its last user closes it, which is what it makes of being told
+/// to let go of one that is open. Whether there was something left to keep.
+fn keep(number: u32, file: &Path) -> Result<bool, Error> {
+    let node = node(number)?;
+    let failed = |e| {
+        let device = node.display();
+        let what = format!(
+            "{device} is in use, and the kernel takes it away when its last user closes it, which could not be stopped. \
+             What was written is safe; close it, then detach the volume and attach it again"
+        );
+        Error::new(what, e)
+    };
+    // Open here, it is taken away from nobody.
+    let device = match open(&node, OFlags::RDONLY) {
+        Ok(device) => device,
+        Err(Errno::NXIO) => return Ok(false),
+        Err(e) => return Err(failed(e)),
+    };
+    if !is_bound_to(number, file) {
+        return Ok(false);
+    }
+    // SAFETY: LOOP_GET_STATUS64 fills a `struct loop_info64`, of which `LoopInfo` has the layout, and any bytes are one.
+    let info = unsafe { ioctl::ioctl(&device, ioctl::Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) };
+    let mut info = match info {
+        Ok(info) => info,
+        Err(Errno::NXIO) => return Ok(false),
+        Err(e) => return Err(failed(e)),
+    };
+    if info.flags & LO_FLAGS_AUTOCLEAR != 0 {
+        info.flags &= !LO_FLAGS_AUTOCLEAR;
+        // SAFETY: LOOP_SET_STATUS64 reads a `struct loop_info64`, which the setter owns meanwhile.
+        unsafe { ioctl::ioctl(&device, ioctl::Setter::<LOOP_SET_STATUS64, LoopInfo>::new(info)) }.map_err(failed)?;
+    }
+    Ok(true)
 }
 
 fn is_bound_to(number: u32, file: &Path) -> bool {
