@@ -268,6 +268,8 @@ struct Shape {
     optimal_io: u32,
     rotational: bool,
     read_ahead_kb: u32,
+    /// Whether discards are offered.
+    discards: bool,
 }
 
 impl Shape {
@@ -279,6 +281,7 @@ impl Shape {
             optimal_io: facts.optimal_io,
             rotational: facts.rotational,
             read_ahead_kb: facts.read_ahead_kb,
+            discards: facts.discards,
         }
     }
 }
@@ -776,6 +779,7 @@ impl Shared {
             // What is below a file cannot always be told: a disk counts as one that rotates.
             rotational: shape.rotational || has_disk,
             phase,
+            discards: shape.discards,
             ..fuse::Options::new(folder.join(name), name)
         };
         let left = lock(&self.left).remove(&number);
@@ -916,6 +920,7 @@ fn nbd_export(name: &str, shape: &Shape) -> ExportInfo {
         min_block: shape.block,
         preferred_block: shape.optimal_io.clamp(4096, 1 << 20).next_power_of_two(),
         rotational: shape.rotational,
+        trim: shape.discards,
         // Its number is whoever's that offers it.
         ..ExportInfo::new(0, name.to_owned(), shape.size)
     }
@@ -929,6 +934,7 @@ fn ublk_options(mark: u64, shape: &Shape, phase: u8, wish: Option<u32>, attended
         optimal_io: shape.optimal_io,
         rotational: shape.rotational,
         read_ahead_kb: shape.read_ahead_kb,
+        discards: shape.discards,
         phase,
     };
     let Attended { queues, lends, patience } = attended;

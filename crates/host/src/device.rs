@@ -66,7 +66,8 @@ pub enum DevicesError {
 pub type Completion = (IoId, DeviceResult<HostBuf>);
 
 /// A way to make a range read as zeroes, by `fallocate` mode. The kernel does these for block devices as well
-/// (as write-zeroes with and without unmapping); unlike BLKDISCARD, all of them promise zeroes.
+/// (as write-zeroes with and without unmapping); unlike BLKDISCARD, all of them promise zeroes. Clients of a disk that
+/// cannot are offered no discards ([`Facts::discards`]).
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Zeroing {

@@ -15,7 +15,7 @@ use std::{env, process, thread};
 use headpond_engine::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, IoId, Reach};
 use headpond_host::buf::{ALIGN, HostBuf};
 use headpond_host::claim::{Claim, ClaimError};
-use headpond_host::device::facts::Kind;
+use headpond_host::device::facts::{Facts, Kind};
 use headpond_host::device::modelled::{Pace, PaceKind};
 use headpond_host::device::{Completion, Devices};
 use tempfile::TempDir;
@@ -387,6 +387,27 @@ fn a_read_past_the_end_of_a_file_that_shrank_fails() {
         let end = run(&mut devices, DeviceOp::Read { offset, len: (MIB - offset) as u32, into: None });
         assert!(matches!(end, Err(DeviceError::Failed)), "at {offset}");
     }
+}
+
+/// Two disks, one that discards and zeroes by itself and one that does neither: a loop device over a file system that makes holes in its
+/// files, and over one that does not.
+#[test]
+fn a_disk_that_cannot_zero_by_itself_is_known_not_to_discard() {
+    if !root_or_say("a loop device") {
+        return;
+    }
+    let there = Loop::new(8 * MIB);
+    let facts = |device: &str| Facts::of(&File::open(device).unwrap()).unwrap();
+    assert!(facts(there.str()).discards);
+    let at = tempfile::tempdir().unwrap();
+    command("mount", &["-t", "ramfs", "ramfs", at.path().to_str().unwrap()]);
+    let file = at.path().join("file");
+    std::fs::write(&file, vec![0x5A; 8 << 20]).unwrap();
+    let device = command("losetup", &["--find", "--show", file.to_str().unwrap()]);
+    let discards = facts(&device).discards;
+    command("losetup", &["-d", &device]);
+    command("umount", &["-l", at.path().to_str().unwrap()]);
+    assert!(!discards);
 }
 
 /// Discards and zeroes parts of a device filled with 0x5A, and looks at all of it.

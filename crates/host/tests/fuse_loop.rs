@@ -280,6 +280,41 @@ fn a_hole_reads_as_zeroes_wherever_the_volumes_blocks_begin() {
     }
 }
 
+/// A disk that cannot zero by itself was written with zeroes for each discard: the volume takes none then, as the disk does not. Zeroes
+/// are exact still, and whoever has the loop device next is not asked to do without discards.
+#[test]
+fn a_volume_that_takes_no_discards_is_asked_for_none_and_reads_as_zeroes_where_it_is_to() {
+    if !possible("blkdiscard") {
+        return;
+    }
+    for discards in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = Memory::new(64 * MIB);
+        let options = Options { discards, ..Options::new(dir.path().join("mount"), "volume") };
+        let mut export = Export::start(&options, backend.clone()).unwrap();
+        let path = export.device();
+        let device = open_direct(&path);
+        aligned(MIB, |data| {
+            data.fill(0xab);
+            device.write_all_at(data, 0).unwrap();
+        });
+        backend.asked();
+        let since = Instant::now();
+        // Kernels tell it as an error, or as done: a discard may be ignored.
+        Command::new("blkdiscard").args(["-l", "8192"]).arg(&path).stderr(Stdio::null()).status().unwrap();
+        assert!(since.elapsed() < Duration::from_secs(5));
+        assert_eq!(backend.asked().len(), usize::from(discards));
+        run("blkdiscard", &["-z", "-o", "8192", "-l", "65536", path.to_str().unwrap()]);
+        aligned(MIB, |data| {
+            device.read_exact_at(data, 0).unwrap();
+            let zeroes = if discards { 0..73728 } else { 8192..73728 };
+            assert!(data.iter().enumerate().all(|(at, byte)| *byte == if zeroes.contains(&at) { 0 } else { 0xab }));
+        });
+        drop(device);
+        export.stop().unwrap();
+    }
+}
+
 /// A hole that is cut into several requests is one for the client: it is done when the last of them is, and fails if any does.
 #[test]
 fn a_hole_of_which_a_part_fails_is_an_io_error() {

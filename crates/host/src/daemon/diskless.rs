@@ -15,9 +15,10 @@ use crate::control::{CreateVolume, Fault};
 use crate::pool::create::random;
 
 impl Shape {
-    /// That of a volume on the cache devices alone: an SSD's.
+    /// That of a volume on the cache devices alone: an SSD's, whose discards are marks in the log.
     pub(super) fn without_disk(sectors: u64) -> Shape {
-        Shape { size: sectors * SECTOR, block: SECTOR as u32, optimal_io: 0, rotational: false, read_ahead_kb: 128 }
+        let (size, block) = (sectors * SECTOR, SECTOR as u32);
+        Shape { size, block, optimal_io: 0, rotational: false, read_ahead_kb: 128, discards: true }
     }
 }
 

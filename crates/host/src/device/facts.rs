@@ -44,6 +44,8 @@ pub struct Facts {
     /// Whether what is written must not change until it is down, since the device computes something of it (checksums, an array's parity);
     /// `true` if unknown.
     pub stable_writes: bool,
+    /// Whether what it is told to discard reads as zeroes afterwards without being written: clients' discards are offered only then.
+    pub discards: bool,
     /// What names this very device across restarts, if anything does.
     ///
     /// `partuuid:`, `wwid:` or `serial:` and a value; for a file `file:<inode>:<file system>`, where the
@@ -89,6 +91,10 @@ impl Facts {
             volatile_cache: queue("write_cache").is_none_or(|it| it != "write through"),
             forced_unit_access: queue("fua").is_some_and(|it| it == "1"),
             stable_writes: queue("stable_writes").is_none_or(|it| it != "0"),
+            discards: match kind {
+                Kind::Block => discards(number_in(queue("discard_max_bytes")), number_in(queue("write_zeroes_max_bytes"))),
+                Kind::File => true,
+            },
             identity: match kind {
                 Kind::Block => identity(&node),
                 Kind::File => Some(format!("file:{}:{:016x}", meta.ino(), fstatvfs(file.as_fd())?.f_fsid)),
@@ -96,6 +102,15 @@ impl Facts {
             mounted: (kind == Kind::Block).then(|| mounted(number)).flatten(),
         })
     }
+}
+
+/// Whether a disk with these limits in bytes, if it tells them, discards, and can be had to read as zeroes there.
+///
+/// The engine relies on the zeroes, which BLKDISCARD does not promise, so a disk is told to zero and may unmap. One without either limit
+/// would be written with zeroes in place of what costs nothing on the disk alone, or is refused there at once: it rotates, or is an array,
+/// or a thin volume. Some that do not discard have a command that writes zeroes, which takes as long as the medium does.
+fn discards(discard_max: Option<u64>, write_zeroes_max: Option<u64>) -> bool {
+    discard_max.is_some_and(|bytes| bytes > 0) && write_zeroes_max.is_some_and(|bytes| bytes > 0)
 }
 
 /// (memory, offset) alignment of direct I/O in bytes, where the kernel tells (Linux 6.1).
@@ -157,4 +172,19 @@ pub(crate) fn mounted(number: u64) -> Option<PathBuf> {
         let point = words.nth(1)?;
         numbers.iter().any(|own| own == number).then(|| PathBuf::from(point))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_discards_only_if_it_takes_discards_and_zeroes_by_itself() {
+        let (none, some) = (Some(0), Some(1 << 31));
+        assert!(discards(some, some));
+        // A rotating disk, md RAID 5 and 6; a SAS disk that writes zeroes at its own speed; a thin volume; a kernel that does not tell.
+        for (discard_max, write_zeroes_max) in [(none, none), (none, some), (some, none), (None, None)] {
+            assert!(!discards(discard_max, write_zeroes_max), "{discard_max:?} {write_zeroes_max:?}");
+        }
+    }
 }

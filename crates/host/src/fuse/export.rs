@@ -27,6 +27,8 @@ pub struct Options {
     pub read_ahead_kb: Option<u32>,
     /// Whether a rotating disk is behind it.
     pub rotational: bool,
+    /// Whether discards are taken. Where they are not, the kernel writes zeroes that may unmap itself: it asks for both in the same way.
+    pub discards: bool,
     /// Where its grid of blocks begins, in sectors of 512 bytes.
     pub phase: u8,
 }
@@ -42,6 +44,7 @@ impl Options {
             threads: 2,
             read_ahead_kb: None,
             rotational: true,
+            discards: true,
             phase: 0,
         }
     }

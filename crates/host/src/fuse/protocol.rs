@@ -185,6 +185,9 @@ pub struct SingleFile {
     pub size: u64,
     /// The sector, 0 to 7, at which the volume's grid of blocks begins.
     pub phase: u8,
+    /// Whether there may be holes in it. The loop driver then passes on discards, and has limits on them that outlive the file if
+    /// anybody changes them in /sys; a refusal is forgotten with it.
+    pub discards: bool,
 }
 
 impl SingleFile {
@@ -281,7 +284,7 @@ impl SingleFile {
                 let (offset, len, mode) = (body.u64()?, body.u64()?, body.u32()?);
                 match (self.range(offset, len), mode) {
                     // The loop device sends its discards that way, and its WRITE_ZEROES if it may unmap.
-                    (Ok(()), mode) if mode == PUNCH_HOLE | KEEP_SIZE => {
+                    (Ok(()), mode) if mode == PUNCH_HOLE | KEEP_SIZE && self.discards => {
                         Ok(Step::Punch { unique, hole: Hole::cut(offset..offset + len, self.phase) })
                     }
                     (Ok(()), mode) if mode == ZERO_RANGE | KEEP_SIZE => io(Io::WriteZeroes { offset, len }),
@@ -415,7 +418,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn file() -> SingleFile {
-        SingleFile { name: "volume".into(), size: MIB, phase: 0 }
+        SingleFile { name: "volume".into(), size: MIB, phase: 0, discards: true }
     }
 
     fn request(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
@@ -494,7 +497,9 @@ mod tests {
         assert_eq!(punch(2, 4096, 8192), [4096..5120, 5120..9216, 9216..12288]);
         assert_eq!(punch(2, 1024, 4096), [1024..1024, 1024..5120, 5120..5120]);
         // All of it, and no more, at every phase.
-        for (phase, from, to) in (0..8).flat_map(|phase| (0..24).flat_map(move |from| (from + 1..32).map(move |to| (phase, from, to)))) {
+        for (phase, from, to) in
+            (0..8).flat_map(|phase| (0..24).flat_map(move |from| (from + 1..32).map(move |to| (phase, from, to))))
+        {
             let [head, blocks, tail] = punch(phase, from * 512, (to - from) * 512);
             let parts: Vec<_> = [head, blocks.clone(), tail].into_iter().filter(|part| !part.is_empty()).collect();
             assert_eq!((parts[0].start, parts[parts.len() - 1].end), (from * 512, to * 512), "phase {phase}, {from} to {to}");
@@ -511,6 +516,9 @@ mod tests {
         let zero = ZERO_RANGE | KEEP_SIZE;
         assert_eq!(file().step(&fallocate(0, 512, zero)), step(Io::WriteZeroes { offset: 0, len: 512 }));
         assert_eq!(file().step(&fallocate(0, 512, 0)), Step::Reply(error(7, Errno::OPNOTSUPP)));
+        let without = SingleFile { discards: false, ..file() };
+        assert_eq!(without.step(&fallocate(0, 4096, PUNCH_HOLE | KEEP_SIZE)), Step::Reply(error(7, Errno::OPNOTSUPP)));
+        assert_eq!(without.step(&fallocate(0, 512, zero)), step(Io::WriteZeroes { offset: 0, len: 512 }));
     }
 
     #[test]

@@ -180,7 +180,8 @@ struct End {
 impl Server {
     /// Starts to serve the requests read from `device`, which is mounted for the volume of these options, with at least one thread.
     pub fn start<B: Backend>(device: BorrowedFd<'_>, options: &Options, backend: Arc<B>) -> Result<Server, Error> {
-        let file = SingleFile { name: options.name.clone(), size: backend.size(), phase: options.phase };
+        let Options { phase, discards, .. } = *options;
+        let file = SingleFile { name: options.name.clone(), size: backend.size(), phase, discards };
         let size = Arc::new(AtomicU64::new(file.size));
         let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::new("cannot make an event for FUSE", e))?;
         let end = Arc::new(End { wanted: AtomicBool::new(false), bell });

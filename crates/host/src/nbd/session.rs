@@ -30,6 +30,8 @@ pub struct ExportInfo {
     /// A flush on one connection covers the writes acknowledged on all. Only the owner knows whether
     /// its connections share one cache.
     pub multi_conn: bool,
+    /// Trims are offered: they cost the owner little. One that comes all the same is done.
+    pub trim: bool,
 }
 
 impl ExportInfo {
@@ -46,15 +48,20 @@ impl ExportInfo {
             read_only: false,
             rotational: false,
             multi_conn: false,
+            trim: true,
         }
     }
 
     fn flags(&self, structured: bool) -> u16 {
         use transmission::*;
-        let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES;
-        for (bit, set) in
-            [(READ_ONLY, self.read_only), (ROTATIONAL, self.rotational), (SEND_DF, structured), (CAN_MULTI_CONN, self.multi_conn)]
-        {
+        let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_WRITE_ZEROES;
+        for (bit, set) in [
+            (READ_ONLY, self.read_only),
+            (ROTATIONAL, self.rotational),
+            (SEND_TRIM, self.trim),
+            (SEND_DF, structured),
+            (CAN_MULTI_CONN, self.multi_conn),
+        ] {
             flags |= if set { bit } else { 0 };
         }
         flags

@@ -137,6 +137,7 @@ fn an_export_shows_what_it_can_do() {
     assert_eq!(disk("").flags(true), plain | SEND_DF);
     let all = ExportInfo { read_only: true, rotational: true, multi_conn: true, ..disk("") };
     assert_eq!(all.flags(false), plain | READ_ONLY | ROTATIONAL | CAN_MULTI_CONN);
+    assert_eq!(ExportInfo { trim: false, ..disk("") }.flags(false), plain & !SEND_TRIM);
 }
 
 #[test]

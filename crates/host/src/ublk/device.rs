@@ -371,7 +371,9 @@ impl Device {
             ("nr_requests", u32::from(DEPTH) - 1),
             ("io_timeout", REQUEST_LIMIT_MS),
         ];
-        for (name, value) in limits {
+        // One that is taken over may have been made by a daemon that offered discards whatever the disk.
+        let no_discards = (!options.shape.discards).then_some(("discard_max_bytes", 0));
+        for (name, value) in limits.into_iter().chain(no_discards) {
             // Some of these wait for what is in flight, so nothing is set that is so already.
             if self.limit(name).is_some_and(|now| now == value.to_string()) {
                 continue;
