@@ -562,26 +562,149 @@ fn exclusive(path: &Path) -> Result<OwnedFd, Error> {
     }
 }
 
-/// Another process that has a block device or one of its partitions open, in words.
+/// Another process that has a block device or one of its partitions open, or may have it, in words.
 fn user(path: &Path) -> Option<String> {
-    let number = fs::metadata(path).ok()?.rdev();
-    let own = std::process::id().to_string();
+    let number = match fs::metadata(path) {
+        Ok(it) => it.rdev(),
+        Err(error) => return Some(format!("who has it open cannot be told ({error})")),
+    };
     let mut numbers = vec![number];
     for entry in fs::read_dir(facts::sysfs(number)).into_iter().flatten().flatten() {
         if entry.path().join("partition").exists() {
             numbers.extend(fs::metadata(Path::new("/dev").join(entry.file_name())).map(|it| it.rdev()));
         }
     }
-    let has_it =
-        |file: &Path| fs::metadata(file).is_ok_and(|it| it.file_type().is_block_device() && numbers.contains(&it.rdev()));
-    let processes = fs::read_dir("/proc").ok()?.flatten().filter(|entry| {
+    user_in("/proc".as_ref(), &numbers)
+}
+
+/// The same of block devices with these numbers, among the processes that a folder like `/proc` shows. One of which it cannot be seen may
+/// have them open: a device that is removed under its user loses what he has not flushed.
+fn user_in(proc: &Path, numbers: &[u64]) -> Option<String> {
+    let own = std::process::id().to_string();
+    let processes = match fs::read_dir(proc) {
+        Ok(processes) => processes,
+        Err(error) => return Some(format!("who has it open cannot be told, as {} cannot be read ({error})", proc.display())),
+    };
+    let processes = processes.flatten().filter(|entry| {
         entry.file_name().to_str().is_some_and(|name| name != own && name.bytes().all(|byte| byte.is_ascii_digit()))
     });
-    processes.into_iter().find_map(|process| {
-        let files = fs::read_dir(process.path().join("fd")).ok()?;
-        files.flatten().any(|file| has_it(&file.path())).then(|| {
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            format!("process {} ({}) has it open", process.file_name().display(), name.trim())
-        })
-    })
+    let mut unseen = None;
+    for process in processes {
+        let name = || {
+            let comm = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            format!("process {} ({})", process.file_name().display(), comm.trim())
+        };
+        match has_open(&process.path(), numbers) {
+            Ok(true) => return Some(format!("{} has it open", name())),
+            Ok(false) => {}
+            Err(error) if unseen.is_none() => {
+                unseen = Some(format!(
+                    "{} may have it open, which cannot be seen ({error}): the daemon needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for \
+                     that (CapabilityBoundingSet in its systemd unit)",
+                    name()
+                ));
+            }
+            Err(_) => {}
+        }
+    }
+    unseen
+}
+
+/// Whether the process in a folder of `/proc` has one of these block devices open; an error if that cannot be seen.
+fn has_open(process: &Path, numbers: &[u64]) -> io::Result<bool> {
+    // It may have ended meanwhile, or closed a file.
+    let unless_gone = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => Ok(false),
+        _ => Err(error),
+    };
+    let files = match fs::read_dir(process.join("fd")) {
+        Ok(files) => files,
+        Err(error) => return unless_gone(error),
+    };
+    for file in files {
+        let file = match file {
+            Ok(file) => file.path(),
+            Err(error) => return unless_gone(error),
+        };
+        // What may be read leads to the file; what that itself answers, on a file system that is out of reach, is no block device's answer.
+        match fs::read_link(&file) {
+            Ok(_) => {}
+            Err(error) => match unless_gone(error) {
+                Ok(_) => continue,
+                Err(error) => return Err(error),
+            },
+        }
+        if fs::metadata(&file).is_ok_and(|it| it.file_type().is_block_device() && numbers.contains(&it.rdev())) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A folder like `/proc` with one process more than this one, with these files open.
+    fn proc(files: &[(&str, &Path)]) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        let of = |id: u32| proc.path().join(id.to_string());
+        for id in [std::process::id(), 1] {
+            fs::create_dir_all(of(id).join("fd")).unwrap();
+        }
+        fs::write(of(1).join("comm"), "postgres\n").unwrap();
+        for (number, file) in files {
+            symlink(file, of(1).join("fd").join(number)).unwrap();
+        }
+        proc
+    }
+
+    /// A block device that nobody serves, with its number; `None` if this is not root.
+    fn block_device_in(folder: &Path) -> Option<(PathBuf, u64)> {
+        let (path, number) = (folder.join("device"), rustix::fs::makedev(7, 9999));
+        let made = rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::BlockDevice, Mode::RUSR, number);
+        made.ok().map(|()| (path, number))
+    }
+
+    #[test]
+    fn who_has_a_device_open_is_named_and_others_files_are_nobodys_use_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some((device, number)) = block_device_in(folder.path()) else {
+            println!("skipped: only root can make block devices");
+            return;
+        };
+        let proc = proc(&[("0", Path::new("/dev/null")), ("1", Path::new("socket:[7]")), ("2", &device)]);
+        let user = user_in(proc.path(), &[number + 1, number]).unwrap();
+        assert!(user.contains("process 1 (postgres) has it open"), "{user}");
+        assert_eq!(user_in(proc.path(), &[number + 1]), None);
+        // Our own files do not count.
+        symlink(&device, proc.path().join(std::process::id().to_string()).join("fd/3")).unwrap();
+        fs::remove_file(proc.path().join("1/fd/2")).unwrap();
+        assert_eq!(user_in(proc.path(), &[number]), None);
+    }
+
+    /// Without two capabilities, which the unit did not give it, the daemon could not look into other processes: it took none of them
+    /// for a user, and removed the device under databases and virtual machines that had it open.
+    #[test]
+    fn a_process_that_cannot_be_looked_into_may_have_the_device_open() {
+        let number = rustix::fs::makedev(7, 9999);
+        // What stands in for a folder and a link that may not be read, as root may read all.
+        let unreadable_link = proc(&[]);
+        fs::write(unreadable_link.path().join("1/fd/0"), "").unwrap();
+        let unreadable_folder = proc(&[]);
+        fs::remove_dir(unreadable_folder.path().join("1/fd")).unwrap();
+        fs::write(unreadable_folder.path().join("1/fd"), "").unwrap();
+        for proc in [unreadable_link, unreadable_folder] {
+            let user = user_in(proc.path(), &[number]).unwrap();
+            for part in ["process 1 (postgres) may have it open", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] {
+                assert!(user.contains(part), "{user}");
+            }
+        }
+        assert!(user_in(Path::new("/nowhere/proc"), &[number]).unwrap().contains("cannot be read"));
+        // One that has ended meanwhile has nothing open.
+        let ended = proc(&[]);
+        fs::remove_dir(ended.path().join("1/fd")).unwrap();
+        assert_eq!(user_in(ended.path(), &[number]), None);
+    }
 }
