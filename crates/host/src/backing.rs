@@ -1,8 +1,10 @@
 //! Backing devices: how they are named, claimed, recognised, and what a volume on them looks like.
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,12 +15,20 @@ use headpond_sim::models::rotating::RotatingParams;
 use headpond_sim::models::{Access, Kind, RotatingDisk, TimingModel};
 
 use crate::claim::{Claim, ClaimError};
-use crate::device::facts::Facts;
+use crate::device::facts::{self, Facts};
 use crate::device::modelled::{Pace, PaceKind};
 use crate::pool::probe::{self, Found};
 use crate::runtime::Given;
 
 const MODELLED: &str = "modelled:";
+
+/// Begins the identity of a device that has no name of its own.
+const PATH: &str = "path:";
+
+/// Whether a recorded identity is a path, and no name of a device's own.
+pub(crate) fn is_path(identity: &str) -> bool {
+    identity.trim_start_matches(MODELLED).starts_with(PATH)
+}
 
 /// Volumes with a backing device, and such that have none: what they hold is on the cache devices alone.
 pub trait HasDisk {
@@ -43,6 +53,7 @@ impl HasDisk for VolumeStatus {
 pub struct Spec {
     path: PathBuf,
     modelled: bool,
+    is_last: bool,
 }
 
 impl Spec {
@@ -52,7 +63,13 @@ impl Spec {
             Some(path) => (path, true),
             None => (text, false),
         };
-        Spec { path: std::path::absolute(path).unwrap_or_else(|_| path.into()), modelled }
+        Spec { path: std::path::absolute(path).unwrap_or_else(|_| path.into()), modelled, is_last: false }
+    }
+
+    /// The same, where `last` is how the volume's disk was named when this host served it last, if it did.
+    pub fn after(self, last: Option<&Spec>) -> Spec {
+        let is_last = last.is_some_and(|last| (&last.path, last.modelled) == (&self.path, self.modelled));
+        Spec { is_last, ..self }
     }
 
     /// The device or file itself.
@@ -110,19 +127,49 @@ impl Backing {
 
     /// What names this very device across restarts.
     ///
-    /// A device without a name of its own, such as a loop device, goes by its path; the engine compares
-    /// what is cached with what is on the disk in any case.
+    /// A device without a name of its own, such as a loop device or a zvol, goes by its path as it was given: a link that udev
+    /// keeps, `/dev/zvol/tank/data`, leads to it whatever its number is after the next boot.
     pub fn identity(&self) -> String {
         let own = self.claim.facts().identity.clone();
-        let identity = own.unwrap_or_else(|| {
-            let path = self.spec.path.canonicalize().unwrap_or_else(|_| self.spec.path.clone());
-            format!("path:{}", path.display())
-        });
+        let identity = own.unwrap_or_else(|| format!("{PATH}{}", self.spec.path.display()));
         let mut identity = format!("{}{identity}", if self.spec.modelled { MODELLED } else { "" });
         while identity.len() > 256 {
             identity.pop();
         }
         identity
+    }
+
+    /// Whether it is the device whose [`Backing::identity`] was `recorded`, as far as that can tell.
+    ///
+    /// A device's own name is its, and no other counts. But a path says only who was meant, and what was recorded before arrays and the
+    /// device mapper's devices were known by their UUIDs is the kernel's number of one boot. So a path is followed: as it
+    /// was recorded; to where it leads; and as the disk was named when this host served it last. No other name will do, and
+    /// no device that has a name which was recorded ever since. Whether the data is the volume's the engine asks in any case.
+    pub fn is_known_as(&self, recorded: &str) -> bool {
+        if self.identity() == recorded {
+            return true;
+        }
+        let is_modelled = recorded.starts_with(MODELLED);
+        let Some(path) = recorded.trim_start_matches(MODELLED).strip_prefix(PATH).map(Path::new) else { return false };
+        let facts = self.claim.facts();
+        let had_no_name = facts.identity.as_ref().is_none_or(|own| own.starts_with("dm:") || own.starts_with("md:"));
+        if is_modelled != self.spec.modelled || facts.kind != facts::Kind::Block || !had_no_name {
+            return false;
+        }
+        let leads_here = || {
+            let own = rustix::fs::fstat(self.claim.as_fd()).map(|it| it.st_rdev);
+            fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device() && Ok(it.rdev()) == own)
+        };
+        let is_it = path == self.spec.path || self.spec.is_last || leads_here();
+        if is_it {
+            let (now, own) = (self.spec.path.display(), facts.identity.as_deref().unwrap_or("its path"));
+            tracing::info!(
+                "{now} is taken for the disk that was known as {} alone, and compared with what is cached. Detached and attached again, \
+                 the volume knows it by {own}",
+                path.display()
+            );
+        }
+        is_it
     }
 
     /// Its path.

@@ -13,7 +13,7 @@ use headpond_engine::status::VolumeStatus;
 use headpond_engine::{Settings, Starting};
 use headpond_format::{Mode, VolumeEntry};
 
-use crate::backing::{Backing, BackingError, HasDisk, Spec};
+use crate::backing::{Backing, BackingError, HasDisk, Spec, is_path};
 use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
@@ -376,7 +376,8 @@ impl Daemon {
                 continue;
             }
             let named = options.backings.get(&volume.name).cloned();
-            let spec = named.or_else(|| places.volumes.get(&volume.name).map(|text| Spec::new(text)));
+            let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
+            let spec = named.or_else(|| last.clone()).map(|spec| spec.after(last.as_ref()));
             let (slot, given) = find_backing(volume, spec, options.patience);
             if let Some(spec) = slot.spec.as_ref().filter(|_| given.is_some()) {
                 places.volumes.insert(volume.name.clone(), spec.to_string());
@@ -679,13 +680,21 @@ fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, patience: Duration) ->
 
 /// What keeps a volume from being served whose disk is not there.
 fn problem_with(name: &str, error: &Mismatch) -> Advice {
-    Advice {
-        wrong: format!("Volume {name} is not served: {error}."),
-        next: format!(
+    let next = match error {
+        // Another name given on the command line proves no more than the one recorded.
+        Mismatch::Identity { path, expected, .. } if is_path(expected) => format!(
+            "What is cached stays as it is. The disk was known by its path alone: bring it back under that path, and it is served. If \
+             {path} is the right one all the same, stop the daemon and write what is dirty to it with `headpond writeback DEVICE... \
+             --backing {name}={path} --other-disk`, which compares it with what is cached and lets go of the volume; then attach \
+             it again.",
+            path = path.display()
+        ),
+        _ => format!(
             "What is cached stays as it is. Bring the right device back: it is looked for every few seconds, and served when it is \
              there. If its path has changed, restart with --backing {name}=PATH."
         ),
-    }
+    };
+    Advice { wrong: format!("Volume {name} is not served: {error}."), next }
 }
 
 /// Why a device is not the disk of a volume.
@@ -705,9 +714,9 @@ fn open_disk(volume: &VolumeEntry, spec: &Spec, patience: Duration) -> Result<Ba
 }
 
 fn same_disk(volume: &VolumeEntry, backing: Backing) -> Result<Backing, Mismatch> {
-    let (path, found) = (|| backing.path().to_owned(), backing.identity());
-    if found != volume.backing {
-        return Err(Mismatch::Identity { path: path(), found, expected: volume.backing.clone() });
+    let path = || backing.path().to_owned();
+    if !backing.is_known_as(&volume.backing) {
+        return Err(Mismatch::Identity { path: path(), found: backing.identity(), expected: volume.backing.clone() });
     }
     let (found, expected) = (backing.sectors() * SECTOR, volume.sectors * SECTOR);
     if found < expected {

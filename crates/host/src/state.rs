@@ -83,6 +83,11 @@ impl State {
         Ok(State(path.canonicalize()?))
     }
 
+    /// The folder at `path`, to be read: it need not be there.
+    pub(crate) fn at(path: &Path) -> State {
+        State(path.to_owned())
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0

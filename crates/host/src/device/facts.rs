@@ -48,8 +48,9 @@ pub struct Facts {
     pub discards: bool,
     /// What names this very device across restarts, if anything does.
     ///
-    /// `partuuid:`, `wwid:` or `serial:` and a value; for a file `file:<inode>:<file system>`, where the
-    /// latter comes from the file system's UUID on ext4 and btrfs, but is only a device number on XFS.
+    /// `partuuid:`, `wwid:`, `serial:`, `dm:` (an LV, multipath, LUKS) or `md:` (an array) and a value; for a file
+    /// `file:<inode>:<file system>`, where the latter comes from the file system's UUID on ext4 and btrfs, but is only a device
+    /// number on XFS. Loop devices, zvols and virtio disks without a serial have none.
     pub identity: Option<String>,
     /// Where it, or a partition of it, is mounted.
     pub mounted: Option<PathBuf>,
@@ -96,13 +97,16 @@ impl Facts {
                 Kind::File => true,
             },
             identity: match kind {
-                Kind::Block => identity(&node),
+                Kind::Block => identity(&node, Path::new(UDEV)),
                 Kind::File => Some(format!("file:{}:{:016x}", meta.ino(), fstatvfs(file.as_fd())?.f_fsid)),
             },
             mounted: (kind == Kind::Block).then(|| mounted(number)).flatten(),
         })
     }
 }
+
+/// Where udev keeps what it knows of devices, a file for each.
+const UDEV: &str = "/run/udev/data";
 
 /// Whether a disk with these limits in bytes, if it tells them, discards, and can be had to read as zeroes there.
 ///
@@ -141,7 +145,7 @@ fn number_in<T: FromStr>(text: Option<String>) -> Option<T> {
     text?.parse().ok()
 }
 
-fn identity(node: &Path) -> Option<String> {
+fn identity(node: &Path, udev: &Path) -> Option<String> {
     let uevent = read(&node.join("uevent")).unwrap_or_default();
     if let Some(uuid) = uevent.lines().find_map(|line| line.strip_prefix("PARTUUID=")) {
         return Some(format!("partuuid:{uuid}"));
@@ -151,8 +155,30 @@ fn identity(node: &Path) -> Option<String> {
         Some(part) => (node.join(".."), format!(":part{part}")),
         None => (node.to_path_buf(), String::new()),
     };
-    let names = [("wwid", "wwid"), ("wwid", "device/wwid"), ("serial", "serial"), ("serial", "device/serial")];
-    names.iter().find_map(|(kind, file)| Some(format!("{kind}:{}{part}", read(&disk.join(file))?)))
+    let names = [
+        ("wwid", "wwid"),
+        ("wwid", "device/wwid"),
+        ("serial", "serial"),
+        ("serial", "device/serial"),
+        // What LVM, multipath or cryptsetup called it; `dmsetup create` alone gives it no name.
+        ("dm", "dm/uuid"),
+    ];
+    let named = names.iter().find_map(|(kind, file)| Some(format!("{kind}:{}{part}", read(&disk.join(file))?)));
+    named.or_else(|| Some(format!("md:{}{part}", array(&disk, udev)?)))
+}
+
+/// The UUID of an md array: 32 hexadecimal digits, the same whoever tells it, as the kernel may be older or newer the next time.
+fn array(disk: &Path, udev: &Path) -> Option<String> {
+    let digits = |uuid: &str| uuid.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase();
+    let version = read(&disk.join("md/metadata_version"))?;
+    // The kernel knows nothing of metadata that is not its own, and mdadm turns the bytes of version 0.90.
+    let kernel = version.starts_with("1.").then(|| read(&disk.join("md/uuid"))).flatten();
+    let mdadm = || {
+        let known = read(&udev.join(format!("b{}", read(&disk.join("dev"))?)))?;
+        known.lines().find_map(|line| line.strip_prefix("E:MD_UUID=")).map(str::to_owned)
+    };
+    let is_one = |uuid: &String| uuid.len() == 32 && uuid.bytes().any(|digit| digit != b'0');
+    kernel.map(|it| digits(&it)).filter(is_one).or_else(|| mdadm().map(|it| digits(&it)).filter(is_one))
 }
 
 /// Where the block device with this number, or a partition of it, is mounted.
@@ -186,5 +212,52 @@ mod tests {
         for (discard_max, write_zeroes_max) in [(none, none), (none, some), (some, none), (None, None)] {
             assert!(!discards(discard_max, write_zeroes_max), "{discard_max:?} {write_zeroes_max:?}");
         }
+    }
+
+    /// A folder of sysfs with these files, and what udev knows of the device 9:127.
+    fn identity_of(files: &[(&str, &str)], part: Option<&str>, udev: &str) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, known) = (folder.path().join("disk"), folder.path().join("udev"));
+        for (name, text) in [&[("dev", "9:127\n"), ("uevent", "MAJOR=9\nMINOR=127\n")], files].concat() {
+            let path = disk.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        fs::create_dir_all(&known).unwrap();
+        fs::write(known.join("b9:127"), udev).unwrap();
+        identity(&part.map_or(disk.clone(), |part| disk.join(part)), &known)
+    }
+
+    /// md127 of one boot is md126 of the next, and dm-3 is dm-4: known by the number alone, a volume on them was not served any more.
+    #[test]
+    fn arrays_and_what_the_device_mapper_makes_are_known_by_their_uuid_whatever_their_number() {
+        let of = |files: &[(&str, &str)]| identity_of(files, None, "");
+        let lv = "LVM-q1TmfSOuRZGPjIHDRvHLqZ1VhCAbfsBFxkYlGLp2vzRi2JmGd0eyZx1dJbl0gVJb";
+        assert_eq!(of(&[("dm/uuid", &format!("{lv}\n"))]), Some(format!("dm:{lv}")));
+        assert_eq!(of(&[("dm/uuid", "\n")]), None, "made by dmsetup without a uuid");
+        assert_eq!(of(&[("serial", "\n")]), None, "a virtio disk without a serial");
+        let array = [("md/metadata_version", "1.2\n"), ("md/uuid", "e2a51e5c-7d0f-4b1a-9d6e-8f6c3b0a1d2e\n")];
+        assert_eq!(of(&array).as_deref(), Some("md:e2a51e5c7d0f4b1a9d6e8f6c3b0a1d2e"));
+        let part = [&array[..], &[("md127p2/partition", "2\n"), ("md127p2/uevent", "PARTN=2\n")]].concat();
+        let part = identity_of(&part, Some("md127p2"), "");
+        assert_eq!(part.as_deref(), Some("md:e2a51e5c7d0f4b1a9d6e8f6c3b0a1d2e:part2"));
+    }
+
+    #[test]
+    fn an_array_has_the_same_uuid_whether_the_kernel_tells_it_or_udev() {
+        let udev = "I:4711\nE:MD_NAME=server:data\nE:MD_UUID=e2a51e5c:7d0f4b1a:9d6e8f6c:3b0a1d2e\n";
+        let with = |files: &[(&str, &str)], udev| identity_of(files, None, udev);
+        let (version, old) = (("md/metadata_version", "1.2\n"), ("md/metadata_version", "0.90\n"));
+        let expected = Some("md:e2a51e5c7d0f4b1a9d6e8f6c3b0a1d2e".to_owned());
+        assert_eq!(with(&[version, ("md/uuid", "e2a51e5c-7d0f-4b1a-9d6e-8f6c3b0a1d2e\n")], udev), expected);
+        assert_eq!(with(&[version], udev), expected, "an older kernel");
+        assert_eq!(
+            with(&[("md/metadata_version", "external:imsm\n"), ("md/uuid", "00000000-0000-0000-0000-000000000000\n")], udev),
+            expected
+        );
+        assert_eq!(with(&[old, ("md/uuid", "5c1ea5e2-1a4b-0f7d-6c8f-6e9d2e1d0a3b\n")], udev), expected, "turned by mdadm");
+        assert_eq!(with(&[version], ""), None);
+        assert_eq!(with(&[version, ("md/uuid", "00000000-0000-0000-0000-000000000000\n")], ""), None, "a zero is no name");
+        assert_eq!(with(&[], udev), None, "what udev knows of a device that is no array");
     }
 }

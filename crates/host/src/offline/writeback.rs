@@ -319,9 +319,11 @@ fn specs(what: &WriteBack, superblock: &Superblock) -> Result<BTreeMap<u16, Spec
 /// Claims the disks, and makes sure that they are the volumes'.
 fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>) -> Result<Disks, WritebackError> {
     let mut disks = Disks::new();
+    let places = State::at(&what.state).places(&superblock.pool);
     for volume in &superblock.volumes {
         let Some(spec) = specs.get(&volume.number) else { continue };
-        let backing = Backing::open(spec, what.patience)?;
+        let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
+        let backing = Backing::open(&spec.clone().after(last.as_ref()), what.patience)?;
         is_the_disk(volume, &backing, what.other_disk)?;
         disks.insert(volume.number, backing);
     }
@@ -330,8 +332,8 @@ fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>)
 
 fn is_the_disk(volume: &VolumeEntry, backing: &Backing, other_disk: bool) -> Result<(), WritebackError> {
     let (path, name) = (|| backing.path().to_owned(), || volume.name.clone());
-    let (found, expected) = (backing.identity(), volume.backing.clone());
-    if found != expected && !other_disk {
+    if !other_disk && !backing.is_known_as(&volume.backing) {
+        let (found, expected) = (backing.identity(), volume.backing.clone());
         return Err(WritebackError::Identity { path: path(), volume: name(), found, expected });
     }
     let (found, expected) = (backing.sectors() * SECTOR, volume.sectors * SECTOR);

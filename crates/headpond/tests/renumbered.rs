@@ -1,0 +1,151 @@
+//! Disks without a name of their own, which have another number after a boot.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Contents, MIB, Yard, have};
+
+const BLOCKS: u64 = 64;
+
+fn place(number: u64) -> u64 {
+    number * 7 % BLOCKS * 65536
+}
+
+fn block(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0x9d; 4096];
+    bytes[..8].copy_from_slice(&(number ^ 0x72_656e_756d).to_le_bytes());
+    bytes
+}
+
+/// A loop device; let go at its end.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// `None`, and a word, where there can be none.
+    fn over(file: &Path) -> Option<Loop> {
+        if !rustix::process::geteuid().is_root() || !have("losetup") {
+            println!("skipped: needs root and losetup");
+            return None;
+        }
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().unwrap();
+        if !output.status.success() {
+            println!("skipped: there is no loop device");
+            return None;
+        }
+        Some(Loop(String::from_utf8(output.stdout).unwrap().trim().into()))
+    }
+
+    /// The file behind it gets another device, as at a boot that counts otherwise.
+    fn renumbered(self, file: &Path) -> Option<Loop> {
+        let before = self.0.clone();
+        let other = Loop::over(file)?;
+        assert_ne!(other.0, before);
+        drop(self);
+        Some(other)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        assert!(Command::new("losetup").arg("-d").arg(&self.0).status().unwrap().success());
+    }
+}
+
+/// Makes `link` lead there.
+fn lead(link: &Path, device: &Loop) {
+    let _ = fs::remove_file(link);
+    symlink(&device.0, link).unwrap();
+}
+
+fn write_and_flush(yard: &Yard) {
+    let mut nbd = yard.nbd("v");
+    for number in 0..BLOCKS {
+        nbd.write(place(number), &block(number), false).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+fn reads_well(yard: &Yard) {
+    let mut nbd = yard.nbd("v");
+    for number in 0..BLOCKS {
+        assert_eq!(nbd.read(place(number), 4096).unwrap(), block(number), "block {number}");
+    }
+}
+
+/// md127 of one boot is md126 of the next, and a zvol, a loop device or a virtio disk without a serial has no name of its own either. The
+/// link that was given at attaching was resolved and the number recorded, and the volume was not served after such a boot.
+#[test]
+fn a_disk_that_was_attached_by_a_link_is_served_by_it_whatever_its_number_and_another_one_behind_it_is_noticed() {
+    let yard = Yard::new();
+    yard.pool();
+    let (file, link) = (yard.file("disk", 16 * MIB), yard.path("link"));
+    let Some(disk) = Loop::over(&file) else { return };
+    lead(&link, &disk);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "link"]).good();
+    write_and_flush(&yard);
+    yard.run(&["flush", "v"]).good();
+    daemon.stop();
+
+    let Some(disk) = disk.renumbered(&file) else { return };
+    lead(&link, &disk);
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(!daemon.said.contains("NOT served"), "{}: {:?}", daemon.said, yard.run(&["status"]));
+    reads_well(&yard);
+    daemon.stop();
+
+    // One that is too small is refused, and the data of one that is large enough is not taken for the volume's.
+    let small = Loop::over(&yard.file("small", 8 * MIB)).unwrap();
+    lead(&link, &small);
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(daemon.said.contains("volume v NOT served"), "{}", daemon.said);
+    yard.run(&["status"]).told(&["fewer than the"]);
+    daemon.stop();
+    let other = Loop::over(&yard.file("other", 16 * MIB)).unwrap();
+    lead(&link, &other);
+    let daemon = yard.serve(&["a", "b"]);
+    assert_eq!(yard.nbd("v").read(place(1), 4096).unwrap(), vec![0; 4096], "another disk's clean data");
+    daemon.stop();
+}
+
+/// What was recorded of a disk before it was known by more than its number is that number. Such a volume is served by the name that it was
+/// served by last, online and offline, and by no other.
+#[test]
+fn a_disk_that_was_recorded_by_its_number_is_served_by_the_name_it_had_last_and_by_no_other() {
+    let yard = Yard::new();
+    yard.pool();
+    let (file, link, other) = (yard.file("disk", 16 * MIB), yard.path("link"), yard.path("other"));
+    let Some(disk) = Loop::over(&file) else { return };
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", disk.0.to_str().unwrap()]).good();
+    write_and_flush(&yard);
+    daemon.stop();
+    // The number that was recorded still leads to the device.
+    lead(&link, &disk);
+    let daemon = yard.serve(&["a", "b", "--backing", "v=link"]);
+    reads_well(&yard);
+    daemon.stop();
+
+    let Some(disk) = disk.renumbered(&file) else { return };
+    lead(&link, &disk);
+    lead(&other, &disk);
+    let content = Contents::of(&[&file]);
+    let daemon = yard.serve(&["a", "b", "--backing", "v=other"]);
+    assert!(daemon.said.contains("volume v NOT served"), "{}", daemon.said);
+    yard.run(&["status"]).told(&["other is another device (path:", "known by its path alone", "--other-disk"]);
+    daemon.stop();
+    let offline = |backing: &str| yard.run(&["writeback", "a", "b", "--keep", "--state", "state", "--backing", backing]);
+    offline("v=other").said(3, &["other is another device (path:", "Nothing was changed", "--other-disk"]);
+    content.unchanged();
+
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(!daemon.said.contains("NOT served"), "{}: {:?}", daemon.said, yard.run(&["status"]));
+    reads_well(&yard);
+    daemon.stop();
+    offline("v=link").good();
+}
