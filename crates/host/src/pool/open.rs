@@ -22,7 +22,7 @@ use crate::state::{State, hex};
 /// How often it is looked for a device that is not there yet.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long a device that is there may fail to be read and count as there still: as long as the engine asks again.
+/// How long a device that is there may fail to be opened or read and count as there still: as long as the engine asks again.
 const MOMENT: Duration = Duration::from_secs(5);
 
 /// A pool whose devices are claimed and whose votes suffice.
@@ -75,8 +75,9 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
 
 /// The pool that the first of the devices belongs to.
 fn pool_of(devices: &[PathBuf], patience: Duration) -> Option<[u8; 16]> {
-    let claim = Claim::take(devices.first()?, patience).ok()?;
-    superblock_of(&claim, None).ok().map(|superblock| superblock.pool)
+    let (path, patience) = (devices.first()?, patience.min(MOMENT));
+    let claim = claim_when_there(patience, |left| Claim::take(path, left)).ok()?;
+    patiently(patience, || superblock_of(&claim, None)).ok().map(|superblock| superblock.pool)
 }
 
 fn different_from(devices: &[PathBuf], path: &Path) -> bool {
@@ -94,7 +95,7 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     let mut found: Vec<Superblock> = Vec::new();
     let mut unread: Vec<PoolError> = Vec::new();
     for path in devices {
-        let claim = match claim_when_there(path, patience) {
+        let claim = match claim_when_there(patience, |left| Claim::take(path, left)) {
             Err(ClaimError::Open { path, source }) if is_of_the_device(&source) => {
                 unread.push(ClaimError::Open { path, source }.into());
                 continue;
@@ -171,16 +172,21 @@ fn is_of_the_device(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_some_and(|number| of_the_block_layer.contains(&number))
 }
 
-/// Claims a device; one that is not there yet may come within `patience`, as devices do while a host boots.
-fn claim_when_there(path: &Path, patience: Duration) -> Result<Claim, ClaimError> {
-    let until = Instant::now() + patience;
+/// Claims a device; one that is not there yet may come within `patience`, as devices do while a host boots. One that is there may fail to
+/// be opened for a moment, as it may fail to be read.
+fn claim_when_there<T>(patience: Duration, mut take: impl FnMut(Duration) -> Result<T, ClaimError>) -> Result<T, ClaimError> {
+    let begin = Instant::now();
     loop {
-        match Claim::take(path, until.saturating_duration_since(Instant::now())) {
-            Err(ClaimError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound && Instant::now() < until => {
-                thread::sleep(LOOK);
-            }
-            claim => return claim,
+        let claim = take(patience.saturating_sub(begin.elapsed()));
+        let waits = match &claim {
+            Err(ClaimError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => patience,
+            Err(ClaimError::Open { source, .. }) if is_of_the_device(source) => patience.min(MOMENT),
+            _ => return claim,
+        };
+        if begin.elapsed() >= waits {
+            return claim;
         }
+        thread::sleep(LOOK);
     }
 }
 
@@ -286,6 +292,31 @@ mod tests {
         assert_eq!(tries(libc::EACCES, 1), (false, 1));
         let (ends_well, tried) = tries(libc::EIO, u32::MAX);
         assert!(!ends_well && (2..=4).contains(&tried), "{tried}");
+    }
+
+    /// A disk that its controller had offline for two seconds: opening it failed at once with ENXIO, the pool started without it, and a
+    /// healthy cache device had to be added and filled again.
+    #[test]
+    fn a_device_that_cannot_be_opened_for_a_moment_is_opened_again_and_one_that_never_can_is_not() {
+        let tries = |number, patience: Duration, fail: u32| {
+            let mut tried = 0;
+            let end = claim_when_there(patience, |_| {
+                tried += 1;
+                let source = io::Error::from_raw_os_error(number);
+                if tried > fail { Ok(()) } else { Err(ClaimError::Open { path: "/dev/ssd".into(), source }) }
+            });
+            (
+                end.map_err(|error| matches!(error, ClaimError::Open { source, .. } if source.raw_os_error() == Some(number))),
+                tried,
+            )
+        };
+        for number in [libc::ENXIO, libc::ENODEV, libc::EIO, libc::ENOENT] {
+            assert_eq!(tries(number, 2 * LOOK, 1), (Ok(()), 2), "{number}");
+            let (end, tried) = tries(number, 2 * LOOK, u32::MAX);
+            assert!(end == Err(true) && (2..=5).contains(&tried), "{number}: {end:?} after {tried}");
+            assert_eq!(tries(number, Duration::ZERO, u32::MAX).0, Err(true), "{number}");
+        }
+        assert_eq!(tries(libc::EACCES, 2 * LOOK, 1), (Err(true), 1));
     }
 
     #[test]
