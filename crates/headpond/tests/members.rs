@@ -155,3 +155,58 @@ fn a_pool_starts_without_a_device_that_is_named_and_not_there() {
     assert!(daemon.complaints().contains("b cannot be opened"), "{}", daemon.complaints());
     daemon.stop();
 }
+
+/// A witness file that the power cut, or a full file system, left without content. The next start took it for the witness and made no other; it
+/// never voted, nobody was told, and when a cache device died the other one alone was no majority.
+#[test]
+fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_device_dies() {
+    if !rustix::process::geteuid().is_root() || !common::have("losetup") {
+        return println!("skipped: needs root and losetup");
+    }
+    let losetup = |args: &[&str]| {
+        let output = std::process::Command::new("losetup").args(args).output().unwrap();
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    };
+    let yard = Yard::new();
+    yard.file("a", 64 * MIB);
+    let file = yard.file("b", 64 * MIB);
+    let Some(b) = losetup(&["--find", "--show", file.to_str().unwrap()]) else {
+        return println!("skipped: there is no loop device");
+    };
+    yard.run(&["pool", "create", "pool", "a", &b]).good();
+    yard.file("disk", 64 * MIB);
+    let witness = std::fs::read_dir(yard.path("state")).unwrap().flatten().map(|entry| entry.path());
+    let witness = witness.into_iter().find(|path| path.display().to_string().contains("/witness-")).unwrap();
+    let whole = std::fs::metadata(&witness).unwrap().len();
+    for left in [0, whole / 2 + 4096] {
+        // Half of it could have a vote; what has none and is cut short is made anew.
+        std::fs::write(&witness, vec![0; left as usize]).unwrap();
+        let daemon = yard.serve(&["a", &b]);
+        assert!(daemon.complaints().contains("was not written whole"), "{}", daemon.complaints());
+        assert_eq!(std::fs::metadata(&witness).unwrap().len(), whole);
+        daemon.stop();
+    }
+    std::fs::write(&witness, vec![0; 0]).unwrap();
+    let daemon = yard.serve(&["a", &b]);
+    yard.run(&["attach", "v", "disk"]).good();
+    // The device is cut short under the pool: the kernel fails what is asked of it.
+    std::fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+    losetup(&["--set-capacity", &b]).unwrap();
+    let mut nbd = yard.nbd("v");
+    let (done, ended) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        write_all(&mut nbd, 1);
+        check_all(&mut nbd, 1);
+        let _ = done.send(());
+    });
+    let ended = ended.recv_timeout(std::time::Duration::from_secs(30));
+    let status = yard.run(&["status"]);
+    match ended {
+        Ok(()) => daemon.stop(),
+        Err(_) => drop(daemon),
+    }
+    let _ = writer.join();
+    losetup(&["--detach", &b]).unwrap();
+    assert_eq!(ended, Ok(()), "the pool stalls: {status:?}");
+    status.told(&["DEGRADED"]);
+}

@@ -92,6 +92,11 @@ pub enum PoolError {
     )]
     WitnessOnMember { folder: PathBuf, device: PathBuf },
     #[error(
+        "{path}, the witness of the pool, cannot be made: {source}. The cache devices were not changed. Make room in the state folder, or \
+         name another one with --state"
+    )]
+    Witness { path: PathBuf, source: io::Error },
+    #[error(
         "--discard-dirty names {given}, and there is no such pool with that epoch among the devices named. Nothing was \
          changed. Give identity and epoch exactly as they were shown"
     )]

@@ -98,20 +98,19 @@ impl State {
         self.0.join(format!("witness-{}", hex(pool)))
     }
 
-    /// Makes the witness file of a pool if there is none; whether there was one.
+    /// Makes the witness file of a pool if there is none, or one that was never written whole and so never had a vote; whether
+    /// there was one.
     pub fn make_witness(&self, pool: &[u8; 16]) -> io::Result<bool> {
         let path = self.witness(pool);
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(mut file) => {
-                // Written, not left as a hole: a vote must not fail for want of space later.
-                file.write_all(&vec![0; WITNESS_FILE_BYTES as usize])?;
-                file.sync_all()?;
-                File::open(&self.0)?.sync_all()?;
-                Ok(false)
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
-            Err(error) => Err(error),
+        match fs::metadata(&path) {
+            Ok(meta) if is_whole_witness(meta.len()) => return Ok(true),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        // Written, not left as a hole: a vote must not fail for want of space later. And under its name only when it is whole: one that is
+        // too short could never vote, and would pass for a witness at every start.
+        replace(&self.0.join(format!(".witness-{}.new", hex(pool))), &path, &vec![0; WITNESS_FILE_BYTES as usize])?;
+        Ok(false)
     }
 
     /// The path of the block device under this folder that the given devices, or a volume of Headpond, carry.
@@ -230,10 +229,16 @@ impl State {
     }
 }
 
-/// Puts a file with these bytes in the place of another, whole or not at all.
+/// Whether a witness file of this length was ever written whole. Whole it is made, and nothing makes it shorter.
+pub(crate) fn is_whole_witness(bytes: u64) -> bool {
+    bytes >= WITNESS_FILE_BYTES
+}
+
+/// Puts a file with these bytes in the place of another, whole or not at all, and durably: after a power cut it is not the old one again.
 fn replace(new: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(new, path)
+    fs::rename(new, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }

@@ -17,7 +17,7 @@ use super::create::different;
 use super::probe::{self, Found};
 use crate::claim::{Claim, ClaimError};
 use crate::runtime::Given;
-use crate::state::{State, hex};
+use crate::state::{State, hex, is_whole_witness};
 
 /// How often it is looked for a device that is not there yet.
 const LOOK: Duration = Duration::from_millis(100);
@@ -85,7 +85,7 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 }
 
 /// Claims the devices of a pool and its witness, and holds the election. Nothing on the devices is changed; a witness
-/// file that is missing is made, without a vote in it, once the election has succeeded without it.
+/// file that is missing, or was never written whole, is made, without a vote in it, once the election has succeeded without it.
 ///
 /// A device that is not there, or cannot be read, is as good as not named if the others have the votes: an SSD that died is no
 /// reason not to start.
@@ -139,7 +139,7 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     if vote == WitnessVote::Missing && witness.is_none() {
         // The others suffice; from now on it votes again.
         let path = state.witness(&pool);
-        state.make_witness(&pool).map_err(PoolError::unread(&path))?;
+        state.make_witness(&pool).map_err(|source| PoolError::Witness { path: path.clone(), source })?;
         witness = Some(Claim::take(&path, patience)?);
     }
     let witness = witness.map(|claim| Given { device: Device::Witness, claim, pace: None });
@@ -252,7 +252,18 @@ fn witness(
     // A witness that cannot be read has no vote; the others may do without.
     let slots = slots.unwrap_or_default();
     let slots: Vec<&[u8]> = slots.iter().map(|slot| slot.as_slice()).collect();
-    Ok((newest_witness(&slots, *pool).map_or(WitnessVote::Missing, WitnessVote::Found), Some(claim)))
+    match newest_witness(&slots, *pool) {
+        Some(record) => Ok((WitnessVote::Found(record), Some(claim))),
+        // Its file system was full, or power failed, while it was made. What it never had it cannot have forgotten: it is as good as missing.
+        None if !is_whole_witness(claim.facts().size) => {
+            tracing::warn!(
+                "the witness {} was not written whole, and has no vote. It is made again if the pool starts",
+                path.display()
+            );
+            Ok((WitnessVote::Missing, None))
+        }
+        None => Ok((WitnessVote::Missing, Some(claim))),
+    }
 }
 
 /// Where the devices that an election lacked were last seen.
