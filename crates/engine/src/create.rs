@@ -18,7 +18,7 @@ pub struct PoolPlan {
     pub key: u64,
     /// Copies of dirty data: 2, or 1 where that was asked for by name.
     pub copies: u8,
-    /// The unit of records: 512, or 4096 where a device has sectors of 4 KiB.
+    /// The unit of records: 512, or 4096 where a device has logical or physical blocks that are larger.
     pub unit: u32,
     /// Bytes of a segment: 8 KiB to 32 MiB; 0 chooses by the size of the smallest device.
     pub segment_bytes: u64,

@@ -44,7 +44,7 @@ pub struct Create {
     /// Size of a segment, 64KiB to 32MiB [default: by the size of the devices]
     #[arg(long, value_parser = size::parse)]
     segment: Option<u64>,
-    /// Unit of records in bytes: 512, or 4096 [default: by the devices' blocks]
+    /// Unit of records in bytes: 512, or 4096 [default: by the devices' physical blocks]
     #[arg(long, value_parser = unit)]
     unit: Option<u32>,
     /// Overwrite what is on the devices, but for dirty data of a pool
@@ -286,8 +286,9 @@ fn add(which: &Which, device: &Path, force: bool) -> anyhow::Result<(Value, Stri
         0 => "all that is dirty has its copies".into(),
         bytes => format!("{} of dirty data still have one copy less, and are being copied", size::show(bytes)),
     };
+    let note = answer["note"].as_str().map(|note| format!("\n{note}")).unwrap_or_default();
     let text =
-        format!("{path}: cache device {} of the pool; {copied}. Name it in `headpond serve` from now on", answer["member"]);
+        format!("{path}: cache device {} of the pool; {copied}. Name it in `headpond serve` from now on{note}", answer["member"]);
     Ok((answer, text))
 }
 

@@ -33,6 +33,7 @@ impl Shared {
         }
         let id = random().map_err(|error| Fault::failed(format!("No identity could be drawn: {error}. Try again.")))?;
         let bytes = claim.facts().size;
+        let note = join::note(claim.facts(), &status);
         self.handle.add(Given { device: Device::Member(member), claim, pace: None });
         let lacking = |status: &Status| status.lacking_copies;
         let end = self.change_member(Command::AddMember { member, id, bytes }, lacking, progress);
@@ -47,7 +48,7 @@ impl Shared {
             Err(CommandError::Cancelled) if joined => {}
             end => end.map_err(|error| Fault::failed(format!("{} was not added: {error}", path.display())))?,
         }
-        Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking }))
+        Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note }))
     }
 
     /// Empties a cache device and takes it out of the pool.

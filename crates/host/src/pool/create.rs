@@ -16,6 +16,7 @@ use super::probe::{self, ENDS, Found};
 use super::{DiscardDirty, PoolError, dirty};
 use crate::buf::HostBuf;
 use crate::claim::Claim;
+use crate::device::facts::Facts;
 use crate::state::{Places, State};
 
 /// Least bytes of a device for which a look at both its ends makes sense.
@@ -34,7 +35,7 @@ pub struct NewPool {
     pub copies: u8,
     /// Bytes of a segment; 0 chooses.
     pub segment_bytes: u64,
-    /// Unit of records; `None` chooses by the devices' blocks.
+    /// Unit of records; `None` chooses by the devices' physical blocks.
     pub unit: Option<u32>,
     /// Whether what is on the devices may be overwritten, but for dirty data.
     pub force: bool,
@@ -114,12 +115,7 @@ fn planned(new: &NewPool, claims: &[Claim]) -> Result<(Superblock, Vec<headpond_
     let unread = |source| PoolError::unread(RANDOM.as_ref())(source);
     let (id, key) = (random().map_err(unread)?, u64::from_le_bytes(random().map_err(unread)?));
     let ids = claims.iter().map(|_| random()).collect::<io::Result<Vec<_>>>().map_err(unread)?;
-    let blocks = claims.iter().map(|claim| claim.facts().logical_block).max();
-    let unit = match (new.unit, blocks) {
-        (Some(unit), _) => unit,
-        (None, Some(block)) if block > 512 => 4096,
-        _ => 512,
-    };
+    let unit = new.unit.or_else(|| claims.iter().map(|claim| unit_for(claim.facts())).max()).unwrap_or(512);
     let coarse = claims.iter().find(|claim| claim.facts().logical_block > unit);
     if let Some(claim) = coarse {
         let (block, pool) = (claim.facts().logical_block, new.name.clone());
@@ -149,6 +145,13 @@ fn planned(new: &NewPool, claims: &[Claim]) -> Result<(Superblock, Vec<headpond_
     })
 }
 
+/// The unit of records for a device: of the two that there are the smallest that no physical block is less than. A record shares no physical
+/// block with one that was flushed before: a drive that reads such a block, changes a part and is cut off while it writes it back would damage
+/// both, at the same place on both members.
+pub(super) fn unit_for(facts: &Facts) -> u32 {
+    if facts.logical_block.max(facts.physical_block) > 512 { 4096 } else { 512 }
+}
+
 /// Random bytes, for identities.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
@@ -163,4 +166,41 @@ pub(super) fn clear_ends(claim: &Claim) -> io::Result<()> {
     probe::write(claim.as_fd(), 0, &zeroes)?;
     probe::write(claim.as_fd(), page - ENDS, &zeroes)?;
     Ok(rustix::fs::fsync(claim.as_fd())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Most SATA SSDs have logical blocks of 512 bytes and physical ones of 4096. The former alone were asked, so that records shared
+    /// physical blocks with such as had been flushed, at the same places on both devices.
+    #[test]
+    fn a_record_shares_no_physical_block_with_another_whatever_a_device_says_of_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let devices = ["a", "b"].map(|name| {
+            let path = folder.path().join(name);
+            fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+            path
+        });
+        let facts = Claim::take(&devices[0], Duration::ZERO).unwrap().facts().clone();
+        let of = |logical_block, physical_block| unit_for(&Facts { logical_block, physical_block, ..facts.clone() });
+        assert_eq!([of(512, 512), of(512, 4096), of(4096, 4096), of(4096, 512)], [512, 4096, 4096, 4096]);
+        assert_eq!([of(512, 0), of(512, 2048), of(512, 1 << 20)], [512, 4096, 4096], "nonsense");
+        let new = |unit| NewPool {
+            name: "pool".into(),
+            devices: devices.to_vec(),
+            copies: 2,
+            segment_bytes: 0,
+            unit,
+            force: true,
+            discard_dirty: None,
+        };
+        let state = State::open(&folder.path().join("state")).unwrap();
+        let made = create(&new(None), &state).unwrap();
+        assert_eq!(made.unit, of(facts.logical_block, facts.physical_block));
+        // Whoever names a unit has it, as far as the devices can write it at all.
+        if facts.logical_block == 512 {
+            assert_eq!(create(&new(Some(512)), &state).unwrap().unit, 512);
+        }
+    }
 }

@@ -9,9 +9,10 @@ use headpond_engine::election::identity;
 use headpond_format::{Layout, Superblock};
 
 use super::PoolError;
-use super::create::{clear_ends, may_be_overwritten};
+use super::create::{clear_ends, may_be_overwritten, unit_for};
 use super::probe::{self, Found};
 use crate::claim::Claim;
+use crate::device::facts::Facts;
 use crate::state::State;
 
 /// Claims a device for a pool, and clears both its ends of whatever it was before. What it holds is asked about as by
@@ -41,6 +42,19 @@ pub fn ready(path: &Path, force: bool, pool: &Status, state: &State, patience: D
     }
     clear_ends(&claim).map_err(PoolError::unwritten(path))?;
     Ok(claim)
+}
+
+/// What is to be known of a device that was taken though it does not suit the pool in all.
+pub(crate) fn note(facts: &Facts, pool: &Status) -> Option<String> {
+    let (physical, unit) = (facts.physical_block, pool.unit);
+    (unit_for(facts) > unit).then(|| {
+        format!(
+            "It has physical blocks of {physical} bytes, and pool {} writes units of {unit}: if the device does not write such a block whole or not \
+             at all when power fails, a record that was flushed before can be damaged on it. A pool that is made anew on such devices has \
+             units of 4096",
+            pool.pool
+        )
+    })
 }
 
 /// Whether a superblock is that of a device which was a member of the pool and is none any more.
