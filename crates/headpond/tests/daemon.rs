@@ -421,6 +421,20 @@ fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
     let status = yard.run(&["status"]).good().out;
     assert!(status.contains("write-through"), "{status}");
     yard.run(&["mode", "v", "write-back"]).good();
+    // A second command was begun before it was looked whether it may be, and had switched the mode by the time that it was refused.
+    write(&mut yard.nbd("v"));
+    thread::scope(|scope| {
+        let flush = scope.spawn(|| yard.run(&["flush", "v"]));
+        // The sweep takes seconds.
+        thread::sleep(Duration::from_millis(700));
+        let refused = ["Another command is under way on volume v. Nothing was changed."];
+        yard.run(&["mode", "v", "pass-through"]).said(1, &refused);
+        let status = yard.run(&["status"]).good().out;
+        assert!(status.contains("write-back") && !status.contains("pass-through"), "{status}");
+        yard.run(&["detach", "v"]).said(1, &refused);
+        yard.run(&["detach", "v", "--cancel"]).good();
+        flush.join().unwrap();
+    });
     yard.run(&["detach", "v", "--deadline", "1ms"]).said(2, &["less than a second"]);
     let status = yard.run(&["status"]).good().out;
     assert!(status.contains("write-back"), "{status}");

@@ -1,6 +1,6 @@
-//! Backing devices that were not there at the start: looked for again, and served when they come.
+//! Backing devices that were not there at the start, or answered nothing: looked for again, and served when they come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -14,9 +14,10 @@ use headpond_engine::io::{Command, CommandError, Device};
 use headpond_format::VolumeEntry;
 
 use super::{Mismatch, Shape, Shared, lock, open_disk, problem_with, watch};
-use crate::backing::{BackingError, Spec};
+use crate::backing::{BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
 use crate::device::facts;
+use crate::report::Advice;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(3);
@@ -38,15 +39,18 @@ impl Late {
             };
             volumes.iter().filter_map(missing).collect()
         };
-        if missing.is_empty() {
+        let mut silent = shared.silent_disks();
+        if missing.is_empty() && silent.is_empty() {
             return None;
         }
         let (end, ended) = mpsc::channel::<()>();
         let shared: Weak<Shared> = Arc::downgrade(shared);
         let body = move || {
-            while !missing.is_empty() && matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+            while !(missing.is_empty() && silent.is_empty()) && matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout))
+            {
                 let Some(shared) = shared.upgrade() else { return };
                 missing.retain(|_, missing| !shared.look_for(missing, &ended));
+                silent.retain(|number| !shared.offer_late(*number));
             }
         };
         let thread = thread::Builder::new().name("late-disks".into()).spawn(body);
@@ -96,6 +100,49 @@ impl Sight {
 }
 
 impl Shared {
+    /// The volumes whose disks are there, and have not answered the engine by the end of the start: it goes on asking them.
+    fn silent_disks(&self) -> BTreeSet<u16> {
+        let Some(status) = self.handle.status() else { return BTreeSet::new() };
+        let mut slots = lock(&self.volumes);
+        let mut silent = BTreeSet::new();
+        for volume in status.volumes.iter().filter(|volume| volume.has_disk() && !volume.serving && !volume.refused) {
+            let Some(slot) = slots.get_mut(&volume.number).filter(|slot| slot.shape.is_some()) else { continue };
+            let disk = slot.spec.as_ref().map(ToString::to_string).unwrap_or_default();
+            slot.problem = Some(Advice {
+                wrong: format!("Volume {} is not served yet: its backing device, {disk}, does not answer.", volume.name),
+                next: "What is cached stays as it is, and the volume is served as soon as it answers. Look at the kernel's log, and at \
+                       the way to the device."
+                    .into(),
+            });
+            silent.insert(volume.number);
+        }
+        silent
+    }
+
+    /// Offers such a volume once the engine serves it; whether it need not be looked at any more.
+    fn offer_late(&self, number: u16) -> bool {
+        // Whoever attaches and detaches has its own way to offer one.
+        let Ok(_changing) = self.changing.try_lock() else { return false };
+        let Some(status) = self.handle.status() else { return true };
+        let Some(volume) = status.volumes.iter().find(|volume| volume.number == number) else { return true };
+        if !volume.serving && !volume.refused {
+            return false;
+        }
+        let spec = lock(&self.volumes).get_mut(&number).and_then(|slot| {
+            slot.problem = None;
+            slot.spec.clone()
+        });
+        if volume.serving {
+            self.offer(volume, None);
+            self.look_for_left_over(volume);
+        }
+        if let Some(spec) = spec {
+            let news = if volume.serving { watch::of_late_disk } else { watch::of_refused_disk };
+            lock(&self.events).add(news(&volume.name, &spec));
+        }
+        true
+    }
+
     /// Whether a volume need not be looked for any more: its disk is there, and the volume is served, or refused by the engine;
     /// or there is no such volume any more. While another volume comes or goes it is looked for in vain.
     /// The wait for the engine's word is cut short when the daemon ends.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, Command, CommandError, Device, NewVolume};
 use headpond_engine::status::VolumeStatus;
-use headpond_format::{MAX_VOLUMES, Mode};
+use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
 use super::{Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
@@ -209,17 +209,11 @@ impl Shared {
         if !volume.serving {
             return Err(Fault::refused(CommandError::NotServed.to_string()));
         }
+        // Before its block device goes.
+        lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
         self.withdraw(number)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
         if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, deadline_seconds, progress) {
-            // It had been switched to pass-through on the way; what it was is what its owner wants.
-            let back = Command::SetMode { volume: number, mode: volume.mode };
-            if let Err(error) = self.handle.begin(back).end() {
-                tracing::warn!(
-                    "volume {name} stays in mode {}: {error} Switch it back with `headpond mode`",
-                    Mode::PassThrough.name()
-                );
-            }
             self.offer(&volume, None);
             return Err(fault);
         }
@@ -343,8 +337,7 @@ impl Shared {
         progress: Progress<'_>,
     ) -> Result<(), Fault> {
         let switches = if let Command::SetMode { mode, .. } = &command { Some(mode.name()) } else { None };
-        let running = self.handle.begin(command);
-        self.set_running(volume.number, Some(&running))?;
+        let running = self.begin_on(volume.number, command)?;
         let begun = Instant::now();
         let at_first = volume.dirty_blocks;
         // How much is left, and how many seconds that takes at the rate so far.
@@ -369,7 +362,7 @@ impl Shared {
             }
             progress(json!({ "dirty_bytes": bytes, "seconds_left": seconds }));
         };
-        let _ = self.set_running(volume.number, None);
+        self.ended_on(volume.number);
         match (result, over, deadline_seconds) {
             (Err(CommandError::Cancelled), Some((bytes, seconds)), Some(deadline)) => {
                 let (name, more) =
@@ -392,18 +385,35 @@ impl Shared {
         }
     }
 
-    /// Notes what runs on a volume, so that it can be cancelled; one thing at a time.
-    fn set_running(&self, number: u16, running: Option<&Running>) -> Result<(), Fault> {
+    /// Begins a command on a volume, and notes it, so that it can be cancelled: one at a time. It is not begun before that is sure: the
+    /// engine might have done it by the time that it hears of the refusal.
+    fn begin_on(&self, number: u16, command: Command) -> Result<Running, Fault> {
         let mut volumes = lock(&self.volumes);
-        let Some(slot) = volumes.get_mut(&number) else { return Ok(()) };
-        if let (Some(running), Some(_)) = (running, slot.running) {
-            self.handle.begin(Command::Cancel(running.id));
-            return Err(Fault::failed(format!(
-                "Another command is under way on volume {}. Nothing was changed. Wait for it, or cancel it.",
-                slot.name
-            )));
+        if let Some(slot) = volumes.get(&number) {
+            is_free(slot)?;
         }
-        slot.running = running.map(|running| running.id);
-        Ok(())
+        let running = self.handle.begin(command);
+        if let Some(slot) = volumes.get_mut(&number) {
+            slot.running = Some(running.id);
+        }
+        Ok(running)
     }
+
+    /// What was begun on a volume has ended.
+    fn ended_on(&self, number: u16) {
+        if let Some(slot) = lock(&self.volumes).get_mut(&number) {
+            slot.running = None;
+        }
+    }
+}
+
+/// Whether nothing runs on a volume.
+fn is_free(slot: &Slot) -> Result<(), Fault> {
+    if slot.running.is_none() {
+        return Ok(());
+    }
+    Err(Fault::failed(format!(
+        "Another command is under way on volume {0}. Nothing was changed. Wait for it, or cancel it with `headpond detach {0} --cancel`.",
+        slot.name
+    )))
 }
