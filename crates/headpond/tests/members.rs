@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{Contents, MIB, Nbd, Yard};
+use common::{Contents, Loop, MIB, Nbd, Yard};
 
 /// Blocks that are written, each with its number and the round it was written in.
 const BLOCKS: u64 = 1024;
@@ -160,38 +160,27 @@ fn a_pool_starts_without_a_device_that_is_named_and_not_there() {
 /// never voted, nobody was told, and when a cache device died the other one alone was no majority.
 #[test]
 fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_device_dies() {
-    if !rustix::process::geteuid().is_root() || !common::have("losetup") {
-        return println!("skipped: needs root and losetup");
-    }
-    let losetup = |args: &[&str]| {
-        let output = std::process::Command::new("losetup").args(args).output().unwrap();
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().to_owned())
-    };
     let yard = Yard::new();
     yard.file("a", 64 * MIB);
     let file = yard.file("b", 64 * MIB);
-    let Some(b) = losetup(&["--find", "--show", file.to_str().unwrap()]) else {
-        return println!("skipped: there is no loop device");
-    };
-    yard.run(&["pool", "create", "pool", "a", &b]).good();
+    let Some(b) = Loop::over(&file) else { return };
+    let devices = ["a", b.0.to_str().unwrap()];
+    yard.run(&["pool", "create", "pool", devices[0], devices[1]]).good();
     yard.file("disk", 64 * MIB);
-    let witness = std::fs::read_dir(yard.path("state")).unwrap().flatten().map(|entry| entry.path());
-    let witness = witness.into_iter().find(|path| path.display().to_string().contains("/witness-")).unwrap();
-    let whole = std::fs::metadata(&witness).unwrap().len();
-    for left in [0, whole / 2 + 4096] {
-        // Half of it could have a vote; what has none and is cut short is made anew.
-        std::fs::write(&witness, vec![0; left as usize]).unwrap();
-        let daemon = yard.serve(&["a", &b]);
-        assert!(daemon.complaints().contains("was not written whole"), "{}", daemon.complaints());
-        assert_eq!(std::fs::metadata(&witness).unwrap().len(), whole);
-        daemon.stop();
-    }
-    std::fs::write(&witness, vec![0; 0]).unwrap();
-    let daemon = yard.serve(&["a", &b]);
+    let mut state = std::fs::read_dir(yard.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let witness = state.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("witness-")).unwrap();
+    let len = || std::fs::metadata(&witness).unwrap().len();
+    let whole = len();
+    // A part of it is large enough for a vote, and has none.
+    std::fs::write(&witness, vec![0; whole as usize / 2]).unwrap();
+    yard.serve(&devices).stop();
+    let of_a_part = len();
+    std::fs::write(&witness, []).unwrap();
+    let daemon = yard.serve(&devices);
     yard.run(&["attach", "v", "disk"]).good();
     // The device is cut short under the pool: the kernel fails what is asked of it.
     std::fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
-    losetup(&["--set-capacity", &b]).unwrap();
+    b.follow_size();
     let mut nbd = yard.nbd("v");
     let (done, ended) = std::sync::mpsc::channel();
     let writer = std::thread::spawn(move || {
@@ -201,12 +190,10 @@ fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_d
     });
     let ended = ended.recv_timeout(std::time::Duration::from_secs(30));
     let status = yard.run(&["status"]);
-    match ended {
-        Ok(()) => daemon.stop(),
-        Err(_) => drop(daemon),
-    }
-    let _ = writer.join();
-    losetup(&["--detach", &b]).unwrap();
     assert_eq!(ended, Ok(()), "the pool stalls: {status:?}");
+    writer.join().unwrap();
     status.told(&["DEGRADED"]);
+    assert!(daemon.complaints().contains("was not written whole"), "{}", daemon.complaints());
+    daemon.stop();
+    assert_eq!((of_a_part, len()), (whole, whole));
 }

@@ -149,7 +149,7 @@ fn each_kind_of_planted_damage_is_found_mended_and_put_back() {
         (&b, SIZE - (128 << 10) + 100, "superblock-damaged"),
         (&b, newest_intent + 70, "intent-damaged"),
         (&a, header + 20, "segment-header-damaged"),
-        (&a, header + 512 + 40, "record-header-damaged"),
+        (&a, header + dump["pool"]["unit"].as_u64().unwrap() + 40, "record-header-damaged"),
         (&b, data[10].at[1] + 3, "data-damaged"),
         (&a, data[50].at[0] + 100, "data-damaged"),
     ] {

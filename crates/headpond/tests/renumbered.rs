@@ -4,10 +4,9 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use common::{Contents, MIB, Yard, have};
+use common::{Contents, Loop, MIB, Yard};
 
 const BLOCKS: u64 = 64;
 
@@ -21,38 +20,11 @@ fn block(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A loop device; let go at its end.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// `None`, and a word, where there can be none.
-    fn over(file: &Path) -> Option<Loop> {
-        if !rustix::process::geteuid().is_root() || !have("losetup") {
-            println!("skipped: needs root and losetup");
-            return None;
-        }
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().unwrap();
-        if !output.status.success() {
-            println!("skipped: there is no loop device");
-            return None;
-        }
-        Some(Loop(String::from_utf8(output.stdout).unwrap().trim().into()))
-    }
-
-    /// The file behind it gets another device, as at a boot that counts otherwise.
-    fn renumbered(self, file: &Path) -> Option<Loop> {
-        let before = self.0.clone();
-        let other = Loop::over(file)?;
-        assert_ne!(other.0, before);
-        drop(self);
-        Some(other)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        assert!(Command::new("losetup").arg("-d").arg(&self.0).status().unwrap().success());
-    }
+/// The file behind a device gets another one, as at a boot that counts otherwise.
+fn renumbered(device: Loop, file: &Path) -> Option<Loop> {
+    let other = Loop::over(file)?;
+    assert_ne!(other.0, device.0);
+    Some(other)
 }
 
 /// Makes `link` lead there.
@@ -91,7 +63,7 @@ fn a_disk_that_was_attached_by_a_link_is_served_by_it_whatever_its_number_and_an
     yard.run(&["flush", "v"]).good();
     daemon.stop();
 
-    let Some(disk) = disk.renumbered(&file) else { return };
+    let Some(disk) = renumbered(disk, &file) else { return };
     lead(&link, &disk);
     let daemon = yard.serve(&["a", "b"]);
     assert!(!daemon.said.contains("NOT served"), "{}: {:?}", daemon.said, yard.run(&["status"]));
@@ -131,7 +103,7 @@ fn a_disk_that_was_recorded_by_its_number_is_served_by_the_name_it_had_last_and_
     reads_well(&yard);
     daemon.stop();
 
-    let Some(disk) = disk.renumbered(&file) else { return };
+    let Some(disk) = renumbered(disk, &file) else { return };
     lead(&link, &disk);
     lead(&other, &disk);
     let content = Contents::of(&[&file]);

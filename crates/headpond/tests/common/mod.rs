@@ -234,6 +234,36 @@ impl Drop for Daemon {
     }
 }
 
+/// A loop device; let go at its end.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    /// `None`, and a word, where there can be none.
+    pub fn over(file: &Path) -> Option<Loop> {
+        if !rustix::process::geteuid().is_root() || !have("losetup") {
+            println!("skipped: needs root and losetup");
+            return None;
+        }
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().unwrap();
+        if !output.status.success() {
+            println!("skipped: there is no loop device");
+            return None;
+        }
+        Some(Loop(String::from_utf8(output.stdout).unwrap().trim().into()))
+    }
+
+    /// Has it as large as its file is now.
+    pub fn follow_size(&self) {
+        assert!(Command::new("losetup").arg("--set-capacity").arg(&self.0).status().unwrap().success());
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
+    }
+}
+
 /// The content of files, to be compared later.
 #[derive(PartialEq, Eq)]
 pub struct Contents(Vec<(PathBuf, u64)>);

@@ -257,7 +257,8 @@ fn witness(
         // Its file system was full, or power failed, while it was made. What it never had it cannot have forgotten: it is as good as missing.
         None if !is_whole_witness(claim.facts().size) => {
             tracing::warn!(
-                "the witness {} was not written whole, and has no vote. It is made again if the pool starts",
+                "the witness {} was not written whole, and has no vote: it is made again when the cache devices suffice to start. See \
+                 that there is room in the state folder",
                 path.display()
             );
             Ok((WitnessVote::Missing, None))
