@@ -10,7 +10,7 @@ use headpond_format::{
 /// What a pool is to be.
 #[derive(Clone, Debug)]
 pub struct PoolPlan {
-    /// Its name, 1 to 64 letters, digits, `-`, `_` and `.`.
+    /// Its name, as [`is_a_name`] wants it.
     pub name: String,
     /// Its identity, random.
     pub id: [u8; 16],
@@ -57,7 +57,7 @@ impl fmt::Display for PlanError {
         match self {
             PlanError::Name(name) => write!(
                 f,
-                "\"{name}\" is not a name for a pool. Use 1 to 64 letters, digits, '-', '_' and '.'."
+                "\"{name}\" is not a name for a pool. Use 1 to 64 letters, digits, '-', '_' and '.', the first of which is no '.'."
             ),
             PlanError::Members(n) => write!(f, "A pool has 1 to {MAX_MEMBERS} cache devices, not {n}. Name as many."),
             PlanError::Copies => f.write_str(
@@ -95,13 +95,19 @@ fn least(segment_bytes: u64, intent_pages: u32) -> u64 {
     size
 }
 
+/// What can be the name of a new pool, or of a new volume: it is a folder's and a file's name too, and is to stay where that is. What has
+/// another one from before goes on with it.
+pub fn is_a_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=64).contains(&name.len()) && !name.starts_with('.') && name.chars().all(good)
+}
+
 /// The first superblocks of a pool, and the witness's first record. Writing them all, and flushing, makes the pool.
 ///
 /// # Errors
 /// A [`PlanError`] names what does not fit; nothing is to be written then.
 pub fn plan(plan: &PoolPlan) -> Result<(Superblock, Vec<InitialWrite>), PlanError> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if plan.name.is_empty() || plan.name.len() > 64 || !plan.name.chars().all(good) {
+    if !is_a_name(&plan.name) {
         return Err(PlanError::Name(plan.name.clone()));
     }
     if plan.members.is_empty() || plan.members.len() > MAX_MEMBERS {

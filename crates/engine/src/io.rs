@@ -403,6 +403,8 @@ pub enum CommandError {
     MemberFailed,
     /// Without it there would be fewer cache devices than copies.
     TooFewMembers,
+    /// One that has left is not forgotten while dirty data lacks copies.
+    CopiesLacking,
     /// Another cache device is being added or removed.
     MembersBusy,
     /// A scrub is under way.
@@ -492,10 +494,13 @@ impl fmt::Display for CommandError {
                 "The device is too small to be a cache device of this pool, which needs {least} bytes. Nothing was changed. Use a larger one."
             ),
             CommandError::MemberFailed => f.write_str(
-                "The new device failed before it was a cache device. The pool is as it was; what was on the device may be overwritten. Look at the kernel's log, and use another one.",
+                "The new device failed before anything was kept on it. No data is lost, and the other cache devices serve as before; what was on the new one may be overwritten, and `headpond status` may list it as one that has left, whose number the next one gets. Look at the kernel's log, and use another device.",
             ),
             CommandError::TooFewMembers => f.write_str(
                 "Without this cache device dirty data could not have all its copies. Nothing was changed. Add another cache device first.",
+            ),
+            CommandError::CopiesLacking => f.write_str(
+                "It has left the pool, and not all dirty data has its copies without it. Nothing was changed. Put another device in its place with `headpond pool add`.",
             ),
             CommandError::MembersBusy => f.write_str(
                 "Another cache device is being added or removed. Nothing was changed. Wait for its end, or cancel it.",

@@ -155,7 +155,7 @@ async fn wait_for_copies<B: Buf>(core: &Rc<Core<B>>, cancel: &Cancel) -> Result<
 /// Takes a cache device out of the pool. Where this is cancelled or cannot be done, it stays, and is used as before.
 pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Result<(), CommandError> {
     if !core.pool.borrow().is_in_sync(member) {
-        return Err(CommandError::NoSuchMember);
+        return forget(core, member).await;
     }
     let _busy = Busy::begin(core)?;
     let rest: Vec<u8> = core.pool.borrow().in_sync().filter(|m| *m != member).collect();
@@ -206,6 +206,34 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
     let _ = core.exec.io(Device::Member(member), DeviceOp::Flush).await;
     core.want_checkpoint();
     Ok(())
+}
+
+/// One that has left by itself is waited for no longer: its number is nobody's, as if it had been removed. It is out in any case, and is
+/// never read; but while something dirty has fewer copies than it should, its name may yet be wanted.
+async fn forget<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(), CommandError> {
+    let is_known = |id: &[u8; 16]| *id != [0; 16];
+    if !core.pool.borrow().members.get(usize::from(member)).is_some_and(|m| is_known(&m.id)) {
+        return Err(CommandError::NoSuchMember);
+    }
+    let _busy = Busy::begin(core)?;
+    core.wait_settled().await;
+    {
+        let mut pool = core.pool.borrow_mut();
+        if pool.stalled {
+            return Err(CommandError::NoMembers);
+        }
+        let segments = core.segments.borrow();
+        let lacks = segments.lacking(usize::from(pool.copies), |m| pool.is_in_sync(m), !core.is_loaded.get()) > 0
+            || segments.iter().any(|(_, s)| s.dirty > 0 && s.places().next().is_none());
+        if lacks || pool.in_sync().count() < usize::from(pool.copies) {
+            return Err(CommandError::CopiesLacking);
+        }
+        drop(segments);
+        if let Some(m) = pool.members.get_mut(usize::from(member)).filter(|m| m.state == MemberState::Out) {
+            m.id = [0; 16];
+        }
+    }
+    if core.write_superblock().await { Ok(()) } else { Err(CommandError::NoMembers) }
 }
 
 /// Moves all that is dirty on a member to others. Where there is no room for it there, clients' writes go past the cache

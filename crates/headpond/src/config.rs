@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headpond_engine::create::is_a_name;
 use headpond_engine::{Degraded, Settings};
+use headpond_host::backing::Spec;
 use headpond_host::daemon::Scrubs;
 use serde::{Deserialize, Deserializer, de};
 
@@ -23,6 +25,7 @@ pub const TWO_FRONTENDS: &str = "An NBD socket is named, and another front end i
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The cache devices of the pool.
+    #[serde(deserialize_with = "devices")]
     pub devices: Vec<PathBuf>,
     /// The state folder.
     pub state: Option<PathBuf>,
@@ -33,12 +36,14 @@ pub struct Config {
     /// The NBD socket.
     pub nbd: Option<PathBuf>,
     /// Queues of each ublk device.
+    #[serde(deserialize_with = "queues")]
     pub queues: Option<u16>,
     /// Whether ublk devices lend clients' memory to the disk.
     pub zero_copy: Option<bool>,
     /// How the log is written.
     pub log: Option<Log>,
     /// Backing devices by volume.
+    #[serde(deserialize_with = "backing")]
     pub backing: BTreeMap<String, String>,
     /// Metrics for Prometheus.
     pub metrics: Metrics,
@@ -174,6 +179,52 @@ impl Config {
     }
 }
 
+fn queues<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    match u64::deserialize(deserializer)? {
+        queues @ 1..=64 => Ok(Some(queues as u16)),
+        queues => Err(de::Error::custom(format!("a ublk device has 1 to 64 queues, not {queues}"))),
+    }
+}
+
+fn devices<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    let places: Vec<Place> = Vec::deserialize(deserializer)?;
+    Ok(places.into_iter().map(|Place(path)| path.into()).collect())
+}
+
+fn backing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let backing: BTreeMap<VolumeName, Place> = BTreeMap::deserialize(deserializer)?;
+    Ok(backing.into_iter().map(|(VolumeName(name), Place(path))| (name, path)).collect())
+}
+
+/// Where a device is.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Place(String);
+
+impl TryFrom<String> for Place {
+    type Error = &'static str;
+
+    fn try_from(place: String) -> Result<Place, &'static str> {
+        if Spec::new(&place).path() == Spec::new("").path() {
+            Err("a device has a path, and this one's is empty")
+        } else {
+            Ok(Place(place))
+        }
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+struct VolumeName(String);
+
+impl TryFrom<String> for VolumeName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<VolumeName, String> {
+        if is_a_name(&name) { Ok(VolumeName(name)) } else { Err(format!("{name:?} is not the name of a volume")) }
+    }
+}
+
 impl Config {
     /// Whether its parts fit together; what each key may say by itself is known already.
     pub fn check(&self) -> Result<(), Usage> {
@@ -182,6 +233,22 @@ impl Config {
         }
         if self.devices.is_empty() {
             return Err(Usage("The configuration names no cache devices. Nothing was done. Add devices = [\"/dev/...\"]".into()));
+        }
+        let cache = self.devices.iter().map(|path| (path.clone(), "a cache device".to_owned()));
+        let backing = self
+            .backing
+            .iter()
+            .map(|(name, spec)| (Spec::new(spec).path().to_owned(), format!("volume {name}'s backing device")));
+        let mut uses: BTreeMap<PathBuf, String> = BTreeMap::new();
+        for (path, is) in cache.chain(backing) {
+            // One device may have many names.
+            let real = path.canonicalize().or_else(|_| std::path::absolute(&path)).unwrap_or_else(|_| path.clone());
+            if let Some(was) = uses.insert(real, is.clone()) {
+                return Err(Usage(format!(
+                    "The configuration names {} twice: as {was} and as {is}. Nothing was done. Name another device in one of these places",
+                    path.display()
+                )));
+            }
         }
         Ok(())
     }
@@ -316,9 +383,41 @@ mod tests {
             ("[engine]\nlarge_bytes = 'much'\n", "line 2", "much"),
             ("frontend = 'ftp'\n", "line 1", "ftp"),
             ("log = 'xml'\n", "line 1", "xml"),
+            ("\nqueues = 0\n", "line 2", "1 to 64 queues, not 0"),
+            ("queues = 65000\n", "line 1", "1 to 64 queues, not 65000"),
+            ("\ndevices = ['']\n", "line 2", "empty"),
+            ("[backing]\nv = ''\n", "line 2", "empty"),
+            ("[backing]\nv = 'modelled:'\n", "line 2", "empty"),
+            ("[backing]\n'a b' = '/dev/a'\n", "line 2", "\"a b\" is not the name of a volume"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(line) && error.contains(what), "{error}");
         }
+    }
+    /// Both were understood, and neither can be served.
+    #[test]
+    fn a_device_is_named_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, link) = (folder.path().join("a"), folder.path().join("link"));
+        fs::write(&a, "").unwrap();
+        std::os::unix::fs::symlink(&a, &link).unwrap();
+        let (a, link) = (a.display(), link.display());
+        for (text, is) in [
+            (format!("devices = ['{a}', '{a}']"), "a cache device and as a cache device"),
+            (format!("devices = ['{a}', '{link}']"), "a cache device and as a cache device"),
+            (format!("devices = ['/dev/x', '{a}']\n[backing]\nv = '{link}'"), "a cache device and as volume v's backing device"),
+            (
+                format!("devices = ['/dev/x']\n[backing]\nv = '{a}'\nw = 'modelled:{link}'"),
+                "volume v's backing device and as volume w's backing device",
+            ),
+        ] {
+            let error = parse(&text).unwrap().check().unwrap_err().0;
+            assert!(error.contains("twice") && error.contains(is), "{text}: {error}");
+        }
+        parse(&format!("devices = ['/dev/x', '/dev/y']\n[backing]\nv = '{a}'"))
+            .unwrap()
+            .check()
+            .map_err(|error| error.0)
+            .unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -81,4 +82,24 @@ fn a_member_that_is_missing_at_the_start_is_an_event_and_one_that_comes_back_hea
     assert!(kinds.take(20).any(|kind| kind == "healed"), "it is told while it is followed");
     let _ = follow.kill();
     let _ = follow.wait();
+}
+
+/// Each was told as a crash that should be reported: the engine had begun, and was not ended.
+#[test]
+fn a_start_that_is_refused_is_no_crash() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.serve(&["a", "b"]).stop();
+    fs::create_dir_all(yard.path("folder/file")).unwrap();
+    let with = |nbd: &str, socket: &str, more: &[&str]| {
+        let args = ["a", "b", "--state", "state", "--frontend", "nbd", "--nbd", nbd, "--socket", socket];
+        yard.serve_with(&[&args[..], more].concat()).err().expect("it is refused")
+    };
+    with("nbd", "control", &["--metrics", "192.0.2.1:99"]).said(1, &["Metrics cannot be served at 192.0.2.1:99"]);
+    with("nbd", "folder", &[]).said(1, &["folder"]);
+    with("folder", "control", &[]).said(1, &["folder"]);
+    let daemon = yard.serve(&["a", "b"]);
+    let events = yard.run(&["events"]).good().out;
+    assert!(events.contains("is served") && !events.contains("crash"), "{events}");
+    daemon.stop();
 }

@@ -3,8 +3,11 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Contents, Loop, MIB, Nbd, Yard};
 
@@ -196,4 +199,154 @@ fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_d
     assert!(daemon.complaints().contains("was not written whole"), "{}", daemon.complaints());
     daemon.stop();
     assert_eq!((of_a_part, len()), (whole, whole));
+}
+
+/// Both took the same number once, and the one that was refused took the other's device away: a healthy SSD was blamed.
+#[test]
+fn of_two_devices_added_at_once_each_is_in_or_is_refused_as_it_was() {
+    let yard = yard();
+    let _daemon = yard.serve(&["a", "b"]);
+    let mut refused = 0;
+    for _ in 0..6 {
+        for name in ["c", "d"] {
+            yard.file(name, 64 * MIB);
+            fs::File::options().write(true).open(yard.path(name)).unwrap().write_all_at(&[7; 4096], 4096).unwrap();
+        }
+        let ended = thread::scope(|scope| {
+            let yard = &yard;
+            let both = ["c", "d"].map(|name| scope.spawn(move || (name, yard.run(&["pool", "add", name]))));
+            both.map(|one| one.join().unwrap())
+        });
+        for (name, ended) in ended {
+            if ended.code == Some(0) {
+                yard.run(&["pool", "remove", name]).good();
+                continue;
+            }
+            ended.said(1, &["was not added: Another cache device is being added or removed. Nothing was changed"]);
+            assert_eq!(fs::read(yard.path(name)).unwrap()[4096..8192], [7; 4096]);
+            refused += 1;
+        }
+    }
+    assert!(refused < 12, "none was ever added");
+    yard.run(&["status"]).told(&["healthy"]);
+}
+
+/// A refused command once took the place of the one that was under way, which nobody could cancel then.
+#[test]
+fn a_removal_under_way_is_cancelled_also_after_an_addition_was_refused() {
+    let yard = Yard::new();
+    for name in ["a", "b", "c", "d"] {
+        yard.file(name, 512 * MIB);
+    }
+    yard.file("large", 1 << 30);
+    yard.run(&["pool", "create", "pool", "a", "b", "c"]).good();
+    let _daemon = yard.serve(&["a", "b", "c"]);
+    yard.run(&["attach", "v", "modelled:large"]).good();
+    // So much that moving a third of it takes seconds.
+    let mut nbd = yard.nbd("v");
+    for number in 0..1800 {
+        nbd.write(number * 7919 % 4096 * (256 << 10), &[7; 256 << 10], false).unwrap();
+    }
+    let yard = &yard;
+    thread::scope(|scope| {
+        let removal = scope.spawn(move || yard.run(&["pool", "remove", "c"]));
+        while !yard.run(&["status", "--json"]).good().out.contains("being emptied") {
+            assert!(!removal.is_finished(), "the removal was over too early");
+        }
+        yard.run(&["pool", "add", "d"]).said(1, &["d was not added: Another cache device is being added or removed"]);
+        yard.run(&["pool", "remove", "b"]).said(1, &["was not removed: Another cache device is being added or removed"]);
+        yard.run(&["pool", "remove", "--cancel"]).told(&["told to stop"]);
+        removal.join().unwrap().said(1, &["Cache device 2 was not removed: Cancelled"]);
+    });
+    yard.run(&["status"]).told(&["healthy"]);
+    yard.run(&["pool", "add", "d"]).good();
+}
+
+/// Its first page is in one slot, and the other one, which is not due yet, is of zeroes: that was called damaged, and repair could not help.
+#[test]
+fn a_pool_to_which_a_device_was_just_added_is_clean_to_a_check() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    yard.run(&["pool", "add", "c"]).good();
+    daemon.stop();
+    yard.run(&["check", "a", "b", "c", "--verbose"]).told(&["clean", "has not been written since the device joined the pool"]);
+}
+
+/// Mounted, partitioned, or as it is: whatever lies on a volume of the pool waits for the pool, which would wait for it.
+#[test]
+fn a_volume_of_the_pool_is_neither_its_backing_device_nor_its_cache_device() {
+    if !rustix::process::geteuid().is_root() || !fs::exists("/dev/fuse").unwrap() || !fs::exists("/dev/loop-control").unwrap() {
+        eprintln!("not tried: it takes root, /dev/fuse and loop devices");
+        return;
+    }
+    let yard = yard();
+    let common = ["--frontend", "fuse", "--socket", "control", "--state", "state"];
+    let daemon = yard.serve_with(&[&["a", "b"][..], &common].concat()).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&yard.run(&["attach", "d", "disk", "--json"]).good().out).unwrap();
+    let place = answer["place"].as_str().unwrap().to_owned();
+    for args in [&["attach", "rec", &place][..], &["pool", "add", &place, "--force"], &["pool", "replace", "0", &place]] {
+        yard.run(args).said(3, &[&format!("{place} is volume d of this pool. Nothing was changed")]);
+    }
+    let file = fs::read_to_string(format!("/sys/block/{}/loop/backing_file", place.trim_start_matches("/dev/"))).unwrap();
+    yard.run(&["attach", "rec", file.trim()]).said(3, &["is volume d of this pool"]);
+    let above = Command::new("losetup").args(["--find", "--show", &place]).output().unwrap();
+    let above = Above(String::from_utf8(above.stdout).unwrap().trim().to_owned());
+    yard.run(&["attach", "rec", &above.0]).said(3, &["lies on volume d of this pool"]);
+    yard.run(&["pool", "add", &above.0]).said(3, &["lies on volume d of this pool"]);
+    drop(above);
+    yard.run(&["status"]).told(&["healthy"]);
+    yard.run(&["detach", "d"]).good();
+    daemon.stop();
+}
+
+/// A loop device on another one, gone at its end.
+struct Above(String);
+
+impl Drop for Above {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// It was advised for ever to put it back.
+#[test]
+fn a_device_that_has_left_for_good_is_forgotten_where_nothing_lacks_a_copy() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.run(&["pool", "add", "c"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    daemon.kill();
+    fs::rename(yard.path("c"), yard.path("away")).unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    write_all(&mut yard.nbd("v"), 2);
+    yard.run(&["status"]).told(&["Cache device 2", "has left the pool", "headpond pool remove 2"]);
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let ended = yard.run(&["pool", "remove", "2"]);
+        if ended.code == Some(0) {
+            ended.told(&["cache device 2", "had left the pool, and is forgotten"]);
+            break;
+        }
+        // What was on it gets its copies first.
+        ended.said(1, &["not all dirty data has its copies without it"]);
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!yard.run(&["status"]).told(&["healthy"]).out.contains("has left the pool"));
+    yard.run(&["pool", "remove", "2"]).said(1, &["no cache device 2 in sync"]);
+    daemon.kill();
+    // That it comes back later changes nothing.
+    fs::rename(yard.path("away"), yard.path("c")).unwrap();
+    let daemon = yard.serve(&["a", "b", "c"]);
+    check_all(&mut yard.nbd("v"), 2);
+    yard.run(&["status"]).told(&["healthy"]);
+    daemon.kill();
+    fs::remove_file(yard.path("b")).unwrap();
+    let _daemon = yard.serve(&["a"]);
+    check_all(&mut yard.nbd("v"), 2);
+    // Now it would be missed.
+    yard.run(&["pool", "remove", "1"]).said(1, &["Cache device 1 was not removed", "Put another device in its place"]);
 }

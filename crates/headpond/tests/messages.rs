@@ -117,7 +117,7 @@ fn all_errors() -> Vec<Walked> {
             Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NoDisk,
             NoRoom { most_bytes: 4096 }, NoRoomWithout, NotServed, Served,
             DiskThere, NotLarger { sectors: 8 }, GrowBusy, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
-            MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }, ShareOrder, ShareTooMuch { left: 1 }),
+            CopiesLacking, MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }, ShareOrder, ShareTooMuch { left: 1 }),
         one_of_each!("host/src/extents.rs", "ExtentsError", ExtentsError:
             Read { path: path(), source: io() }, Untold { path: path(), source: io() }),
         one_of_each!("host/src/journal.rs", "JournalError", JournalError:
@@ -539,7 +539,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 24] = [
+const PASSED_ON: [(&str, &str, &str); 25] = [
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
         "headpond/src/commands/serve.rs",
@@ -560,6 +560,7 @@ const PASSED_ON: [(&str, &str, &str); 24] = [
     ("host/src/daemon/members.rs", "was not added: {error}", "ends in the engine's own message"),
     ("host/src/daemon/members.rs", "was not removed: {error}", "ends in the engine's own message"),
     ("host/src/daemon/service.rs", "{error}.", "a backing device's own message"),
+    ("host/src/daemon/service.rs", "{} {what}.", "what the program is instead, which `introduced` ends with the next step"),
     ("host/src/daemon/service.rs", "was not attached: {error}", "has the engine's own message"),
     (
         "host/src/daemon/service.rs",

@@ -119,6 +119,34 @@ fn a_file_system_on_a_cache_device() {
     assert!(!yard.run(&["pool", "list", "a"]).good().out.contains("ext"));
 }
 
+/// Minix was overwritten without a word.
+#[test]
+fn what_the_tools_of_this_host_make_is_not_overwritten() {
+    for (tool, args, what) in [
+        ("mkfs.minix", &["-1"][..], "a Minix file system"),
+        ("mkfs.minix", &["-2"], "a Minix file system"),
+        ("mkfs.minix", &["-3"], "a Minix file system"),
+        ("mkfs.bfs", &[], "a BFS file system"),
+        ("mkfs.f2fs", &["-q"], "an F2FS file system"),
+        ("mkfs.nilfs2", &["-q"], "a NILFS2 file system"),
+        ("mkfs.gfs2", &["-q", "-O", "-p", "lock_nolock"], "a GFS2 file system"),
+        ("mkfs.bcachefs", &["-q"], "a bcachefs file system"),
+        ("mkfs.jfs", &["-q"], "a JFS file system"),
+        ("mkswap", &["-q"], "swap space"),
+    ] {
+        let yard = Yard::new();
+        let a = yard.file("a", 256 * MIB);
+        yard.file("b", 64 * MIB);
+        if shell(tool, &[args, &[a.to_str().unwrap()]].concat()).is_none() {
+            println!("skipped: {tool} is not installed, or makes none in a file");
+            continue;
+        }
+        let before = Contents::of(&[&a]);
+        yard.run(&["pool", "create", "pool", "b", "a"]).said(3, &[&format!("a holds {what}"), "Nothing was changed"]);
+        before.unchanged();
+    }
+}
+
 #[test]
 fn force_where_dirty_data_would_be_lost() {
     let yard = with_dirty_data();
@@ -165,7 +193,11 @@ fn sizes_that_do_not_fit() {
     yard.run(&["pool", "create", "p", "a", "small", "--segment", "8MiB"]).said(1, &["small: ", "smaller --segment"]);
     yard.run(&["pool", "create", "p", "a", "small", "--segment", "64MiB"]).said(1, &["67108864", "Nothing was changed"]);
     yard.run(&["pool", "create", "p", "a"]).said(1, &["Two copies", "--copies 1", "Nothing was changed"]);
-    yard.run(&["pool", "create", "p q", "a", "small"]).said(1, &["\"p q\" is not a name", "Nothing was changed"]);
+    // Also "..", whose folder of volumes would be another program's.
+    for name in ["p q", "..", ".p", "../p", ""] {
+        let said = format!("{name:?} is not a name for a pool");
+        yard.run(&["pool", "create", name, "a", "small"]).said(1, &[&said, "Nothing was changed"]);
+    }
     yard.run(&["pool", "create", "p", "a", "small", "--copies", "3"]).said(2, &["3"]);
     yard.run(&["pool", "create", "p", "a", "small", "--segment", "1x"]).said(2, &["1x", "KiB"]);
     yard.run(&["pool", "create", "p", "a", "./a"]).said(1, &["./a was named twice", "Nothing was changed"]);
@@ -468,4 +500,14 @@ fn the_witness_on_a_member_is_refused() {
     let refused = yard.run(&["pool", "create", "pool", "a", "b", "--force"]);
     shell("umount", &[point.to_str().unwrap()]).unwrap();
     refused.said(3, &["The state folder", "belongs to the pool itself", "Nothing was changed", "--state"]);
+}
+
+/// It was told as one that is in use.
+#[test]
+fn a_device_to_look_at_that_is_not_there() {
+    let yard = Yard::new();
+    yard.pool();
+    let listed = yard.run(&["pool", "list", "a", "nope", "--json"]).said(1, &["Not looked at: nope"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!((&listed[0]["pool"]["name"], &listed[1]["in_use"]), (&"pool".into(), &false.into()), "{listed}");
 }

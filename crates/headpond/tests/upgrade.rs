@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{MIB, Yard};
 use headpond_host::report::Report;
@@ -70,6 +71,12 @@ fn a_program_that_would_not_serve_the_pool_changes_nothing() {
     fs::set_permissions(&refuses, fs::Permissions::from_mode(0o755)).unwrap();
     let upgrade = |program: &Path| yard.run(&["upgrade", "--cut", "--program", &program.display().to_string()]);
     upgrade(&refuses).said(1, &["would not serve this pool: I am too old", "goes on", "Use another version"]);
+    // It ends well whatever it is asked, as `true` does.
+    let says_yes = |what: &str| fs::write(&refuses, format!("#!/bin/sh\necho {what}\n")).unwrap();
+    says_yes("");
+    upgrade(&refuses).said(1, &["is no Headpond that could take over", "goes on", "Name another program"]);
+    says_yes("headpond 9.9.9 takes over by protocol 99");
+    upgrade(&refuses).said(1, &["is Headpond 9.9.9, which takes over by protocol 99", "goes on"]);
     upgrade(&yard.path("none")).said(1, &["cannot be run", "goes on"]);
     let after = report(&yard);
     assert_eq!((after.process, after.pause_seconds), (before.process, None));
@@ -85,7 +92,7 @@ fn a_program_that_is_gone_when_its_time_comes_leaves_the_pool_served() {
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "v", "disk"]).good();
     let vanishes = yard.path("vanishes");
-    fs::write(&vanishes, "#!/bin/sh\nrm \"$0\"\necho 9.9\n").unwrap();
+    fs::write(&vanishes, "#!/bin/sh\nrm \"$0\"\necho headpond 9.9.9 takes over by protocol 1\n").unwrap();
     fs::set_permissions(&vanishes, fs::Permissions::from_mode(0o755)).unwrap();
     yard.nbd("v").write(0, &[7; 4096], false).unwrap();
     let before = report(&yard);
@@ -95,6 +102,24 @@ fn a_program_that_is_gone_when_its_time_comes_leaves_the_pool_served() {
     assert!(daemon.complaints().contains("could not be started"), "{}", daemon.complaints());
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
     daemon.stop();
+}
+
+/// Nothing was heard of it for two minutes.
+#[test]
+fn a_program_that_ends_instead_of_serving_is_told_of_at_once() {
+    let yard = Yard::new();
+    yard.pool();
+    let daemon = yard.serve(&["a", "b"]);
+    let ends = yard.path("ends");
+    let script = "#!/bin/sh\ncase \"$*\" in *--try*) echo headpond 9.9.9 takes over by protocol 1;; *) exit 1;; esac\n";
+    fs::write(&ends, script).unwrap();
+    fs::set_permissions(&ends, fs::Permissions::from_mode(0o755)).unwrap();
+    let begun = Instant::now();
+    yard.run(&["upgrade", "--cut", "--program", &ends.display().to_string()])
+        .said(1, &["ended before it served pool pool", "is on the cache devices", "start the version before"]);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    drop(daemon);
+    yard.serve(&["a", "b"]).stop();
 }
 
 /// Whoever started it read its first line and went away.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -40,6 +40,7 @@ pub(crate) mod inside;
 mod late;
 mod lost;
 mod members;
+mod own;
 mod preload;
 mod scrub;
 mod service;
@@ -180,8 +181,8 @@ struct Shared {
     volumes: Mutex<BTreeMap<u16, Slot>>,
     /// One volume comes or goes at a time.
     changing: Mutex<()>,
-    /// The command that adds or removes a cache device.
-    changing_members: Mutex<Option<CommandId>>,
+    /// Whether a cache device is being added or removed.
+    changing_members: Mutex<Option<members::Change>>,
     /// The scrub that is under way.
     scrubbing: Mutex<Option<CommandId>>,
     scrubbed: Mutex<Scrubbed>,
@@ -309,6 +310,9 @@ pub type GoesOn<'a> = &'a mut dyn FnMut(Option<Starting>) -> bool;
 /// How often it is told.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long a start that is refused when the engine is up already waits for it to end.
+const STOP: Duration = Duration::from_secs(60);
+
 /// How long a daemon that hands over waits for its sweeps to end, and for NBD clients.
 const QUIESCE: Duration = Duration::from_secs(5);
 /// How long it waits for requests to be answered: longer than a cache device that hangs is waited for.
@@ -385,6 +389,8 @@ impl Daemon {
             devices.extend(given);
             volumes.insert(volume.number, slot);
         }
+        // What can be refused is, before the engine begins.
+        let listener = options.metrics.map(listen_for_metrics).transpose()?;
         let setup = Setup { settings: options.settings, election: open.election, devices };
         tracing::info!("all devices are claimed");
         let (runtime, started) = Runtime::start(setup)?;
@@ -416,6 +422,11 @@ impl Daemon {
             }
         }
         tracing::info!("the engine is up");
+        // A start that ends now was no crash.
+        let stop = |error: StartError| {
+            let _ = runtime.handle().begin(Command::Stop).wait(STOP);
+            error
+        };
         if places != known_places
             && let Err(error) = state.remember(&superblock.pool, &places)
         {
@@ -426,7 +437,8 @@ impl Daemon {
 
         for volume in superblock.volumes.iter().filter(|volume| options.give_up.contains(&volume.name)) {
             let removed = ublk::remove(ublk::mark(&superblock.pool, &volume.id));
-            let removed = removed.map_err(|error| StartError::GiveUp { wrong: error.to_string(), next: error.next().into() })?;
+            let removed =
+                removed.map_err(|error| stop(StartError::GiveUp { wrong: error.to_string(), next: error.next().into() }))?;
             if let Some(path) = removed {
                 tracing::warn!(
                     "{} of volume {} was given up: the I/O that waited there failed. Unmount what was on it",
@@ -441,7 +453,8 @@ impl Daemon {
                 let socket = options.nbd.unwrap_or_else(|| beside.join(format!("{}.nbd", superblock.name)));
                 let socket = std::path::absolute(&socket).unwrap_or(socket);
                 let volumes = NbdVolumes::new(handle.clone());
-                let server = nbd::server::Server::start(&socket, volumes.clone(), Limits::default())?;
+                let server = nbd::server::Server::start(&socket, volumes.clone(), Limits::default());
+                let server = server.map_err(|error| stop(error.into()))?;
                 (Frontend::Nbd { socket, volumes, connections: server.connections() }, Some(server))
             }
             Choice::Fuse => (Frontend::Fuse { folder: beside.join(&superblock.name) }, None),
@@ -487,13 +500,24 @@ impl Daemon {
             }
             *lock(&shared.pause) = pause;
         }
-        let control = listen.then(|| control::Server::start(&socket, shared.clone())).transpose()?;
-        let metrics = options.metrics.map(|address| serve_metrics(address, &shared)).transpose()?;
         let watch = Some(Watch::start(&shared));
         let late = Late::start(&shared, &superblock.volumes);
         let schedule = Schedule::start(&shared, options.scrub);
         let huge_pages = Keeper::start();
-        Ok(Daemon { shared, runtime, nbd, control, metrics, watch, late, schedule, huge_pages })
+        let mut daemon = Daemon { shared, runtime, nbd, control: None, metrics: None, watch, late, schedule, huge_pages };
+        if let Err(error) = daemon.listen(listen.then_some(&socket), options.metrics.zip(listener)) {
+            let _ = daemon.stop(STOP);
+            return Err(error);
+        }
+        Ok(daemon)
+    }
+
+    fn listen(&mut self, socket: Option<&PathBuf>, metrics: Option<(SocketAddr, TcpListener)>) -> Result<(), StartError> {
+        self.control = socket.map(|socket| control::Server::start(socket, self.shared.clone())).transpose()?;
+        let serve =
+            |(address, listener)| serve_metrics(listener, &self.shared).map_err(|source| StartError::Metrics { address, source });
+        self.metrics = metrics.map(serve).transpose()?;
+        Ok(())
     }
 
     /// Where its metrics are, if they are served.
@@ -620,20 +644,24 @@ impl Daemon {
     }
 }
 
-/// Serves metrics; says so where others than this host can read them.
-fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<metrics::Server, StartError> {
+/// Listens for who wants metrics; says so where others than this host can read them.
+fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, StartError> {
     if !address.ip().is_loopback() {
         tracing::warn!(
             "metrics are served at {address}, to whoever reaches it: names of volumes and devices, and how much they are used. \
              Choose a loopback address unless that is meant"
         );
     }
+    TcpListener::bind(address).map_err(|source| StartError::Metrics { address, source })
+}
+
+fn serve_metrics(listener: TcpListener, shared: &Arc<Shared>) -> std::io::Result<metrics::Server> {
     let shared = shared.clone();
     let source = move || {
         let snapshot = shared.handle.snapshot()?;
         metrics::render(&shared.report_of(&snapshot), &snapshot.requests).ok()
     };
-    metrics::Server::start(address, Arc::new(source)).map_err(|source| StartError::Metrics { address, source })
+    metrics::Server::start(listener, Arc::new(source))
 }
 
 /// What `auto` means here.

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus: what `headpond status` shows, and how long requests take, in its text format over HTTP.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -37,12 +37,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address`.
+    /// Answers whoever comes to `listener`, and who waits there already.
     ///
     /// # Errors
-    /// The address is taken, or is none of this host.
-    pub fn start(address: SocketAddr, source: Arc<Source>) -> io::Result<Server> {
-        let http = Arc::new(tiny_http::Server::http(address).map_err(io::Error::other)?);
+    /// There is no thread for it.
+    pub fn start(listener: TcpListener, source: Arc<Source>) -> io::Result<Server> {
+        let http = Arc::new(tiny_http::Server::from_listener(listener, None).map_err(io::Error::other)?);
         let own = http.clone();
         let thread = thread::Builder::new().name("metrics".into()).spawn(move || {
             for request in own.incoming_requests() {

@@ -9,6 +9,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use headpond_engine::create::is_a_name;
+
 use crate::daemon::run_folder;
 use crate::ublk;
 
@@ -54,9 +56,7 @@ fn of_file(run: &Path, file: &Path) -> Option<String> {
 
 /// Both, if they can be a folder and a file in it, and nothing else.
 fn joined(pool: &str, volume: &str) -> Option<String> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let is_name = |name: &str| !name.is_empty() && !name.starts_with('.') && name.chars().all(good);
-    (is_name(pool) && is_name(volume)).then(|| format!("{pool}/{volume}"))
+    (is_a_name(pool) && is_a_name(volume)).then(|| format!("{pool}/{volume}"))
 }
 
 #[cfg(test)]

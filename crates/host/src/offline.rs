@@ -41,7 +41,7 @@ pub use writeback::{Outcome, WriteBack, WritebackError, WrittenVolume, writeback
 pub enum OfflineError {
     #[error(
         "{path} is in use: {holder}. Nothing was read or written. A pool is looked at and mended offline only while nobody \
-         serves it: end its daemon first (SIGTERM, or `systemctl stop headpond`), then try again. `headpond status` shows \
+         serves it: end its daemon first (SIGTERM, or `systemctl stop headpond@NAME`), then try again. `headpond status` shows \
          how a pool stands while it is served"
     )]
     Served { path: PathBuf, holder: String },

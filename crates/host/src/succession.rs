@@ -14,6 +14,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::fuse::Left;
 
+/// How an estate is passed on. It is raised when a program that goes by the number before could not take over any more.
+const PROTOCOL: u32 = 1;
+
+/// What a program says of itself when it is asked whether it could take over: nothing else says this.
+pub fn introduction() -> String {
+    format!("{SELF}{} {TAKES_OVER}{PROTOCOL}", env!("CARGO_PKG_VERSION"))
+}
+
+const SELF: &str = "headpond ";
+const TAKES_OVER: &str = "takes over by protocol ";
+
+/// The version of whoever introduced itself so.
+///
+/// # Errors
+/// What it is instead, in words.
+pub fn introduced(text: &str) -> Result<String, String> {
+    let parts = text.trim().strip_prefix(SELF).and_then(|rest| rest.split_once(' '));
+    let parts = parts.and_then(|(version, rest)| Some((version, rest.strip_prefix(TAKES_OVER)?)));
+    let is_version = |version: &str| {
+        let numbers = version.split(['-', '+']).next().unwrap_or_default();
+        numbers.split('.').count() == 3 && numbers.split('.').all(|number| number.parse::<u32>().is_ok())
+    };
+    match parts {
+        Some((version, protocol)) if is_version(version) && protocol == PROTOCOL.to_string() => Ok(version.to_owned()),
+        Some((version, protocol)) if is_version(version) => Err(format!(
+            "is Headpond {version}, which takes over by protocol {protocol}, and this one hands over by {PROTOCOL}. The daemon goes on as \
+             it was. Stop it and start that one instead"
+        )),
+        _ => Err("is no Headpond that could take over: asked what it is, it did not say so. The daemon goes on as it was. Name \
+             another program"
+            .into()),
+    }
+}
+
 /// Where it is in the environment.
 pub const VARIABLE: &str = "HEADPOND_SUCCEEDS";
 /// The device number of /dev/fuse.
@@ -95,4 +129,27 @@ fn is_fuse(descriptor: i32) -> bool {
         let number = std::os::unix::fs::MetadataExt::rdev(&is);
         (rustix::fs::major(number), rustix::fs::minor(number)) == FUSE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_known_by_what_it_says_of_itself_and_no_other_text_is_taken_for_that() {
+        assert_eq!(introduced(&introduction()).as_deref(), Ok(env!("CARGO_PKG_VERSION")));
+        assert_eq!(introduced("headpond 1.2.3-rc1 takes over by protocol 1\n").as_deref(), Ok("1.2.3-rc1"));
+        for text in [
+            "",
+            "9.9",
+            "headpond",
+            "headpond 1.2.3",
+            "headpond x takes over by protocol 1",
+            "headpond 1.2 takes over by protocol 1",
+        ] {
+            assert!(introduced(text).is_err_and(|what| what.contains("is no Headpond")), "{text}");
+        }
+        let newer = introduced("headpond 2.0.0 takes over by protocol 2").unwrap_err();
+        assert!(newer.contains("Headpond 2.0.0, which takes over by protocol 2"), "{newer}");
+    }
 }

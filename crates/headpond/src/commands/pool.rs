@@ -12,7 +12,7 @@ use headpond_host::state::{State, hex};
 use serde_json::{Value, json};
 
 use super::{Which, print};
-use crate::exit::Usage;
+use crate::exit::{self, Usage};
 use crate::size;
 
 #[derive(Subcommand)]
@@ -220,7 +220,17 @@ impl List {
         let values: Vec<Value> = listed.iter().map(value).collect();
         let lines: Vec<String> = listed.iter().map(line).collect();
         let text = if lines.is_empty() { "no cache devices found".into() } else { lines.join("\n") };
-        print(self.json, &json!(values), text)
+        print(self.json, &json!(values), text)?;
+        let unread: Vec<String> =
+            listed.iter().filter(|device| device.found.is_err()).map(|device| device.path.display().to_string()).collect();
+        match unread.is_empty() {
+            true => Ok(()),
+            false => Err(exit::Found(format!(
+                "Not looked at: {}. Nothing was changed. Check that they are there, and that you may read them",
+                unread.join(", ")
+            ))
+            .into()),
+        }
     }
 }
 
@@ -298,10 +308,11 @@ fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
     let member = if device.bytes().all(|c| c.is_ascii_digit()) { device.to_owned() } else { absolute? };
     let answer = which.call(&Call::RemoveMember { member })?;
     let place = answer["path"].as_str().map(|path| format!(" ({path})")).unwrap_or_default();
-    let text = format!(
-        "cache device {}{place}: removed; nothing on it is needed any more. Name it no longer in `headpond serve`",
-        answer["member"]
-    );
+    let how = match answer["had_left"].as_bool() {
+        Some(true) => "had left the pool, and is forgotten; what it holds is out of date",
+        _ => "removed; nothing on it is needed any more",
+    };
+    let text = format!("cache device {}{place}: {how}. Name it no longer in `headpond serve`", answer["member"]);
     Ok((answer, text))
 }
 

@@ -17,7 +17,7 @@ use headpond_host::pool::list::list;
 use headpond_host::pool::probe::Found;
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
-use headpond_host::succession::{Estate, VARIABLE};
+use headpond_host::succession::{Estate, VARIABLE, introduction};
 use headpond_host::ublk::Queues;
 use serde::Deserialize;
 use serde_json::json;
@@ -317,7 +317,7 @@ fn tried(options: &Options) -> anyhow::Result<()> {
     if members == 0 {
         return Err(anyhow!("None of the devices named is a cache device that can be read. Name the pool's own devices"));
     }
-    print(false, &json!({}), env!("CARGO_PKG_VERSION"))
+    print(false, &json!({}), introduction())
 }
 
 /// The line that says that the daemon is up, and where each volume is.

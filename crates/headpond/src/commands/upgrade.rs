@@ -36,6 +36,7 @@ impl Upgrade {
             None => std::env::current_exe()?,
         };
         let before = self.which.report(None)?;
+        let process = began(before.process);
         let program = program.display().to_string();
         self.which.call(&Call::Upgrade { program: program.clone(), cut: self.cut })?;
         let until = Instant::now() + PATIENCE;
@@ -46,6 +47,8 @@ impl Upgrade {
             let after = self.which.report(None).ok().filter(|after| after.process != before.process || taken_over(after));
             match after {
                 Some(after) => break after,
+                // It stays the same process, with another program in it.
+                None if process.is_some() && began(before.process) != process => return Err(died(&before, &program)),
                 None if Instant::now() > until => return Err(silent(&before, &program)),
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
@@ -70,4 +73,38 @@ fn silent(before: &Report, program: &str) -> anyhow::Error {
         PATIENCE.as_secs(),
         before.pool
     )
+}
+
+fn died(before: &Report, program: &str) -> anyhow::Error {
+    anyhow!(
+        "{program} ended before it served pool {}, which nobody serves now. What was acknowledged is on the cache devices. Look at its log; \
+         unless something starts the daemon again, start the version before with `headpond serve`",
+        before.pool
+    )
+}
+
+/// When a process began, in the kernel's own unit; `None` where there is none that runs, or it cannot be seen from here.
+fn began(process: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Its name, in parentheses, may hold anything.
+    let mut words = text.rsplit_once(')')?.1.split_whitespace();
+    if matches!(words.next()?, "Z" | "X") {
+        return None;
+    }
+    words.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_runs_has_a_beginning_and_one_that_ended_has_none() {
+        assert!(began(std::process::id()).is_some());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while began(child.id()).is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+    }
 }

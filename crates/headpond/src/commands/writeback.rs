@@ -138,6 +138,9 @@ fn closing(outcome: &Outcome) -> String {
     if suspect {
         said.push("and missing cache devices may have held more, within the ranges called suspect".into());
     }
-    said.join(", ")
-        + ". What could be written was. Bring missing devices back and run it again, or restore the ranges from a backup"
+    let next = match lost == 0 && !suspect {
+        true => ". What could be written was. Nothing is missing. Run it again with what is said of each volume above",
+        false => ". What could be written was. Bring missing devices back and run it again, or restore the ranges from a backup",
+    };
+    said.join(", ") + next
 }

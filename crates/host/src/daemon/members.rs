@@ -1,7 +1,8 @@
 //! Cache devices that come and go while the pool is served.
 
+use std::fmt::Display;
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use headpond_engine::Status;
@@ -10,17 +11,56 @@ use headpond_format::MAX_MEMBERS;
 use serde_json::{Value, json};
 
 use super::service::{PATIENCE, Progress, TELL, ended};
+use super::status::is_somebody;
 use super::{Shared, lock};
 use crate::control::Fault;
 use crate::pool::create::random;
 use crate::pool::join;
 use crate::runtime::Given;
 
+/// How far whoever adds or removes a cache device is.
+#[derive(Clone, Copy)]
+pub(super) enum Change {
+    /// Nothing of the pool is changed yet.
+    Prepares,
+    /// The engine is at it.
+    Runs(CommandId),
+}
+
+/// The right to add or remove a cache device, until it is dropped. Numbers, and the devices that the engine has by them, are changed by
+/// nobody else.
+struct Right<'a>(&'a Mutex<Option<Change>>);
+
+impl Right<'_> {
+    fn take(changing: &Mutex<Option<Change>>) -> Result<Right<'_>, CommandError> {
+        let mut change = lock(changing);
+        if change.is_some() {
+            return Err(CommandError::MembersBusy);
+        }
+        *change = Some(Change::Prepares);
+        Ok(Right(changing))
+    }
+
+    fn runs(&self, id: CommandId) {
+        *lock(self.0) = Some(Change::Runs(id));
+    }
+}
+
+impl Drop for Right<'_> {
+    fn drop(&mut self) {
+        *lock(self.0) = None;
+    }
+}
+
 impl Shared {
     /// Takes a device into the pool; ends when all dirty data has its copies.
     pub(super) fn add_member(&self, path: &str, force: bool, progress: Progress<'_>) -> Result<Value, Fault> {
-        let status = self.handle.status().ok_or_else(ended)?;
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let not_added = |error: CommandError| Fault::failed(format!("{} was not added: {error}", path.display()));
+        // Before a number is chosen: another one that is being added would get the same.
+        let right = Right::take(&self.changing_members).map_err(not_added)?;
+        let status = self.handle.status().ok_or_else(ended)?;
+        self.not_own(&path)?;
         // One that had left when the daemon started is kept from others; not from this.
         lock(&self.stale).retain(|claim| !same_file(claim.path(), &path));
         let claim = join::ready(&path, force, &status, &self.state, PATIENCE).map_err(|error| {
@@ -36,7 +76,7 @@ impl Shared {
         let note = join::note(claim.facts(), &status);
         self.handle.add(Given { device: Device::Member(member), claim, pace: None });
         let lacking = |status: &Status| status.lacking_copies;
-        let end = self.change_member(Command::AddMember { member, id, bytes }, lacking, progress);
+        let end = self.change_member(&right, Command::AddMember { member, id, bytes }, lacking, progress);
         let joined = self.handle.status().is_some_and(|s| s.members.iter().any(|m| m.id == id && m.in_sync));
         if joined {
             self.remember(|places| drop(places.members.insert(member, path.clone())));
@@ -46,33 +86,37 @@ impl Shared {
         let lacking = self.handle.status().map_or(0, |status| status.lacking_copies) * BLOCK;
         match end {
             Err(CommandError::Cancelled) if joined => {}
-            end => end.map_err(|error| Fault::failed(format!("{} was not added: {error}", path.display())))?,
+            end => end.map_err(not_added)?,
         }
         Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note }))
     }
 
-    /// Empties a cache device and takes it out of the pool.
+    /// Empties a cache device and takes it out of the pool; one that has left by itself is waited for no longer.
     pub(super) fn remove_member(&self, name: &str, progress: Progress<'_>) -> Result<Value, Fault> {
+        let not_removed =
+            |name: &dyn Display, error: CommandError| Fault::failed(format!("Cache device {name} was not removed: {error}"));
+        let right = Right::take(&self.changing_members).map_err(|error| not_removed(&name, error))?;
         let status = self.handle.status().ok_or_else(ended)?;
-        let member = self.member(name, &status)?;
+        let (member, had_left) = self.member(name, &status)?;
         let dirty = move |status: &Status| status.members.iter().find(|m| m.number == member).map_or(0, |m| m.dirty);
-        self.change_member(Command::RemoveMember { member }, dirty, progress)
-            .map_err(|error| Fault::failed(format!("Cache device {member} was not removed: {error}")))?;
+        self.change_member(&right, Command::RemoveMember { member }, dirty, progress)
+            .map_err(|error| not_removed(&member, error))?;
         self.handle.remove(Device::Member(member));
         let path = lock(&self.places).members.get(&member).cloned();
         self.remember(|places| drop(places.members.remove(&member)));
-        Ok(json!({ "member": member, "path": path }))
+        Ok(json!({ "member": member, "path": path, "had_left": had_left }))
     }
 
-    /// The number of a cache device in sync, by that or by its path.
-    fn member(&self, name: &str, status: &Status) -> Result<u8, Fault> {
+    /// The number of a cache device, by that or by its path, and whether it has left.
+    fn member(&self, name: &str, status: &Status) -> Result<(u8, bool), Fault> {
         let places = lock(&self.places).members.clone();
         let named = |number: u8| {
             let place = places.get(&number);
             name == number.to_string() || place.is_some_and(|place| same_file(place, Path::new(name)))
         };
-        let found = status.members.iter().find(|member| member.in_sync && named(member.number));
-        found.map(|member| member.number).ok_or_else(|| {
+        let in_sync = status.members.iter().find(|member| member.in_sync && named(member.number));
+        let left = || status.members.iter().find(|member| !member.in_sync && is_somebody(member) && named(member.number));
+        in_sync.or_else(left).map(|member| (member.number, !member.in_sync)).ok_or_else(|| {
             let all = status.members.iter().filter(|member| member.in_sync).map(|member| {
                 let place = places.get(&member.number).map(|place| format!(" ({})", place.display())).unwrap_or_default();
                 format!("{}{place}", member.number)
@@ -86,32 +130,45 @@ impl Shared {
     }
 
     /// Runs a command on the pool's members, and tells how many bytes there are left to copy, and how long it may take.
-    fn change_member(&self, command: Command, left: impl Fn(&Status) -> u64, progress: Progress<'_>) -> Result<(), CommandError> {
+    fn change_member(
+        &self,
+        right: &Right<'_>,
+        command: Command,
+        left: impl Fn(&Status) -> u64,
+        progress: Progress<'_>,
+    ) -> Result<(), CommandError> {
         let running = self.handle.begin(command);
-        *lock(&self.changing_members) = Some(running.id);
+        right.runs(running.id);
         let begun = Instant::now();
         let mut at_first = 0;
-        let result = loop {
+        loop {
             if let Some(result) = running.wait(TELL) {
-                break result;
+                return result;
             }
-            let Some(left) = self.handle.status().map(|status| left(&status)) else { break Err(CommandError::Cancelled) };
+            let Some(left) = self.handle.status().map(|status| left(&status)) else { return Err(CommandError::Cancelled) };
             at_first = left.max(at_first);
             let done = at_first - left;
             let seconds = (done > 0).then(|| begun.elapsed().as_secs_f64() * left as f64 / done as f64);
             progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds.map(f64::ceil) }));
-        };
-        let mut changing = lock(&self.changing_members);
-        if *changing == Some(running.id) {
-            *changing = None;
         }
-        result
     }
 
     /// Ends the change of members that is under way; whoever began it is told.
     pub(super) fn cancel_members(&self) -> Result<Value, Fault> {
-        let id: Option<CommandId> = *self.changing_members.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = id.ok_or_else(|| Fault::failed("No cache device is being added or removed. Nothing was changed. `headpond pool add` and `headpond pool remove` begin it."))?;
+        let change = *lock(&self.changing_members);
+        let id = match change {
+            Some(Change::Runs(id)) => id,
+            Some(Change::Prepares) => {
+                return Err(Fault::failed(
+                    "A cache device is being looked at yet, to be added or removed. Nothing was cancelled. Try again in a moment.",
+                ));
+            }
+            None => {
+                return Err(Fault::failed(
+                    "No cache device is being added or removed. Nothing was changed. `headpond pool add` and `headpond pool remove` begin it.",
+                ));
+            }
+        };
         self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
         Ok(json!({}))
     }

@@ -6,9 +6,9 @@ use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, Command, CommandError, Device, NewVolume};
 use headpond_engine::status::VolumeStatus;
+use headpond_engine::{Status, create};
 use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
 use crate::runtime::Running;
+use crate::succession;
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -90,8 +91,7 @@ fn no_mode(name: &str) -> Fault {
 
 /// What can be a volume's name.
 pub(super) fn is_a_name(name: &str) -> Result<(), Fault> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(good) {
+    if !create::is_a_name(name) {
         return Err(Fault::failed(format!(
             "{name:?} is not a name for a volume. Nothing was changed. Use 1 to 64 letters, digits, '-', '_' and '.', the first \
              of which is no '.'."
@@ -119,6 +119,7 @@ impl Shared {
         let _changing = lock(&self.changing);
         let number = self.number_for(&new.name)?;
         let spec = Spec::new(&new.spec);
+        self.not_own(spec.path())?;
         let backing = Backing::open(&spec, PATIENCE).map_err(|error| Fault::refused(format!("{error}.")))?;
         let io = |error: std::io::Error| {
             Fault::failed(format!(
@@ -302,13 +303,14 @@ impl Shared {
                 said.trim().trim_end_matches('.')
             )));
         }
+        let version = succession::introduced(&String::from_utf8_lossy(&tried.stdout))
+            .map_err(|what| Fault::failed(format!("{} {what}.", program.display())))?;
         // What has to be replayed is little then.
         self.handle.begin(Command::Checkpoint).end().map_err(|error| Fault::failed(error.to_string()))?;
         let mut state = lock(&self.stopping.state);
         if !matches!(*state, StopState::Running) {
             return Err(ended());
         }
-        let version = String::from_utf8_lossy(&tried.stdout).trim().to_owned();
         *state = StopState::Succeeded(program.clone());
         Ok(json!({ "program": program, "version": version }))
     }

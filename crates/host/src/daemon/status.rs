@@ -108,7 +108,7 @@ impl Shared {
 }
 
 /// Whether the number is a device's, in sync or failed; that of one that was removed is nobody's.
-fn is_somebody(member: &MemberStatus) -> bool {
+pub(super) fn is_somebody(member: &MemberStatus) -> bool {
     member.id != [0; 16]
 }
 
@@ -171,7 +171,11 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
             true => {
                 "What is dirty has one copy less. Put another device in its place with `headpond pool add DEVICE`: it gets what lacks a copy."
             }
-            false => "The pool goes on without it. Put it, or another device, back with `headpond pool add DEVICE`.",
+            false => &format!(
+                "The pool goes on without it. Put it, or another device, back with `headpond pool add DEVICE`; or have it forgotten with \
+                 `headpond pool remove {}`.",
+                member.number
+            ),
         };
         advice.push(Advice { wrong, next: next.into() });
     }

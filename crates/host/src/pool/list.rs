@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::probe::{self, Found};
-use crate::claim::Claim;
+use crate::claim::{Claim, ClaimError};
 use crate::device::facts::Facts;
 
 /// A device that was looked at.
@@ -34,8 +35,8 @@ pub fn list(devices: &[PathBuf]) -> Vec<Listed> {
     let listed = devices.iter().map(|path| Listed {
         path: path.clone(),
         found: look(path),
-        // Taken and let go at once; nothing is written by it.
-        in_use: Claim::take(path, std::time::Duration::ZERO).is_err(),
+        // Taken and let go at once; nothing is written by it. What cannot be opened at all is not in use by that.
+        in_use: matches!(Claim::take(path, Duration::ZERO), Err(ClaimError::Held { .. })),
     });
     listed.collect()
 }

@@ -13,6 +13,8 @@ struct Copy {
     slot: u8,
     at: u64,
     page: Result<IntentPage, String>,
+    /// Nothing but zeroes: a device that joins is given these in both slots, and the page itself in the one that is due.
+    is_blank: bool,
 }
 
 /// All pages of all volumes.
@@ -46,8 +48,15 @@ fn one(pool: &Pool<'_>, volume: &VolumeEntry, page: u32, say: Tell<'_>) -> Resul
     for c in &copies {
         let Some(device) = pool.device(c.member) else { continue };
         let place = |finding: Finding| finding.at(device.path(), Some(c.member), c.at, INTENT_PAGE_BYTES as u64).of(&volume.name);
+        let other_is_whole = || copies.iter().any(|o| o.member == c.member && o.slot != c.slot && o.page.is_ok());
         match &c.page {
             Ok(_) => {}
+            // As a start takes it: what this slot would have had, the other one of the device has newer.
+            Err(_) if c.is_blank && other_is_whole() => {
+                let what = format!("Intent page {page}, slot {}, has not been written since the device joined the pool", c.slot);
+                say(place(Finding::new(Level::Note, "intent-unwritten", what))
+                    .means("The other slot has all that counts. The next change of the page is written here"))?;
+            }
             Err(why) => {
                 // Only the same slot of another member proves what was here: an older page lacks bits.
                 let same = copies.iter().find(|o| o.slot == c.slot && o.member != c.member && o.page.is_ok());
@@ -73,7 +82,7 @@ fn one(pool: &Pool<'_>, volume: &VolumeEntry, page: u32, say: Tell<'_>) -> Resul
     }
     for member in pool.present() {
         let own = copies.iter().filter(|c| c.member == member).filter_map(|c| c.page.as_ref().ok()).map(|p| p.sequence).max();
-        let whole = copies.iter().filter(|c| c.member == member).all(|c| c.page.is_ok());
+        let whole = copies.iter().filter(|c| c.member == member).all(|c| c.page.is_ok() || c.is_blank);
         if whole && own.is_some_and(|own| own < newest.sequence) {
             let what = format!("Intent page {page} of volume {} is older on cache device {member}", volume.name);
             say(Finding::new(Level::Note, "intent-behind", what)
@@ -87,6 +96,7 @@ fn one(pool: &Pool<'_>, volume: &VolumeEntry, page: u32, say: Tell<'_>) -> Resul
 fn copy(pool: &Pool<'_>, volume: &VolumeEntry, page: u32, member: u8, slot: u8) -> Copy {
     let at = pool.layout(member).map_or(0, |layout| layout.intent(page, slot));
     let bytes = pool.device(member).map(|device| device.read(at, INTENT_PAGE_BYTES as u64));
+    let is_blank = matches!(&bytes, Some(Ok(bytes)) if bytes.as_slice().iter().all(|byte| *byte == 0));
     let page = match bytes {
         Some(Ok(bytes)) => match IntentPage::decode(pool.superblock().key, bytes.as_slice(), page) {
             Ok(page) if page.volume == volume.number => Ok(page),
@@ -97,5 +107,5 @@ fn copy(pool: &Pool<'_>, volume: &VolumeEntry, page: u32, member: u8, slot: u8) 
         Some(Err(error)) => Err(error.to_string()),
         None => Err("the device is not there".into()),
     };
-    Copy { member, slot, at, page }
+    Copy { member, slot, at, page, is_blank }
 }
