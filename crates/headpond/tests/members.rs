@@ -231,37 +231,6 @@ fn of_two_devices_added_at_once_each_is_in_or_is_refused_as_it_was() {
     yard.run(&["status"]).told(&["healthy"]);
 }
 
-/// A refused command once took the place of the one that was under way, which nobody could cancel then.
-#[test]
-fn a_removal_under_way_is_cancelled_also_after_an_addition_was_refused() {
-    let yard = Yard::new();
-    for name in ["a", "b", "c", "d"] {
-        yard.file(name, 512 * MIB);
-    }
-    yard.file("large", 1 << 30);
-    yard.run(&["pool", "create", "pool", "a", "b", "c"]).good();
-    let _daemon = yard.serve(&["a", "b", "c"]);
-    yard.run(&["attach", "v", "modelled:large"]).good();
-    // So much that moving a third of it takes seconds.
-    let mut nbd = yard.nbd("v");
-    for number in 0..1800 {
-        nbd.write(number * 7919 % 4096 * (256 << 10), &[7; 256 << 10], false).unwrap();
-    }
-    let yard = &yard;
-    thread::scope(|scope| {
-        let removal = scope.spawn(move || yard.run(&["pool", "remove", "c"]));
-        while !yard.run(&["status", "--json"]).good().out.contains("being emptied") {
-            assert!(!removal.is_finished(), "the removal was over too early");
-        }
-        yard.run(&["pool", "add", "d"]).said(1, &["d was not added: Another cache device is being added or removed"]);
-        yard.run(&["pool", "remove", "b"]).said(1, &["was not removed: Another cache device is being added or removed"]);
-        yard.run(&["pool", "remove", "--cancel"]).told(&["told to stop"]);
-        removal.join().unwrap().said(1, &["Cache device 2 was not removed: Cancelled"]);
-    });
-    yard.run(&["status"]).told(&["healthy"]);
-    yard.run(&["pool", "add", "d"]).good();
-}
-
 /// Its first page is in one slot, and the other one, which is not due yet, is of zeroes: that was called damaged, and repair could not help.
 #[test]
 fn a_pool_to_which_a_device_was_just_added_is_clean_to_a_check() {
