@@ -405,6 +405,8 @@ pub enum CommandError {
     TooFewMembers,
     /// One that has left is not forgotten while dirty data lacks copies.
     CopiesLacking,
+    /// The volume is being detached already.
+    DetachBusy,
     /// Another cache device is being added or removed.
     MembersBusy,
     /// A scrub is under way.
@@ -501,6 +503,9 @@ impl fmt::Display for CommandError {
             ),
             CommandError::CopiesLacking => f.write_str(
                 "It has left the pool, and not all dirty data has its copies without it. Nothing was changed. Put another device in its place with `headpond pool add`.",
+            ),
+            CommandError::DetachBusy => f.write_str(
+                "The volume is being detached already. Nothing was changed. Wait for the end of that, or cancel it with `headpond detach NAME --cancel`.",
             ),
             CommandError::MembersBusy => f.write_str(
                 "Another cache device is being added or removed. Nothing was changed. Wait for its end, or cancel it.",

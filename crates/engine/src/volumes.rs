@@ -302,7 +302,10 @@ pub(crate) async fn detach<B: Buf>(
     if v.refused.get() || !v.serving.get() {
         return Err(CommandError::NotServed);
     }
-    v.leaving.set(true);
+    // The end of one must not have writes absorbed again under another that gives up what is dirty.
+    if v.leaving.replace(true) {
+        return Err(CommandError::DetachBusy);
+    }
     let result = leave(core, v, give_up_lost, cancel).await;
     // Where it goes on it is what it was.
     v.leaving.set(false);

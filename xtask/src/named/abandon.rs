@@ -10,6 +10,7 @@ pub const TOLD: &[Told] = &[
     ("abandon::it_is_whole_until_the_pool_is_told", "dirty data let go of before the pool is told"),
     ("abandon::its_room_is_the_others", "a volume thrown away that keeps its room"),
     ("abandon::nothing_of_it_comes_back_in_the_next_volume", "an attach over a log that still has the number's old records"),
+    ("abandon::a_volume_is_detached_by_one_command_at_a_time", "two detaches of one volume at once"),
     ("abandon::a_detach_that_is_cut_off_leaves_the_mode_as_it_was", "a detach that has pass-through written down"),
     ("abandon::nothing_is_brought_into_the_cache_for_a_volume_that_is_gone", "what is brought in for a volume that is gone"),
 ];
@@ -51,6 +52,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "    core.mark(Mark::Abandoned);\n    forget_all(core, v);\n",
             new: "    core.mark(Mark::Abandoned);\n    drop_clean(core, v).await;\n",
         }],
+    },
+    Mistake {
+        name: "two detaches of one volume at once",
+        story: "One ends, and what the volume absorbs again the other one gives up.",
+        edits: &[Edit { file: "volumes.rs", old: "if v.leaving.replace(true) {", new: "if v.leaving.replace(true) && false {" }],
     },
     Mistake {
         name: "a detach that has pass-through written down",

@@ -4,16 +4,28 @@ use super::Told;
 use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/leaving.rs`.
-pub const TOLD: &[Told] =
-    &[("leaving::what_there_was_no_room_to_append_again_does_not_come_back", "a record left behind that is not outdated")];
+pub const TOLD: &[Told] = &[
+    ("leaving::what_there_was_no_room_to_append_again_does_not_come_back", "a record left behind that is not outdated"),
+    (
+        "leaving::one_that_has_left_is_forgotten_when_nothing_lacks_a_copy_and_not_believed_when_it_is_back",
+        "a cache device that is forgotten while a copy is lacking",
+    ),
+];
 
 /// Mistakes that only they need.
-pub const MISTAKES: &[Mistake] = &[Mistake {
-    name: "a record left behind that is not outdated",
-    story: "A cache device leaves under a write's append, and there is no segment to append it to again: the write goes to the disk as if the log had nothing of it, and the next start lays the record on the other device over what the disk got since.",
-    edits: &[Edit {
-        file: "write.rs",
-        old: "if is_left_behind(volume, range) {",
-        new: "if false && is_left_behind(volume, range) {",
-    }],
-}];
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a cache device that is forgotten while a copy is lacking",
+        story: "Somebody acknowledges its loss too early: nobody knows any more whom the rest of dirty data waits for.",
+        edits: &[Edit { file: "joining.rs", old: "if lacks || pool.in_sync()", new: "if pool.in_sync()" }],
+    },
+    Mistake {
+        name: "a record left behind that is not outdated",
+        story: "A cache device leaves under a write's append, and there is no segment to append it to again: the write goes to the disk as if the log had nothing of it, and the next start lays the record on the other device over what the disk got since.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "if is_left_behind(volume, range) {",
+            new: "if false && is_left_behind(volume, range) {",
+        }],
+    },
+];

@@ -192,3 +192,22 @@ fn a_detach_that_is_cut_off_leaves_the_mode_as_it_was() {
     }
     s.end();
 }
+
+/// A second detach of a volume is refused: where it ended, cancelled, while the first one was still to give up what is lost, writes were
+/// absorbed again that the first one then gave up as well. Found by reading.
+#[test]
+fn a_volume_is_detached_by_one_command_at_a_time() {
+    let mut s = Scene::new("two detaches", Stage::default());
+    (0..16).for_each(|n| s.write(n * 10_000, 8));
+    s.flush();
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { .. }));
+    let first = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+    s.until_held();
+    let second = s.world.command(Command::Detach { volume: 0, give_up_lost: true });
+    assert_eq!(s.end_of(second), Err(CommandError::DetachBusy), "{}", s.story());
+    assert_eq!(s.status().volumes[0].mode, Mode::PassThrough, "the first one goes on; {}", s.story());
+    s.let_go();
+    s.ends_well(first);
+    s.world.check_disk(0);
+    s.end();
+}

@@ -1,7 +1,7 @@
 //! A cache device leaves while clients write.
 
 use headpond_engine::stats::Bypass;
-use headpond_engine::{Device, DeviceOp};
+use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::SimBuf;
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
@@ -53,5 +53,36 @@ fn what_there_was_no_room_to_append_again_does_not_come_back() {
     s.set_dead(leaving, true);
     s.start();
     s.read_all();
+    s.end();
+}
+
+/// A cache device that has left for good is forgotten on command, but not while something dirty lacks the copy that was on it: its name may
+/// yet be wanted. Whenever it comes back, with all that it had, it is nobody's.
+#[test]
+fn one_that_has_left_is_forgotten_when_nothing_lacks_a_copy_and_not_believed_when_it_is_back() {
+    let mut s = Scene::new("forgotten", Stage { members: 3, segments: 60, ..Stage::default() });
+    (0..20).for_each(|n| s.write(n * 6000, 8));
+    s.flush();
+    let gone = s.copies(0)[0].0;
+    let Device::Member(member) = gone else { panic!("a copy is on a cache device") };
+    let in_sync = |s: &Scene| s.status().members.iter().filter(|m| m.in_sync).count();
+    s.set_dead(gone, true);
+    s.world.write(0, 130_000, 8, false);
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2));
+    let id = s.world.command(Command::RemoveMember { member });
+    assert_eq!(s.end_of(id), Err(CommandError::CopiesLacking), "{}", s.story());
+    s.until("all has its copies", |w| w.engine.as_ref().is_some_and(|e| e.status().lacking_copies == 0));
+    s.answered();
+    s.obey(Command::RemoveMember { member });
+    let id = s.world.command(Command::RemoveMember { member });
+    assert_eq!(s.end_of(id), Err(CommandError::NoSuchMember), "{}", s.story());
+    (0..20).for_each(|n| s.write(n * 6000, 8));
+    s.flush();
+    s.set_dead(gone, false);
+    for _ in 0..2 {
+        s.lose_power();
+        assert_eq!(in_sync(&s), 2, "{}", s.story());
+        s.read_all();
+    }
     s.end();
 }
