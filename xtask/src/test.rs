@@ -21,6 +21,7 @@ const RARE: &[&str] = &[
     "CopiesMissing",
     "SoonerFails",
     "DiskIsAnother",
+    "DiskSilentAtStart",
     "IntentNowhere",
     "IntentPagesDiffer",
     "AsksAgainAtStart",
