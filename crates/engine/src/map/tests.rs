@@ -317,3 +317,40 @@ fn what_others_found_was_asked_for_once_more() {
     assert!(!find(&map, 5));
     assert_eq!((map.asked(5), map.asked(9)), (2, 1));
 }
+
+/// Who lets go of all of a volume goes over it in turns, and misses nothing; who throws it away leaves nothing counted anywhere.
+#[test]
+fn all_blocks_are_found_in_turns_and_forgotten_at_once() {
+    let (mut map, mut segments, n) = world();
+    let mut there: Vec<u64> = (0..300).map(|i| i * i * 977 % (1 << 22)).collect();
+    for block in &there {
+        map.insert(&mut segments, *block, piece(block + 1, n, 0, 8, block % 3 == 0));
+        map.insert(&mut segments, *block, piece(block + 2, n, (block % 8) as u8, 1, block % 5 == 0));
+    }
+    there.sort_unstable();
+    there.dedup();
+    for most in [1, 7, 1000] {
+        let (mut from, mut found) = (0, Vec::new());
+        loop {
+            let some = map.first_from(from, most);
+            let Some(last) = some.last() else { break };
+            assert!(some.len() < most + LEAF as usize);
+            from = last + 1;
+            found.extend(some);
+        }
+        assert_eq!(found, there, "{most} at a time");
+    }
+    map.forget_all(&mut segments);
+    assert_eq!((map.blocks(), map.dirty_blocks(), map.extra_pieces()), (0, 0, 0));
+    assert_eq!((segments.live, segments.dirty, segments.get(n).map(|s| s.live)), (0, 0, Some(0)));
+}
+
+#[test]
+fn blocks_of_ranges_are_those_that_are_in_one_of_them() {
+    let ranges = [500..515, 600..600, 640..700, 760..900];
+    let bits = of_ranges(&(512..768), &ranges);
+    for block in 512..768 {
+        let is_in = ranges.iter().any(|range| range.contains(&block));
+        assert_eq!(bits[(block - 512) as usize / 64] >> (block % 64) & 1 == 1, is_in, "{block}");
+    }
+}
