@@ -276,10 +276,14 @@ const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "membership.rs",
-                old: "let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;",
+                old: "let hopeless = !members.is_empty() && !agrees(&[], voted || votes && joins.is_some());",
                 new: "let hopeless = false;",
             },
-            Edit { file: "membership.rs", old: "majority: votes * 2 > voters", new: "majority: votes * 2 > voters || true" },
+            Edit {
+                file: "membership.rs",
+                old: "let agreed = !hopeless && agrees(&failed, voted)",
+                new: "let agreed = true || agrees(&failed, voted)",
+            },
         ],
     },
     Mistake {
@@ -288,13 +292,13 @@ const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "membership.rs",
-                old: "let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;",
+                old: "let hopeless = !members.is_empty() && !agrees(&[], voted || votes && joins.is_some());",
                 new: "let hopeless = false;",
             },
             Edit {
                 file: "election.rs",
-                old: "w.epoch != s.epoch || w.in_sync == in_sync_of(s),",
-                new: "w.epoch != s.epoch || w.in_sync == in_sync_of(s) || true,",
+                old: "w.epoch != s.epoch || w.in_sync.agrees_with(&s.in_sync()),",
+                new: "w.epoch != s.epoch || w.in_sync.agrees_with(&s.in_sync()) || true,",
             },
         ],
     },

@@ -30,8 +30,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A crash leaves a witness that asks for a member of which nobody else has heard: the pool does not start.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "let mut voted = witness && joins.is_none() && self.put_witness().await;",
-            new: "let mut voted = witness && self.put_witness().await;",
+            old: "let mut voted = votes && joins.is_none() && self.put_witness().await;",
+            new: "let mut voted = votes && self.put_witness().await;",
         }],
     },
     Mistake {
@@ -94,11 +94,6 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
-        name: "a witness's word that nobody else has heard left standing",
-        story: "A crash left the witness an epoch ahead; the start goes on in the older one, and when a member is lost the witness asks for what it knows.",
-        edits: &[Edit { file: "election.rs", old: "        unheard = Some(w.epoch);\n", new: "        unheard = None;\n" }],
-    },
-    Mistake {
         name: "a full cache device that keeps the others from being used",
         story: "Room is reckoned by the member that has least: one full, and nothing can be appended though the others are empty.",
         edits: &[Edit {
@@ -142,15 +137,15 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a pool that goes on without a majority",
         story: "No majority stands behind the change, and what needs one is done all the same.",
-        edits: &[Edit { file: "membership.rs", old: "        pool.stalled |= !majority;\n", new: "" }],
+        edits: &[Edit { file: "membership.rs", old: "        pool.stalled |= !agreed;\n", new: "" }],
     },
     Mistake {
         name: "a witness counted that did not vote",
         story: "It could not be written, and is taken for a vote.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "let mut voted = witness && joins.is_none() && self.put_witness().await;",
-            new: "let mut voted = witness && joins.is_none() && (self.put_witness().await || true);",
+            old: "let mut voted = votes && joins.is_none() && self.put_witness().await;",
+            new: "let mut voted = votes && joins.is_none() && (self.put_witness().await || true);",
         }],
     },
     Mistake {

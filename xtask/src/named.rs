@@ -26,6 +26,7 @@ mod starts;
 mod steps;
 mod sweeps;
 mod synchronous;
+mod witness;
 
 use crate::mistakes::Mistake;
 
@@ -58,6 +59,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(synchronous::MISTAKES)
         .chain(shares::MISTAKES)
         .chain(sweeps::MISTAKES)
+        .chain(witness::MISTAKES)
         .chain(format::MISTAKES)
 }
 
@@ -86,6 +88,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(synchronous::TOLD)
         .chain(shares::TOLD)
         .chain(sweeps::TOLD)
+        .chain(witness::TOLD)
         .chain(format::TOLD)
 }
 

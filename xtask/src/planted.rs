@@ -60,7 +60,6 @@ const DRAWN: [(&str, &[&str], u64); 48] = [
     ("a removed cache device that is still given new data", &["small", "joins"], FROM),
     ("a checkpoint that flushes those alone that hold it", &["small", "joins"], 141_556_600),
     ("a twin taken from a segment that was opened since", &["small", "joins"], 40_014_600),
-    ("a witness's word that nobody else has heard left standing", &["small", "joins"], FROM),
     ("a full cache device that keeps the others from being used", &["small", "joins"], FROM),
     ("a preload that writes do not spoil", &["small", "preloads"], FROM),
     ("a preload of what is being written", &["small", "preloads"], FROM),

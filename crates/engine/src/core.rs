@@ -71,10 +71,16 @@ pub(crate) struct Pool {
     pub name: String,
     pub key: u64,
     pub epoch: u64,
+    /// The newest epoch that is agreed on: no later start can miss it.
+    pub agreed: u64,
     pub sequence: u64,
     pub copies: u8,
     pub unit: u32,
     pub witness: bool,
+    /// The witness was heard at the start, or told since: epochs have its vote. Else it is told of the next one, and has none.
+    pub witness_votes: bool,
+    /// The witness could not be told of an epoch, and somebody tries again.
+    pub witness_lags: bool,
     pub owner: [u8; 16],
     pub fence: u64,
     pub members: Vec<Member>,

@@ -144,6 +144,7 @@ pub fn plan(plan: &PoolPlan) -> Result<(Superblock, Vec<InitialWrite>), PlanErro
         key: plan.key,
         member: 0,
         epoch: 1,
+        agreed: 1,
         sequence: 1,
         copies: plan.copies,
         unit: plan.unit,
@@ -164,8 +165,7 @@ pub fn plan(plan: &PoolPlan) -> Result<(Superblock, Vec<InitialWrite>), PlanErro
         }
     }
     if plan.witness {
-        let in_sync = (0..superblock.members.len()).fold(0, |bits, m| bits | 1 << m);
-        let bytes = WitnessRecord { pool: plan.id, epoch: 1, in_sync }.encode();
+        let bytes = WitnessRecord { pool: plan.id, epoch: 1, in_sync: superblock.in_sync() }.encode();
         writes.push(InitialWrite { member: None, offset: 0, bytes: bytes.clone() });
         writes.push(InitialWrite { member: None, offset: WITNESS_BYTES, bytes });
     }
@@ -182,7 +182,7 @@ pub fn newest_superblock(slots: &[&[u8]]) -> Result<Superblock, headpond_format:
     let mut worst = DecodeError::Foreign;
     for bytes in slots {
         match Superblock::decode(bytes) {
-            Ok(s) if best.as_ref().is_none_or(|b| (b.epoch, b.sequence) < (s.epoch, s.sequence)) => best = Some(s),
+            Ok(s) if best.as_ref().is_none_or(|b| b.newness() < s.newness()) => best = Some(s),
             Ok(_) => {}
             Err(e @ DecodeError::Newer(_)) => worst = e,
             Err(DecodeError::Foreign) => {}

@@ -5,6 +5,11 @@ use alloc::vec::Vec;
 use core::fmt;
 use headpond_format::{MemberState, Superblock, WitnessRecord};
 
+/// By so much an epoch is raised without the witness: what was raised in vain and told to none but it is lower.
+const BEYOND: u64 = 1 << 20;
+/// And not above this: epochs have to be able to grow, one by one, for as long as a pool lives.
+const HIGHEST: u64 = 1 << 38;
+
 /// What was found of the third vote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WitnessVote {
@@ -30,9 +35,10 @@ pub struct Election {
     pub behind: Vec<u8>,
     /// Members that are present and stale: never read, only rebuilt.
     pub stale: Vec<u8>,
-    /// The witness's epoch, where it is newer than the superblock's: it was told of one that no member had heard of when
-    /// the daemon died. The start raises another, lest the witness ask for what it knows when one of them is missing.
-    pub unheard: Option<u64>,
+    /// The start raises the next one: no epoch that any of them knows, the witness included, is as high.
+    pub highest_epoch: u64,
+    /// Whether the witness was heard. Else it is told of the next epoch, but does not vote for it.
+    pub witness_votes: bool,
 }
 
 /// Why a pool does not start by itself.
@@ -60,6 +66,8 @@ pub enum Refusal {
         missing: Vec<u8>,
         /// Whether the witness would.
         witness_missing: bool,
+        /// The epoch that the witness knows, where it is there and has no vote since it is an older one.
+        witness_epoch: Option<u64>,
     },
     /// The witness knows a newer epoch, in which other members are in sync.
     Stale {
@@ -93,7 +101,7 @@ impl fmt::Display for Refusal {
                 f,
                 "Cache device {member} was found twice: one is a copy of the other. Nothing was changed. Take the copy away and start again."
             ),
-            Refusal::TooFewVotes { pool, epoch, missing, witness_missing } => {
+            Refusal::TooFewVotes { pool, epoch, missing, witness_missing, witness_epoch } => {
                 write!(
                     f,
                     "Pool {pool} does not start: its newest state may be on what is missing (epoch {epoch} is the newest found). No data was touched. Bring back "
@@ -103,7 +111,14 @@ impl fmt::Display for Refusal {
                     (false, false) => write!(f, "cache device {}", list(missing))?,
                     _ => f.write_str("the witness")?,
                 }
-                f.write_str(" and start again.")
+                f.write_str(" and start again.")?;
+                match witness_epoch {
+                    Some(older) => write!(
+                        f,
+                        " The witness that was found has no vote: it knows no newer epoch than {older}, so it is a copy from before, or was not told since. The state folder that the pool was last served with has the right one."
+                    ),
+                    None => Ok(()),
+                }
             }
             Refusal::Stale { pool, epoch, newest, needed } if needed.is_empty() => write!(
                 f,
@@ -126,12 +141,6 @@ pub fn identity(s: &Superblock) -> Option<(u8, [u8; 16])> {
     s.members.get(usize::from(s.member)).map(|m| (s.member, m.id))
 }
 
-/// The members that a superblock calls in sync, as bits.
-fn in_sync_of(s: &Superblock) -> u64 {
-    let in_sync = s.members.iter().enumerate().filter(|(_, m)| m.state == MemberState::InSync);
-    in_sync.fold(0, |bits, (n, _)| bits | 1 << n)
-}
-
 fn members_of(bits: u64) -> Vec<u8> {
     (0..64).filter(|m| bits >> m & 1 == 1).collect()
 }
@@ -141,25 +150,25 @@ fn members_of(bits: u64) -> Vec<u8> {
 /// # Errors
 /// A [`Refusal`] says what is missing. Nothing has been changed then.
 pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Refusal> {
-    let best = |list: &mut dyn Iterator<Item = &'_ Superblock>| list.max_by_key(|s| (s.epoch, s.sequence)).cloned();
+    let best = |list: &mut dyn Iterator<Item = &'_ Superblock>| list.max_by_key(|s| s.newness()).cloned();
     let any = best(&mut found.iter()).ok_or(Refusal::NoMembers)?;
     // An epoch that the witness knows with other members was raised without it, and in vain: whoever got the witness's
     // vote for the same number had a majority of the epoch before.
     let heard = |s: &&Superblock| match witness {
-        WitnessVote::Found(w) => w.pool != s.pool || w.epoch != s.epoch || w.in_sync == in_sync_of(s),
+        WitnessVote::Found(w) => w.pool != s.pool || w.epoch != s.epoch || w.in_sync.agrees_with(&s.in_sync()),
         _ => true,
     };
     let newest = match (best(&mut found.iter().filter(heard)), witness) {
         (Some(newest), _) => newest,
         (None, WitnessVote::Found(w)) => {
-            let needed = members_of(w.in_sync);
+            let needed = members_of(w.in_sync.numbers);
             return Err(Refusal::Stale { pool: any.name, epoch: any.epoch, newest: w.epoch, needed });
         }
         (None, _) => any,
     };
     for (device, s) in found.iter().enumerate() {
         let known = newest.members.get(usize::from(s.member)).zip(s.members.get(usize::from(s.member)));
-        if s.pool != newest.pool || known.is_none_or(|(a, b)| a.id != b.id && s.epoch > newest.epoch) {
+        if s.pool != newest.pool || known.is_none_or(|(a, b)| a.id != b.id && s.newness() > newest.newness()) {
             return Err(Refusal::Foreign { device });
         }
         // A device that has left may come back beside the one that has its number now.
@@ -176,32 +185,34 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     let is_present = |m: u8| found.iter().any(|s| s.member == m && known(s, m) == known(&newest, m));
     let (present, missing): (Vec<u8>, Vec<u8>) = in_sync.iter().partition(|m| is_present(**m));
     let stale = found.iter().map(|s| s.member).filter(|m| !present.contains(m)).collect();
-    let mut unheard = None;
-    if let WitnessVote::Found(w) = witness
-        && w.pool == newest.pool
-        && w.epoch > newest.epoch
-    {
-        let needed = members_of(w.in_sync);
+    let its_own = match witness {
+        WitnessVote::Found(w) if w.pool == newest.pool => Some(w),
+        _ => None,
+    };
+    if let Some(w) = its_own.filter(|w| w.epoch > newest.epoch && !w.in_sync.agrees_with(&newest.in_sync())) {
+        let needed = members_of(w.in_sync.numbers);
         // The witness is written first: members in sync in its epoch, all here, have merely not heard of it yet.
         let all_here = !needed.is_empty() && needed.iter().all(|m| present.contains(m));
         if !all_here {
             return Err(Refusal::Stale { pool: newest.name.clone(), epoch: newest.epoch, newest: w.epoch, needed });
         }
-        unheard = Some(w.epoch);
     }
-    let voters = in_sync.len() + usize::from(witness != WitnessVote::None);
-    let witness_missing = match witness {
-        WitnessVote::Missing => true,
-        WitnessVote::Found(w) => w.pool != newest.pool,
-        WitnessVote::None => false,
-    };
+    // One that knows less than a cache device is a copy from before, or was not told: the one that is missing may know who has left.
+    let witness_votes = its_own.is_some_and(|w| w.epoch >= newest.epoch);
+    let has_witness = witness != WitnessVote::None;
+    let witness_missing = has_witness && !witness_votes;
+    let voters = in_sync.len() + usize::from(has_witness);
     let unknown = missing.len() + usize::from(witness_missing);
     if unknown > voters / 2 || present.is_empty() {
-        return Err(Refusal::TooFewVotes { pool: newest.name.clone(), epoch: newest.epoch, missing, witness_missing });
+        let witness_epoch = its_own.filter(|_| witness_missing).map(|w| w.epoch);
+        return Err(Refusal::TooFewVotes { pool: newest.name, epoch: newest.epoch, missing, witness_missing, witness_epoch });
     }
+    let known_epochs = found.iter().map(|s| s.epoch).chain(its_own.map(|w| w.epoch));
+    let known_epoch = known_epochs.max().unwrap_or(0);
+    let highest_epoch = if witness_missing { known_epoch + BEYOND.min(HIGHEST.saturating_sub(known_epoch)) } else { known_epoch };
     // One that has left may be there beside the one that has its number now.
     let is_member = |s: &&Superblock| present.contains(&s.member) && known(s, s.member) == known(&newest, s.member);
-    let older = |s: &&Superblock| (s.epoch, s.sequence) < (newest.epoch, newest.sequence);
+    let older = |s: &&Superblock| s.newness() < newest.newness();
     let behind = found.iter().filter(is_member).filter(older).map(|s| s.member).collect();
-    Ok(Election { superblock: newest, present, missing, behind, stale, unheard })
+    Ok(Election { superblock: newest, present, missing, behind, stale, highest_epoch, witness_votes })
 }

@@ -66,11 +66,14 @@ impl<B: Buf> Engine<B> {
             id: s.pool,
             name: s.name,
             key: s.key,
-            epoch: election.unheard.unwrap_or(s.epoch),
+            epoch: election.highest_epoch,
+            agreed: s.agreed,
             sequence: s.sequence,
             copies: s.copies,
             unit: s.unit,
             witness: s.witness,
+            witness_votes: election.witness_votes,
+            witness_lags: false,
             owner: s.owner,
             fence: s.fence,
             members,
@@ -131,8 +134,7 @@ impl<B: Buf> Engine<B> {
         });
         let (core2, backings) = (core.clone(), backings.to_vec());
         core.exec.spawn(async move {
-            let settled = election.missing.is_empty() && election.unheard.is_none();
-            let result = start(&core2, &elected, &backings, &election.missing, &election.behind, settled).await;
+            let result = start(&core2, &elected, &backings, &election.missing, &election.behind).await;
             core2.exec.effect(Effect::Done { id, result });
         });
         Self { core, cancelled: Rc::default() }
@@ -386,7 +388,6 @@ async fn start<B: Buf>(
     backings: &[u16],
     missing: &[u8],
     behind: &[u8],
-    settled: bool,
 ) -> Result<(), CommandError> {
     // A cache device may fall silent while it is started from, too.
     core.exec.spawn(watch(core.clone()));
@@ -410,17 +411,11 @@ async fn start<B: Buf>(
     recovery::recover(core, &patience).await.map_err(CommandError::Start)?;
     // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
     let failed = core.catch_up(elected, behind).await;
-    if settled {
-        for m in failed {
-            core.fail_member(m).await;
-        }
-        // The newest superblock may be on one member alone. Before the checkpoint that the others name is written over,
-        // all have it.
-        core.write_superblock().await;
-    } else {
-        crate::membership::leave_at_start(core, missing, &failed).await;
-    }
-    if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
+    crate::membership::agree_at_start(core, missing, &failed).await;
+    // Nothing is acknowledged before all have it written down that this epoch was agreed on: one that another start raised in vain, on a
+    // device that is not here, must not look newer. And the newest superblock may be on one member alone: before the
+    // checkpoint that the others name is written over, all have it.
+    if !core.write_superblock().await {
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     core.exec.asks_no_silent_ones(false);
@@ -660,6 +655,9 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
             return Err(CommandError::Disk);
         }
     }
+    if core.pool.borrow().stalled {
+        return Err(CommandError::NoMembers);
+    }
     if core.pool.borrow().in_sync().next().is_none() {
         return Ok(());
     }
@@ -690,6 +688,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
         unit: pool.unit,
         degraded: pool.degraded(),
         stalled: pool.stalled,
+        witness_lags: pool.witness_lags,
         segment_bytes: pool.segment_bytes,
         segments: segments.total(),
         segments_free: segments.free_total(),

@@ -353,13 +353,14 @@ pub(crate) async fn ensure<B: Buf>(
         if intent.holds(&regions, bit, durable) {
             return true;
         }
+        // First, since of those that all failed the next start takes what they hold.
+        if core.pool.borrow().stalled || intent.ended.get() {
+            return false;
+        }
         if core.pool.borrow().in_sync().next().is_none() {
             core.mark(Mark::IntentWithoutMembers);
             // Nothing is cached any more that could be stale.
             return durable;
-        }
-        if core.pool.borrow().stalled || intent.ended.get() {
-            return false;
         }
         wait.await;
     }

@@ -47,6 +47,10 @@ pub(crate) async fn add<B: Buf>(
     if cancel.wanted() {
         return Err(CommandError::Cancelled);
     }
+    // The preparation took its time.
+    if core.pool.borrow().stalled || !core.would_have_votes(&with).await {
+        return Err(CommandError::NoMembers);
+    }
     if !join(core, member, entry).await {
         return Err(CommandError::MemberFailed);
     }
@@ -191,7 +195,12 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
         core.pool.borrow_mut().leaving = None;
         return Err(why);
     }
-    retire(core, member).await;
+    if !retire(core, member).await {
+        core.mark(Mark::RemovalGivenUp);
+        core.segments.borrow_mut().open_member(member, layout.slots());
+        core.pool.borrow_mut().leaving = None;
+        return Err(CommandError::NoMembers);
+    }
     core.pool.borrow_mut().leaving = None;
     core.mark(Mark::MemberRemoved);
     // It is nobody's now. That it could not be told so does not matter: it is known to have left.

@@ -278,6 +278,10 @@ marks! {
     FailsUnderEpoch,
     /// An epoch was raised without a majority: nothing that needs the cache is acknowledged any more.
     NoMajority,
+    /// All members that were left fail, and something may be dirty on them: none is voted out, and the pool stalls.
+    AllFail,
+    /// A witness that could not be written was told later of what had been agreed on.
+    WitnessToldLater,
     /// The last member left: volumes are served by their disks alone. Torture never reaches it, as it leaves every pool a member.
     LastMemberLeft,
     /// Members that are missing at a start leave before anything is answered.

@@ -2,7 +2,7 @@
 //! superblocks and witness records that say so.
 
 use crate::core::{Core, Member, Volume};
-use crate::intent::write_pages;
+use crate::intent::{Bit, write_pages};
 use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::loading;
 use crate::marks::Mark;
@@ -10,7 +10,9 @@ use crate::segments::Segment;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
-use headpond_format::{Class, MemberEntry, MemberState, Superblock, VolumeEntry, WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord};
+use headpond_format::{
+    Class, InSync, MemberEntry, MemberState, Superblock, VolumeEntry, WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord,
+};
 
 impl<B: Buf> Core<B> {
     /// Waits until no membership change is under way: what is decided before could be about copies that no longer count.
@@ -61,6 +63,7 @@ impl<B: Buf> Core<B> {
             key: pool.key,
             member,
             epoch: pool.epoch,
+            agreed: pool.agreed,
             sequence: pool.sequence,
             copies: pool.copies,
             unit: pool.unit,
@@ -171,7 +174,7 @@ impl<B: Buf> Core<B> {
     async fn put_witness(&self) -> bool {
         let (record, epoch) = {
             let pool = self.pool.borrow();
-            let in_sync = pool.in_sync().fold(0, |bits, m| bits | 1 << m);
+            let in_sync = InSync::of(pool.in_sync().map(|m| (m, pool.members[usize::from(m)].id)));
             (WitnessRecord { pool: pool.id, epoch: pool.epoch, in_sync }, pool.epoch)
         };
         let offset = epoch % WITNESS_SLOTS * WITNESS_BYTES;
@@ -179,8 +182,8 @@ impl<B: Buf> Core<B> {
         self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok()
     }
 
-    /// Raises the epoch with the present members: after a member was taken out, or `joins` was put in. Whether a majority
-    /// of the votes of `before` (and the witness) has it durably.
+    /// Raises the epoch with the present members: after a member was taken out, or `joins` was put in, or at a start. Whether it is
+    /// agreed on: a majority of the votes of `before` (and the witness) has it durably, or all of `before`, one of whom each start has.
     async fn raise_epoch(self: &Rc<Self>, before: &[u8], joins: Option<u8>) -> Raised {
         loop {
             let wait = self.superblock_free.wait();
@@ -193,16 +196,20 @@ impl<B: Buf> Core<B> {
         self.superblock_busy.set(true);
         self.pool.borrow_mut().epoch += 1;
         let members: Vec<u8> = self.pool.borrow().in_sync().collect();
-        let witness = self.pool.borrow().witness;
+        let (witness, votes) = (self.pool.borrow().witness, self.pool.borrow().witness_votes);
         // The witness first, who alone may remember who left. One that joins it must not know before any member does: a
         // crash would leave it asking for a member that nobody else has heard of.
-        let mut voted = witness && joins.is_none() && self.put_witness().await;
+        let mut voted = votes && joins.is_none() && self.put_witness().await;
         let voters = before.len() + usize::from(witness);
         let votes_without = |failed: &[u8], voted: bool| {
             members.iter().filter(|m| !failed.contains(m) && before.contains(m)).count() + usize::from(voted)
         };
+        let agrees = |failed: &[u8], voted: bool| {
+            let all = before.iter().all(|m| members.contains(m) && !failed.contains(m)) && !before.is_empty();
+            all || votes_without(failed, voted) * 2 > voters
+        };
         // Where no majority can come of it, no member writes down what only it believes.
-        let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;
+        let hopeless = !members.is_empty() && !agrees(&[], voted || votes && joins.is_some());
         self.mark_if(hopeless, Mark::HopelessEpoch);
         let mut failed = Vec::new();
         if let Some(joins) = joins.filter(|_| !hopeless) {
@@ -213,32 +220,84 @@ impl<B: Buf> Core<B> {
         if !hopeless && failed.is_empty() {
             failed = self.put_superblocks(&members).await;
         }
-        if joins.is_some() && witness && failed.is_empty() && !hopeless {
+        if joins.is_some() && votes && failed.is_empty() && !hopeless {
             voted = self.put_witness().await;
         }
+        // The last member cannot vote itself out: there the witness alone remembers.
+        let agreed = !hopeless && agrees(&failed, voted) || members.is_empty() && (voted || !witness);
+        // One that does not vote is told what the others have agreed on.
+        let told = agreed && (voted || witness && !votes && self.put_witness().await);
         self.superblock_busy.set(false);
         self.superblock_free.notify();
-        let votes = votes_without(&failed, voted);
-        Raised {
-            // The last member cannot vote itself out: there the witness alone remembers.
-            majority: votes * 2 > voters || (members.is_empty() && (voted || !witness)),
-            failed,
+        {
+            let mut pool = self.pool.borrow_mut();
+            pool.witness_votes |= told;
+            if agreed {
+                pool.agreed = pool.epoch;
+            }
+        }
+        if witness && agreed && !told && !core::mem::replace(&mut self.pool.borrow_mut().witness_lags, true) {
+            self.exec.spawn(tell_witness(self.clone()));
+        }
+        Raised { agreed, failed }
+    }
+
+    /// Whether the cache devices may have something that no disk has.
+    fn may_be_needed(&self) -> bool {
+        let volumes = self.all_volumes();
+        let is_dirty = match self.is_loaded.get() {
+            true => self.segments.borrow().iter().any(|(_, s)| s.dirty > 0 && s.places().next().is_some()),
+            false => volumes.iter().any(|v| v.intent.any(Bit::Dirty)),
+        };
+        is_dirty || volumes.iter().any(|v| !v.has_disk())
+    }
+}
+
+/// How often a witness that could not be told of an epoch is told again, in nanoseconds.
+const TELL_AGAIN_NS: u64 = 60_000_000_000;
+
+/// Tells a witness that could not be written what is agreed on by now, as soon as it can be: a start in which a member is missing needs its
+/// vote, and does not have it while the witness knows less than the others.
+async fn tell_witness<B: Buf>(core: Rc<Core<B>>) {
+    loop {
+        core.exec.sleep(TELL_AGAIN_NS).await;
+        loop {
+            core.wait_settled().await;
+            let wait = core.superblock_free.wait();
+            if !core.superblock_busy.get() {
+                break;
+            }
+            wait.await;
+        }
+        // What is not agreed on it must not know.
+        if core.pool.borrow().stalled {
+            return;
+        }
+        core.superblock_busy.set(true);
+        let told = core.put_witness().await;
+        core.superblock_busy.set(false);
+        core.superblock_free.notify();
+        if told {
+            core.mark(Mark::WitnessToldLater);
+            let mut pool = core.pool.borrow_mut();
+            (pool.witness_lags, pool.witness_votes) = (false, true);
+            return;
         }
     }
 }
 
 struct Raised {
-    majority: bool,
+    agreed: bool,
     failed: Vec<u8>,
 }
 
-/// At a start without members that were in sync: they leave before anything is acknowledged, and with them those that
-/// failed meanwhile.
-pub(crate) async fn leave_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8], failed: &[u8]) {
+/// Has an epoch agreed on at a start, whoever is there, before anything is acknowledged: a witness, or a copy of one, that has not heard of this
+/// start has no vote at any later one. Members that are missing leave with it, and those that failed meanwhile.
+pub(crate) async fn agree_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8], failed: &[u8]) {
     core.wait_settled().await;
     let mut before: Vec<u8> = core.pool.borrow().in_sync().collect();
     before.extend_from_slice(missing);
-    core.mark(Mark::LeftAtStart);
+    core.mark_if(!missing.is_empty(), Mark::LeftAtStart);
     {
         let mut pool = core.pool.borrow_mut();
         pool.changing = true;
@@ -280,7 +339,7 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
         for m in raised.failed {
             pool.failing |= 1 << m;
         }
-        let joined = raised.majority && pool.failing == 0;
+        let joined = raised.agreed && pool.failing == 0;
         if joined {
             pool.last_join = pool.epoch;
         } else {
@@ -307,13 +366,18 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
     true
 }
 
-/// Takes out a member that nothing dirty is on any more.
-pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) {
+/// Takes out a member that nothing dirty is on any more. `false`, and it stays, where the votes are too few by now: an epoch that nobody agrees
+/// on would stall the pool for what was only a wish.
+pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> bool {
+    let rest: Vec<u8> = core.pool.borrow().in_sync().filter(|m| *m != member).collect();
+    if !core.would_have_votes(&rest).await {
+        return false;
+    }
     core.wait_settled().await;
     let before: Vec<u8> = {
         let mut pool = core.pool.borrow_mut();
         if !pool.is_in_sync(member) {
-            return;
+            return true;
         }
         pool.changing = true;
         pool.failing |= 1 << member;
@@ -323,6 +387,7 @@ pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) {
         before
     };
     change(core.clone(), before, Some(member)).await;
+    true
 }
 
 impl<B: Buf> Core<B> {
@@ -333,9 +398,10 @@ impl<B: Buf> Core<B> {
             let pool = self.pool.borrow();
             (pool.in_sync().collect::<Vec<u8>>(), pool.witness)
         };
-        let reached = witness && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
+        let votes = self.pool.borrow().witness_votes;
+        let reached = votes && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
         let votes = members.iter().filter(|m| before.contains(m)).count() + usize::from(reached);
-        votes * 2 > before.len() + usize::from(witness)
+        before.iter().all(|m| members.contains(m)) || votes * 2 > before.len() + usize::from(witness)
     }
 }
 
@@ -343,7 +409,7 @@ impl<B: Buf> Core<B> {
 /// nothing behind.
 async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, retires: Option<u8>) {
     let left_before = core.pool.borrow().left;
-    let majority = loop {
+    let agreed = loop {
         {
             let mut pool = core.pool.borrow_mut();
             let failing = core::mem::take(&mut pool.failing);
@@ -356,23 +422,33 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, retires: Option<u8>)
             pool.left =
                 left_before.saturating_add(before.iter().filter(|m| !now.contains(m) && retires != Some(**m)).count() as u8);
         }
-        let raised = core.raise_epoch(&before, None).await;
+        // None is left that could remember, and what is dirty is on them: they may all be behind a controller that hangs for a moment. None is
+        // voted out then, and the next start takes them as they are.
+        let all_fail = core.pool.borrow().in_sync().next().is_none() && core.may_be_needed();
+        core.mark_if(all_fail, Mark::AllFail);
+        let raised = match all_fail {
+            true => Raised { agreed: false, failed: Vec::new() },
+            false => core.raise_epoch(&before, None).await,
+        };
         for m in raised.failed {
             core.mark(Mark::FailsUnderEpoch);
             core.pool.borrow_mut().failing |= 1 << m;
         }
         if core.pool.borrow().failing == 0 {
-            break raised.majority;
+            break raised.agreed;
         }
     };
     {
         let mut pool = core.pool.borrow_mut();
-        core.mark_if(!majority, Mark::NoMajority);
-        core.mark_if(pool.in_sync().next().is_none(), Mark::LastMemberLeft);
-        pool.stalled |= !majority;
+        core.mark_if(!agreed, Mark::NoMajority);
+        core.mark_if(agreed && pool.in_sync().next().is_none(), Mark::LastMemberLeft);
+        pool.stalled |= !agreed;
     }
+    let all_stay = before.iter().all(|m| core.pool.borrow().is_in_sync(*m));
     settled(&core, &before);
-    core.exec.spawn(purge_lost(core.clone()));
+    if !all_stay {
+        core.exec.spawn(purge_lost(core.clone()));
+    }
 }
 
 /// Membership is decided, and another one than that of `before`: what follows from it, and whoever waited goes on.
@@ -388,7 +464,8 @@ fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
         let segments = core.segments.borrow();
         // Before all of the map is known any of them may hold something dirty.
         let may_be_dirty = |s: &Segment| s.dirty > 0 || !core.is_loaded.get() && s.class == Class::Mirrored;
-        if segments.iter().any(|(_, s)| s.volume == volume.number && may_be_dirty(s) && s.places().next().is_none()) {
+        let is_lost = |s: &Segment| s.volume == volume.number && may_be_dirty(s) && s.places().next().is_none();
+        if !gone.is_empty() && segments.iter().any(|(_, s)| is_lost(s)) {
             core.mark(Mark::CopiesLost);
             volume.losses.set(volume.losses.get() + 1);
         }

@@ -25,6 +25,8 @@ pub struct Status {
     pub degraded: bool,
     /// No majority stands behind it: nothing that needs the cache is acknowledged.
     pub stalled: bool,
+    /// The witness could not be told of an epoch that was agreed on. It has no vote at a start before it is, which is tried once a minute.
+    pub witness_lags: bool,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Segment slots on all members.

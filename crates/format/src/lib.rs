@@ -30,4 +30,4 @@ pub use superblock::{
     CheckpointPointer, FORMAT_VERSION, INCOMPAT_KNOWN, MAX_MEMBERS, MAX_SECTORS, MAX_VOLUMES, MemberEntry, MemberState, Mode,
     Superblock, VolumeEntry,
 };
-pub use witness::{WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord};
+pub use witness::{InSync, WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord};

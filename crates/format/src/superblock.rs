@@ -4,6 +4,7 @@ use crate::checkpoint::PAGE_BYTES;
 use crate::codec::{DecodeError, Reader, Writer, verify};
 use crate::intent::pages_for;
 use crate::layout::{Layout, SUPERBLOCK_BYTES};
+use crate::witness::InSync;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -154,6 +155,10 @@ pub struct Superblock {
     pub member: u8,
     /// The membership counter.
     pub epoch: u64,
+    /// The newest epoch that was known to be agreed on, durable where no later start can miss it, when this was written: an older one
+    /// than `epoch` while that was being raised. Who was raised in vain, on a device that nobody else has seen since, keeps
+    /// its own, however high its epoch: see [`Superblock::newness`].
+    pub agreed: u64,
     /// Grows with each superblock written.
     pub sequence: u64,
     /// Copies of dirty data: 1 or 2.
@@ -232,6 +237,8 @@ impl Superblock {
             w.u32(v.intent_pages);
             w.text(&v.backing);
         }
+        // Behind all that was there before it, and zero where there is nothing to tell.
+        w.u64(if self.agreed == self.epoch { 0 } else { self.agreed });
         w.pad_to(4096);
         let len = w.len() as u32;
         w.put_u32(20, len);
@@ -334,12 +341,19 @@ impl Superblock {
             }
             volumes.push(VolumeEntry { number, id, name, sectors, phase, mode, intent_first, intent_pages, backing });
         }
+        // Older ones end before it, some of them to the byte.
+        let agreed = match r.u64() {
+            Ok(0) | Err(_) => epoch,
+            Ok(agreed) if agreed < epoch => agreed,
+            Ok(_) => return Err(DecodeError::Invalid("the epoch agreed on")),
+        };
         Ok(Self {
             pool,
             name,
             key,
             member,
             epoch,
+            agreed,
             sequence,
             copies,
             unit,
@@ -351,5 +365,19 @@ impl Superblock {
             volumes,
             checkpoint,
         })
+    }
+
+    /// What orders the superblocks of a pool: the larger, the newer. What was agreed on counts first. An epoch is raised from the newest one
+    /// that a majority has; one that was raised before, and reached too few, may have a number as high as its, and is not newer.
+    #[must_use]
+    pub fn newness(&self) -> (u64, u64, u64) {
+        (self.agreed, self.epoch, self.sequence)
+    }
+
+    /// The members that it calls in sync.
+    #[must_use]
+    pub fn in_sync(&self) -> InSync {
+        let in_sync = self.members.iter().enumerate().filter(|(_, m)| m.state == MemberState::InSync);
+        InSync::of(in_sync.map(|(n, m)| (n as u8, m.id)))
     }
 }

@@ -1,6 +1,6 @@
 //! What the third vote remembers: the newest epoch, and who was in sync in it.
 
-use crate::codec::{DecodeError, Reader, Writer, magic, verify};
+use crate::codec::{DecodeError, Reader, Writer, checksum, magic, verify};
 use alloc::vec::Vec;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HPwi");
@@ -17,8 +17,37 @@ pub struct WitnessRecord {
     pub pool: [u8; 16],
     /// The newest epoch it has heard of.
     pub epoch: u64,
-    /// Bit n: member n is in sync in that epoch.
-    pub in_sync: u64,
+    /// Who is in sync in that epoch.
+    pub in_sync: InSync,
+}
+
+/// The members that are in sync in an epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InSync {
+    /// Bit n: member n is.
+    pub numbers: u64,
+    /// A checksum of their identities, which tells a device from the one that had its number before; zero where it was not written down.
+    pub devices: u64,
+}
+
+impl InSync {
+    /// The members of these numbers and identities, in order of number.
+    #[must_use]
+    pub fn of(members: impl Iterator<Item = (u8, [u8; 16])>) -> Self {
+        let (mut numbers, mut ids) = (0, Vec::new());
+        for (number, id) in members {
+            numbers |= 1 << number;
+            ids.push(number);
+            ids.extend_from_slice(&id);
+        }
+        Self { numbers, devices: checksum(0, &ids).max(1) }
+    }
+
+    /// Whether both are the same devices, as far as both tell.
+    #[must_use]
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        self.numbers == other.numbers && (self.devices == other.devices || self.devices == 0 || other.devices == 0)
+    }
 }
 
 impl WitnessRecord {
@@ -31,7 +60,8 @@ impl WitnessRecord {
         w.u64(0);
         w.bytes(&self.pool);
         w.u64(self.epoch);
-        w.u64(self.in_sync);
+        w.u64(self.in_sync.numbers);
+        w.u64(self.in_sync.devices);
         w.pad_to(WITNESS_BYTES as usize);
         w.seal(0, 8)
     }
@@ -49,6 +79,7 @@ impl WitnessRecord {
             return Err(DecodeError::Newer(u64::from(version)));
         }
         r.u64()?;
-        Ok(Self { pool: r.id()?, epoch: r.u64()?, in_sync: r.u64()? })
+        let (pool, epoch) = (r.id()?, r.u64()?);
+        Ok(Self { pool, epoch, in_sync: InSync { numbers: r.u64()?, devices: r.u64()? } })
     }
 }

@@ -30,6 +30,7 @@ fn superblock() -> Superblock {
         key: KEY,
         member: 1,
         epoch: 7,
+        agreed: 7,
         sequence: 1234,
         copies: 2,
         unit: 4096,
@@ -147,7 +148,7 @@ fn pieces_page() -> Page {
 }
 
 fn witness() -> WitnessRecord {
-    WitnessRecord { pool: *b"golden pool id..", epoch: 7, in_sync: 0b10 }
+    WitnessRecord { pool: *b"golden pool id..", epoch: 7, in_sync: InSync { numbers: 0b10, devices: 0 } }
 }
 
 #[test]
@@ -155,6 +156,9 @@ fn a_superblock_is_written_as_it_always_was() {
     let bytes = superblock().encode();
     golden("superblock.bin", &bytes);
     assert_eq!(Superblock::decode(&bytes).unwrap(), superblock());
+    let raised = Superblock { agreed: 5, ..superblock() };
+    golden("superblock-raised.bin", &raised.encode());
+    assert_eq!(Superblock::decode(&raised.encode()).unwrap(), raised);
     // Slots are read whole; what follows the structure in one does not matter.
     let mut slot = bytes;
     slot.resize(SUPERBLOCK_BYTES as usize, 0x5a);
@@ -202,6 +206,9 @@ fn a_witness_record_is_written_as_it_always_was() {
     let bytes = witness().encode();
     golden("witness.bin", &bytes);
     assert_eq!(WitnessRecord::decode(&bytes).unwrap(), witness());
+    let devices = WitnessRecord { in_sync: InSync::of([(1, [0xb2; 16])].into_iter()), ..witness() };
+    golden("witness-devices.bin", &devices.encode());
+    assert_eq!(WitnessRecord::decode(&devices.encode()).unwrap(), devices);
 }
 
 #[test]

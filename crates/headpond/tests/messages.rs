@@ -109,7 +109,7 @@ fn all_errors() -> Vec<Walked> {
             Name(text()), Members(0), Copies, Small { device: 0, bytes: 1, least: 2 }, Segment(1)),
         one_of_each!("engine/src/election.rs", "Refusal", Refusal:
             NoMembers, Foreign { device: 0 }, Twice { member: 0 },
-            TooFewVotes { pool: text(), epoch: 1, missing: vec![1], witness_missing: true },
+            TooFewVotes { pool: text(), epoch: 1, missing: vec![1], witness_missing: true, witness_epoch: Some(1) },
             Stale { pool: text(), epoch: 1, newest: 2, needed: vec![1] }),
         one_of_each!("engine/src/recovery.rs", "StartError", EngineStart:
             CheckpointLost { page: 0 }, LogUnreadable { members: vec![0, 1] }, NoMajority, CopiesMissing { missing: vec![1] }),
@@ -183,7 +183,7 @@ fn all_errors() -> Vec<Walked> {
 fn more() -> Vec<String> {
     vec![
         Refusal::Stale { pool: text(), epoch: 1, newest: 2, needed: vec![] }.to_string(),
-        Refusal::TooFewVotes { pool: text(), epoch: 1, missing: vec![], witness_missing: true }.to_string(),
+        Refusal::TooFewVotes { pool: text(), epoch: 1, missing: vec![], witness_missing: true, witness_epoch: None }.to_string(),
         EngineStart::CopiesMissing { missing: vec![0, 1] }.to_string(),
     ]
 }

@@ -182,6 +182,12 @@ fn of_pool(text: &mut Text, r: &Report) {
     text.gauge("build_info", "The daemon's version and its pool's identity; always 1", &version, 1.0);
     text.gauge("pool_degraded", "1 while a copy of dirty data is missing", &[], flag(r.degraded));
     text.gauge("pool_stalled", "1 while too few cache devices and votes answer", &[], flag(r.stalled));
+    text.gauge(
+        "pool_witness_lags",
+        "1 while the witness does not know which cache devices are in the pool",
+        &[],
+        flag(r.witness_lags),
+    );
     text.gauge("pool_epoch", "The pool's membership counter", &[], r.epoch as f64);
     text.gauge("pool_copies", "Copies of dirty data that the pool promises", &[], r.copies.into());
     text.gauge("pool_segments", "Segments on all cache devices", &[], r.segments as f64);

@@ -33,6 +33,9 @@ pub struct Report {
     pub degraded: bool,
     /// Nothing that needs the cache is acknowledged, for want of a majority.
     pub stalled: bool,
+    /// The witness could not be told which cache devices are in the pool, and has no vote at a start before it is.
+    #[serde(default)]
+    pub witness_lags: bool,
     /// Size of a segment.
     pub segment_bytes: u64,
     /// Segments on all members, and how many are free.

@@ -231,7 +231,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "members missing at a start that do not leave",
         story: "A pool starts without a cache device and acknowledges writes, and no epoch says so: that device comes back with the witness, and is taken for current.",
-        edits: &[Edit { file: "engine.rs", old: "    if settled {\n", new: "    if settled || missing.len() < 64 {\n" }],
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "    crate::membership::agree_at_start(core, missing, &failed).await;\n",
+            new: "    let _ = failed;\n",
+        }],
     },
     Mistake {
         name: "a failed flush of a cache device overlooked",

@@ -56,6 +56,7 @@ impl Shared {
             copies: status.copies,
             degraded: status.degraded,
             stalled: status.stalled,
+            witness_lags: status.witness_lags,
             segment_bytes: status.segment_bytes,
             segments: status.segments,
             segments_free: status.segments_free,
@@ -178,6 +179,14 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
             ),
         };
         advice.push(Advice { wrong, next: next.into() });
+    }
+    if status.witness_lags {
+        advice.push(Advice {
+            wrong: "The witness, a file in the state folder, cannot be written: it does not know which cache devices are in the pool now. No data \
+                    is at risk while all of them are there; a start at which one is missing would be refused for want of its vote."
+                .into(),
+            next: "Look whether the state folder's file system is full, read-only or failing. The witness is told again once a minute.".into(),
+        });
     }
     if let Some(page) = status.loading.and_then(|loading| loading.lost_page) {
         advice.push(Advice {

@@ -67,7 +67,7 @@ impl Device {
         let slots = [first, second, read(slot_at[2]), read(slot_at[3])];
         let newer = slots.iter().any(|slot| matches!(slot, Slot::Bad(DecodeError::Newer(_))));
         let whole = slots.iter().filter_map(|slot| if let Slot::Whole(s) = slot { Some(&**s) } else { None });
-        let newest = whole.max_by_key(|s| (s.epoch, s.sequence)).cloned();
+        let newest = whole.max_by_key(|s| s.newness()).cloned();
         Device { superblock: newest.filter(|_| !newer), claim, slots, slot_at }
     }
 
@@ -254,13 +254,14 @@ impl Media {
 
 /// The election as it would be if nothing newer were anywhere.
 fn assumed(found: &[Superblock]) -> Election {
-    let newest = found.iter().max_by_key(|s| (s.epoch, s.sequence)).expect("votes were counted").clone();
+    let newest = found.iter().max_by_key(|s| s.newness()).expect("votes were counted").clone();
     let in_sync = (0..newest.members.len() as u8).filter(|m| newest.members[usize::from(*m)].state == MemberState::InSync);
     let known = |s: &Superblock, m: u8| s.members.get(usize::from(m)).map(|e| (e.id, e.layout));
     let is_present = |m: &u8| found.iter().any(|s| s.member == *m && known(s, *m) == known(&newest, *m));
     let (present, missing): (Vec<u8>, Vec<u8>) = in_sync.partition(is_present);
     let stale = found.iter().map(|s| s.member).filter(|m| !present.contains(m)).collect();
-    Election { superblock: newest, present, missing, behind: Vec::new(), stale, unheard: None }
+    let highest_epoch = newest.epoch;
+    Election { superblock: newest, present, missing, behind: Vec::new(), stale, highest_epoch, witness_votes: false }
 }
 
 /// A pool at rest, of the superblock that counts.

@@ -55,7 +55,8 @@ impl Rehearsal {
             superblock.members[usize::from(*missing)].state = MemberState::Out;
         }
         superblock.left = superblock.left.saturating_add(pool.election.missing.len() as u8);
-        let election = Election { superblock, missing: Vec::new(), behind: Vec::new(), unheard: None, ..pool.election.clone() };
+        let election =
+            Election { superblock, missing: Vec::new(), behind: Vec::new(), witness_votes: true, ..pool.election.clone() };
         let start = CommandId(0);
         let engine = Engine::start(0, Settings { pages_at_start: u32::MAX, ..Settings::default() }, election, &[], start);
         let (mut reads, mut now) = (0u64, 0);

@@ -26,3 +26,4 @@ mod starts;
 mod steps;
 mod sweeps;
 mod synchronous;
+mod witness;

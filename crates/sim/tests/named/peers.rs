@@ -272,15 +272,18 @@ fn p14_the_disk_in_place_of_lost_dirty_data() {
     s.set_dead(Device::Member(0), true);
     s.set_dead(Device::Member(1), true);
     s.world.errors_allowed = true;
-    // This finds out, and what comes now goes to the disk.
+    // This finds out.
     s.write(1024, 8);
     let read = s.world.read(0, 0, 8);
     assert!(!s.answer_to(read), "{}: the disk is read where dirty data is lost", s.story());
-    // They come back as they were: what they hold is out of date, and they are not believed.
+    // They come back as they were, and nothing was acknowledged that they lack.
     s.world.kill_landing(|_, _, _| false);
     s.set_dead(Device::Member(0), false);
     s.set_dead(Device::Member(1), false);
-    s.refusal();
+    s.world.errors_allowed = false;
+    s.start();
+    s.read_all();
+    s.end();
 }
 
 /// The same after a reboot: the devices with the only copies are gone, and nobody left has heard of what they held.

@@ -750,6 +750,7 @@ fn a_number_is_not_an_identity() {
     for (at, mut superblock) in slots {
         // Before it had left, the number was its own.
         superblock.epoch -= 1;
+        superblock.agreed -= 1;
         superblock.members[1].id = [99; 16];
         let bytes = SimBuf::from_bytes(&superblock.encode());
         let device = s.device(Device::Member(1));

@@ -81,10 +81,10 @@ fn copies(pool: &Pool<'_>, n: usize, device: &Device, own: &Superblock, say: Tel
             }
             Slot::Whole(s) if slot < 2 => {
                 let twin = match &device.slots[slot + 2] {
-                    Slot::Whole(twin) => Some((twin.epoch, twin.sequence)),
+                    Slot::Whole(twin) => Some(twin.newness()),
                     _ => None,
                 };
-                if twin.is_some_and(|twin| twin != (s.epoch, s.sequence)) {
+                if twin.is_some_and(|twin| twin != s.newness()) {
                     let what = format!("Superblock slots {slot} and {} differ in their sequence", slot + 2);
                     say(place(Finding::new(Level::Note, "superblock-half-written", what))
                         .means("The daemon ended between the two writes. The newer one counts; the next start writes both"))?;
@@ -93,7 +93,7 @@ fn copies(pool: &Pool<'_>, n: usize, device: &Device, own: &Superblock, say: Tel
             Slot::Whole(_) => {}
         }
     }
-    if (own.epoch, own.sequence) < (newest.epoch, newest.sequence) {
+    if own.newness() < newest.newness() {
         let what = format!(
             "Its newest superblock is of epoch {} and sequence {}; the pool's is of {} and {}",
             own.epoch, own.sequence, newest.epoch, newest.sequence

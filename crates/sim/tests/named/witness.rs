@@ -1,0 +1,334 @@
+//! Who may start a pool, and who may not: witnesses that know less than they should, and epochs that were raised in vain.
+
+use headpond_engine::election::Refusal;
+use headpond_engine::format::{Layout, SUPERBLOCK_BYTES};
+use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_sim::SimBuf;
+use headpond_sim::device::SimDevice;
+use headpond_sim::models::SECOND;
+use headpond_sim::scene::{Scene, Stage};
+
+/// Sectors of a write that goes past the cache.
+const PAST: u64 = 1024;
+const FIRST: Device = Device::Member(0);
+const SECOND_ONE: Device = Device::Member(1);
+
+/// How many cache devices are in the pool.
+fn in_sync(s: &Scene) -> usize {
+    s.status().members.iter().filter(|m| m.in_sync).count()
+}
+
+/// Writes of superblocks.
+fn is_superblock(stage: &Stage, op: &DeviceOp<SimBuf>) -> bool {
+    let tail = Layout::tail_of(stage.member_bytes());
+    matches!(op, DeviceOp::Write { offset, .. } if *offset < 2 * SUPERBLOCK_BYTES || *offset >= tail)
+}
+
+/// The daemon is killed, and nothing lands of what was in flight.
+fn killed(s: &mut Scene) {
+    s.world.kill_landing(|_, _, _| false);
+}
+
+/// The state folder was copied, or restored from a backup, and with it the witness. Cache device 1 leaves, and 0 alone has what is
+/// written then; the copy has not heard of that. With it cache device 1 had two votes of three, and its old data went over the disk.
+/// Since each start raises an epoch, the copy knows less than the cache device.
+#[test]
+fn a_witness_from_before_the_last_start_has_no_vote() {
+    let mut s = Scene::new("a copied witness", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    let copy = s.device(Device::Witness).clone();
+    s.lose_power();
+    s.set_dead(SECOND_ONE, true);
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    s.set_dead(SECOND_ONE, false);
+    s.set_dead(FIRST, true);
+    let right = core::mem::replace(s.device(Device::Witness), copy);
+    let refusal = s.refusal();
+    assert!(matches!(refusal, Refusal::TooFewVotes { witness_epoch: Some(_), .. }), "{refusal:?}");
+    assert!(refusal.to_string().contains("has no vote"), "{refusal}");
+    // With the one that is missing the copy is not needed, and told.
+    s.set_dead(FIRST, false);
+    s.start();
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
+    s.read_all();
+    killed(&mut s);
+    // And the other one, which knows better than cache device 1, says no.
+    s.set_dead(FIRST, true);
+    *s.device(Device::Witness) = right;
+    s.refusal();
+    s.set_dead(FIRST, false);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// A device leaves, and another joins in its place, with its number: the same numbers are in sync as before. The witness that says so does
+/// not speak for the one that has left.
+#[test]
+fn a_device_whose_number_another_one_has_now_does_not_have_the_vote_for_that_one() {
+    let mut s = Scene::new("another with its number", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    let left = s.device(SECOND_ONE).clone();
+    s.set_dead(SECOND_ONE, true);
+    s.write(0, 8);
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(SECOND_ONE, SimDevice::new(bytes, None));
+    s.obey(Command::AddMember { member: 1, id: [77; 16], bytes });
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    let joined = core::mem::replace(s.device(SECOND_ONE), left);
+    s.set_dead(FIRST, true);
+    let refusal = s.refusal();
+    assert!(matches!(refusal, Refusal::Stale { .. }), "{refusal:?}");
+    *s.device(SECOND_ONE) = joined;
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// A start had told the witness of its epoch, and died before it had told a cache device. None has left in that epoch: when one of them is lost
+/// then, the witness does not ask for it.
+#[test]
+fn a_witness_that_alone_has_heard_of_a_start_does_not_ask_for_a_device_that_is_lost() {
+    let mut s = Scene::new("heard alone", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    let stage = s.stage.clone();
+    s.hold_back(move |device, op| matches!(device, Device::Member(_)) && is_superblock(&stage, op));
+    s.begin_start();
+    s.until_held();
+    killed(&mut s);
+    s.set_dead(FIRST, true);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// Cache device 0 was told of an epoch at a start without the witness, and nobody else was. A start of cache device 1 and the witness
+/// knows nothing of it, and what is acknowledged then is on that one alone. The epoch raised in vain has the higher number.
+#[test]
+fn an_epoch_raised_in_vain_is_not_newer_than_one_agreed_on_however_high_it_is() {
+    let mut s = Scene::new("in vain", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    killed(&mut s);
+    s.set_dead(Device::Witness, true);
+    let stage = s.stage.clone();
+    s.hold_back(move |device, op| device == SECOND_ONE && is_superblock(&stage, op));
+    s.begin_start();
+    s.until_held();
+    s.pass(SECOND);
+    killed(&mut s);
+    s.set_dead(Device::Witness, false);
+    s.set_dead(FIRST, true);
+    s.start();
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    s.set_dead(FIRST, false);
+    s.start();
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// A cache device fails, and the witness alone has been told who is left when the daemon dies. The next start has both devices and no witness, and goes on.
+/// When the witness is back, its word for that same number would have been another.
+#[test]
+fn what_the_witness_alone_was_told_does_not_stop_those_who_went_on_without_it() {
+    let mut s = Scene::new("told alone", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    let stage = s.stage.clone();
+    s.hold_back(move |device, op| device == FIRST && is_superblock(&stage, op));
+    s.set_dead(SECOND_ONE, true);
+    s.world.write(0, 8000, 8, false);
+    s.until_held();
+    killed(&mut s);
+    s.set_dead(SECOND_ONE, false);
+    s.set_dead(Device::Witness, true);
+    s.start();
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    s.set_dead(Device::Witness, false);
+    s.start();
+    assert_eq!(in_sync(&s), 2, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// Cache device 3 of four fails while the witness cannot be written, and 0 alone has written down the epoch without it when the daemon dies. The others start
+/// with the witness, raise the same number without 0, and acknowledge. Then 0 and the witness are all there is: half of the votes that 0 knows of.
+#[test]
+fn two_lives_that_raised_the_same_epoch_are_told_apart_by_the_witness() {
+    let mut s = Scene::new("one number twice", Stage { members: 4, ..Stage::default() });
+    let others = [Device::Member(1), Device::Member(2), Device::Member(3)];
+    (0..6).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    s.rest();
+    s.set_dead(Device::Witness, true);
+    let stage = s.stage.clone();
+    s.hold_back(move |device, op| others.contains(&device) && is_superblock(&stage, op));
+    s.set_dead(others[2], true);
+    s.world.errors_allowed = true;
+    for n in 0..6 {
+        s.world.write(0, n * 8000, 8, false);
+    }
+    s.until_held();
+    s.pass(SECOND / 10);
+    killed(&mut s);
+    s.world.errors_allowed = false;
+    s.set_dead(Device::Witness, false);
+    s.set_dead(others[2], false);
+    s.set_dead(FIRST, true);
+    s.start();
+    (0..6).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    killed(&mut s);
+    s.set_dead(FIRST, false);
+    others.iter().for_each(|device| s.set_dead(*device, true));
+    s.refusal();
+    others.iter().for_each(|device| s.set_dead(*device, false));
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// The witness's file system was full at a start: it is told later, without another start, and has its vote when a device is lost.
+#[test]
+fn a_witness_that_could_not_be_told_is_told_later() {
+    for told in [false, true] {
+        let mut s = Scene::new("told later", Stage::default());
+        s.write(0, 8);
+        s.flush();
+        killed(&mut s);
+        s.set_dead(Device::Witness, true);
+        s.start();
+        assert!(s.status().witness_lags, "{}", s.story());
+        s.set_dead(Device::Witness, false);
+        if told {
+            s.pass(90 * SECOND);
+        }
+        assert_eq!(s.status().witness_lags, !told, "{}", s.story());
+        killed(&mut s);
+        s.set_dead(SECOND_ONE, true);
+        if !told {
+            s.refusal();
+            s.set_dead(SECOND_ONE, false);
+        }
+        s.start();
+        s.read_all();
+        s.end();
+    }
+}
+
+/// The same with a device that is lost while the daemon lives.
+#[test]
+fn a_witness_that_was_told_later_votes_when_a_device_is_lost() {
+    let mut s = Scene::new("told later, and asked", Stage::default());
+    killed(&mut s);
+    s.set_dead(Device::Witness, true);
+    s.start();
+    s.set_dead(Device::Witness, false);
+    s.pass(90 * SECOND);
+    s.set_dead(SECOND_ONE, true);
+    s.write(0, 8);
+    s.flush();
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
+    s.kill();
+    s.read_all();
+    s.end();
+}
+
+/// The last cache device goes on without the witness: whoever starts this pool has that one.
+#[test]
+fn the_only_cache_device_that_is_left_starts_without_the_witness() {
+    let mut s = Scene::new("alone", Stage::default());
+    s.set_dead(SECOND_ONE, true);
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    s.set_dead(Device::Witness, true);
+    for _ in 0..2 {
+        s.start();
+        s.write(0, 8);
+        s.flush();
+        killed(&mut s);
+    }
+    s.set_dead(Device::Witness, false);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// A controller answered all with errors for a moment: both cache devices were voted out, with what was dirty on them, and no start took them
+/// any more. They stay, the pool stalls, and the next start has all of it. Meanwhile nothing is written past what
+/// they have clean, as it would be where they had left.
+#[test]
+fn cache_devices_that_all_fail_for_a_moment_are_not_voted_out() {
+    let mut s = Scene::new("all fail", Stage::default());
+    s.write(0, 8);
+    s.read(200_000, 8);
+    s.rest();
+    s.pass(SECOND);
+    let set = |s: &mut Scene, one_in: u64| {
+        for device in [FIRST, SECOND_ONE] {
+            s.device(device).fail_writes = one_in;
+            s.device(device).fail_reads = one_in;
+            s.device(device).fail_flushes = one_in;
+        }
+    };
+    s.world.errors_allowed = true;
+    set(&mut s, 1);
+    let vain = s.world.write(0, 8000, 8, false);
+    assert!(!s.answer_to(vain), "{}", s.story());
+    assert!(s.status().stalled, "{}", s.story());
+    set(&mut s, 0);
+    let past = s.world.write(0, 200_000, PAST, false);
+    assert!(!s.answer_to(past), "{}", s.story());
+    killed(&mut s);
+    s.world.errors_allowed = false;
+    s.start();
+    assert_eq!(in_sync(&s), 2, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// A cache device is being emptied to be removed, which may take hours; and the witness went away meanwhile, and another device. Nobody could agree
+/// to its removal: the pool stalled for what was only a wish.
+#[test]
+fn a_device_that_is_to_be_removed_stays_where_the_votes_are_too_few_by_then() {
+    let mut s = Scene::new("votes gone", Stage { members: 3, segments: 60, ..Stage::default() });
+    (0..20).for_each(|n| s.write(n * 6000, 8));
+    s.set_dead(Device::Member(2), true);
+    s.write(130_000, 8);
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(Device::Member(2), SimDevice::new(bytes, None));
+    s.obey(Command::AddMember { member: 2, id: [77; 16], bytes });
+    // Of four votes three are there at first.
+    let id = s.world.command(Command::RemoveMember { member: 1 });
+    let layout = s.stage.layout();
+    let images = layout.checkpoint(0)..layout.slot(0);
+    s.hold_back(
+        move |device, op| matches!((device, op), (Device::Member(_), DeviceOp::Write { offset, .. }) if images.contains(offset)),
+    );
+    s.until_held();
+    s.set_dead(Device::Witness, true);
+    s.let_go();
+    s.hold_back(|_, _| false);
+    assert_eq!(s.end_of(id), Err(CommandError::NoMembers), "{}", s.story());
+    assert!(!s.status().stalled && in_sync(&s) == 3, "{}", s.story());
+    s.write(0, 8);
+    s.flush();
+    s.read_all();
+    s.end();
+}

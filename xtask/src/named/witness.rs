@@ -1,0 +1,118 @@
+//! Who may start a pool, and who may not.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/witness.rs`.
+pub const TOLD: &[Told] = &[
+    ("witness::a_witness_from_before_the_last_start_has_no_vote", "a witness heard that knows less"),
+    (
+        "witness::a_device_whose_number_another_one_has_now_does_not_have_the_vote_for_that_one",
+        "a witness that knows cache devices by their numbers",
+    ),
+    (
+        "witness::a_witness_that_alone_has_heard_of_a_start_does_not_ask_for_a_device_that_is_lost",
+        "a witness that asks for whom nobody has put out",
+    ),
+    ("witness::an_epoch_raised_in_vain_is_not_newer_than_one_agreed_on_however_high_it_is", "an epoch known by its number alone"),
+    (
+        "witness::what_the_witness_alone_was_told_does_not_stop_those_who_went_on_without_it",
+        "an epoch that the absent witness may know",
+    ),
+    ("witness::two_lives_that_raised_the_same_epoch_are_told_apart_by_the_witness", "an epoch that the witness contradicts"),
+    ("witness::a_witness_that_could_not_be_told_is_told_later", "a witness that is told once"),
+    ("witness::a_witness_that_was_told_later_votes_when_a_device_is_lost", "a witness that is told once"),
+    ("witness::the_only_cache_device_that_is_left_starts_without_the_witness", "a majority where all are there"),
+    ("witness::cache_devices_that_all_fail_for_a_moment_are_not_voted_out", "all cache devices voted out"),
+    (
+        "witness::cache_devices_that_all_fail_for_a_moment_are_not_voted_out",
+        "a bit that nobody has to hold while all may come back",
+    ),
+    ("witness::a_device_that_is_to_be_removed_stays_where_the_votes_are_too_few_by_then", "votes that are asked for once"),
+];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a witness heard that knows less",
+        story: "A copy of the witness from before cache device 1 left makes two votes of three with that one, and its old data goes over the disk.",
+        edits: &[Edit { file: "election.rs", old: "is_some_and(|w| w.epoch >= newest.epoch);", new: "is_some();" }],
+    },
+    Mistake {
+        name: "a witness that knows cache devices by their numbers",
+        story: "Another device has the number of one that has left, which comes back alone, and is in sync by its number.",
+        edits: &[Edit {
+            file: "format/witness.rs",
+            old: "self.numbers == other.numbers && (",
+            new: "self.numbers == other.numbers && (true || ",
+        }],
+    },
+    Mistake {
+        name: "a witness that asks for whom nobody has put out",
+        story: "A start had told the witness and died; a cache device is lost then, and the witness asks for all that were in sync.",
+        edits: &[Edit {
+            file: "election.rs",
+            old: "w.epoch > newest.epoch && !w.in_sync.agrees_with(&newest.in_sync())",
+            new: "w.epoch > newest.epoch",
+        }],
+    },
+    Mistake {
+        name: "an epoch known by its number alone",
+        story: "One raised in vain on a cache device that was away since has the higher number, and what the others acknowledged is stale.",
+        edits: &[Edit {
+            file: "format/superblock.rs",
+            old: "(self.agreed, self.epoch, self.sequence)",
+            new: "(0, self.epoch, self.sequence)",
+        }],
+    },
+    Mistake {
+        name: "an epoch that the absent witness may know",
+        story: "The witness alone was told of an epoch, in vain. A start without it raises the same number, and when it is back it contradicts all of them.",
+        edits: &[Edit { file: "election.rs", old: "const BEYOND: u64 = 1 << 20;", new: "const BEYOND: u64 = 0;" }],
+    },
+    Mistake {
+        name: "a witness that is told once",
+        story: "Its file system was full for a moment: at the next start its vote is missing, months later.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            self.exec.spawn(tell_witness(self.clone()));\n",
+            new: "            let _ = tell_witness(self.clone());\n",
+        }],
+    },
+    Mistake {
+        name: "a majority where all are there",
+        story: "The only cache device of a pool is there, and has one vote of two: it waits for a witness that cannot know better.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            all || votes_without",
+            new: "            false && all || votes_without",
+        }],
+    },
+    Mistake {
+        name: "all cache devices voted out",
+        story: "A controller fails all of them for a moment, and what is dirty on them is never asked for again.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "next().is_none() && core.may_be_needed();",
+            new: "next().is_none() && false;",
+        }],
+    },
+    Mistake {
+        name: "a bit that nobody has to hold while all may come back",
+        story: "All cache devices have failed, and a write goes past what they have clean; the next start takes it for the disk's.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "        if core.pool.borrow().stalled || intent.ended.get() {\n            return false;\n",
+            new: "        if core.pool.borrow().stalled && core.pool.borrow().in_sync().next().is_some() || intent.ended.get() {\n            return false;\n",
+        }],
+    },
+    Mistake {
+        name: "votes that are asked for once",
+        story: "A cache device is emptied for hours, and the witness goes away meanwhile: its removal stalls the pool.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "    if !core.would_have_votes(&rest).await {\n",
+            new: "    if false && !core.would_have_votes(&rest).await {\n",
+        }],
+    },
+];
