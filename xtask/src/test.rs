@@ -16,6 +16,10 @@ const SMALL: (u64, u64) = (8_300, 450_000);
 /// Marks of the engine that fewer than one seed in a hundred reaches, or none. All others must be reached.
 const RARE: &[&str] = &[
     "Abandoned",
+    "AllFail",
+    "WitnessToldLater",
+    "NoMajority",
+    "HopelessEpoch",
     "CheckpointTooLarge",
     "CopiesLost",
     "CopiesMissing",

@@ -84,6 +84,8 @@ pub(crate) struct Pool {
     pub owner: [u8; 16],
     pub fence: u64,
     pub members: Vec<Member>,
+    /// Members of the elected epoch that are missing at a start, until one is agreed on in which they have left: they have votes.
+    pub missing: Vec<u8>,
     pub checkpoint: CheckpointPointer,
     /// Members that failed and are not out yet, as bits.
     pub failing: u64,
@@ -109,6 +111,10 @@ impl Pool {
     /// The same with their sizes in bytes.
     pub fn in_sync_sizes(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         self.in_sync().map(|m| (m, self.members[usize::from(m)].layout.size))
+    }
+    /// Whose votes count for the next epoch.
+    pub fn voters(&self) -> Vec<u8> {
+        self.in_sync().chain(self.missing.iter().copied()).collect()
     }
     pub fn is_in_sync(&self, member: u8) -> bool {
         self.members.get(usize::from(member)).is_some_and(|m| m.state == MemberState::InSync)

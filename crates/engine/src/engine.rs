@@ -77,6 +77,7 @@ impl<B: Buf> Engine<B> {
             owner: s.owner,
             fence: s.fence,
             members,
+            missing: election.missing.clone(),
             checkpoint: s.checkpoint,
             failing: 0,
             changing: false,
@@ -411,7 +412,7 @@ async fn start<B: Buf>(
     recovery::recover(core, &patience).await.map_err(CommandError::Start)?;
     // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
     let failed = core.catch_up(elected, behind).await;
-    crate::membership::agree_at_start(core, missing, &failed).await;
+    crate::membership::agree_at_start(core, &failed).await;
     // Nothing is acknowledged before all have it written down that this epoch was agreed on: one that another start raised in vain, on a
     // device that is not here, must not look newer. And the newest superblock may be on one member alone: before the
     // checkpoint that the others name is written over, all have it.

@@ -48,7 +48,7 @@ impl<B: Buf> Core<B> {
         self.tell_members(false);
         if begins {
             // A task of its own: whoever noticed may be forgotten, the change may not.
-            let before = self.pool.borrow().in_sync().collect();
+            let before = self.pool.borrow().voters();
             self.exec.spawn(change(self.clone(), before, None));
         }
         self.wait_settled().await;
@@ -234,6 +234,7 @@ impl<B: Buf> Core<B> {
             pool.witness_votes |= told;
             if agreed {
                 pool.agreed = pool.epoch;
+                pool.missing.clear();
             }
         }
         if witness && agreed && !told && !core::mem::replace(&mut self.pool.borrow_mut().witness_lags, true) {
@@ -293,11 +294,10 @@ struct Raised {
 
 /// Has an epoch agreed on at a start, whoever is there, before anything is acknowledged: a witness, or a copy of one, that has not heard of this
 /// start has no vote at any later one. Members that are missing leave with it, and those that failed meanwhile.
-pub(crate) async fn agree_at_start<B: Buf>(core: &Rc<Core<B>>, missing: &[u8], failed: &[u8]) {
+pub(crate) async fn agree_at_start<B: Buf>(core: &Rc<Core<B>>, failed: &[u8]) {
     core.wait_settled().await;
-    let mut before: Vec<u8> = core.pool.borrow().in_sync().collect();
-    before.extend_from_slice(missing);
-    core.mark_if(!missing.is_empty(), Mark::LeftAtStart);
+    let before = core.pool.borrow().voters();
+    core.mark_if(!core.pool.borrow().missing.is_empty(), Mark::LeftAtStart);
     {
         let mut pool = core.pool.borrow_mut();
         pool.changing = true;

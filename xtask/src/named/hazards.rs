@@ -233,7 +233,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A pool starts without a cache device and acknowledges writes, and no epoch says so: that device comes back with the witness, and is taken for current.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "    crate::membership::agree_at_start(core, missing, &failed).await;\n",
+            old: "    crate::membership::agree_at_start(core, &failed).await;\n",
             new: "    let _ = failed;\n",
         }],
     },

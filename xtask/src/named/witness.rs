@@ -22,6 +22,10 @@ pub const TOLD: &[Told] = &[
     ("witness::two_lives_that_raised_the_same_epoch_are_told_apart_by_the_witness", "an epoch that the witness contradicts"),
     ("witness::a_witness_that_could_not_be_told_is_told_later", "a witness that is told once"),
     ("witness::a_witness_that_was_told_later_votes_when_a_device_is_lost", "a witness that is told once"),
+    (
+        "witness::a_device_that_is_missing_at_a_start_has_a_vote_when_another_fails_in_it",
+        "a vote that one who is missing does not have",
+    ),
     ("witness::the_only_cache_device_that_is_left_starts_without_the_witness", "a majority where all are there"),
     ("witness::cache_devices_that_all_fail_for_a_moment_are_not_voted_out", "all cache devices voted out"),
     (
@@ -77,6 +81,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "membership.rs",
             old: "            self.exec.spawn(tell_witness(self.clone()));\n",
             new: "            let _ = tell_witness(self.clone());\n",
+        }],
+    },
+    Mistake {
+        name: "a vote that one who is missing does not have",
+        story: "Another cache device fails while a pool starts without one: two votes of three, and the two that are away have two of four.",
+        edits: &[Edit {
+            file: "core.rs",
+            old: ".chain(self.missing.iter().copied())",
+            new: ".chain(self.missing.iter().copied().take(0))",
         }],
     },
     Mistake {

@@ -249,6 +249,31 @@ fn a_witness_that_was_told_later_votes_when_a_device_is_lost() {
     s.end();
 }
 
+/// One of three cache devices is missing at a start, and another fails in it, before the first has left. That one has a vote as well: two of four
+/// are no majority, and the two that are not there could have started without the others.
+#[test]
+fn a_device_that_is_missing_at_a_start_has_a_vote_when_another_fails_in_it() {
+    let mut s = Scene::new("one missing, one failing", Stage { members: 3, ..Stage::default() });
+    (0..6).for_each(|n| s.write(n * 8000, 8));
+    s.destage();
+    killed(&mut s);
+    s.set_dead(Device::Member(2), true);
+    s.device(SECOND_ONE).fail_flushes = 1;
+    let id = s.begin_start();
+    if s.end_of(id).is_ok() {
+        (0..6).for_each(|n| s.write(n * 8000, 8));
+        s.flush();
+    }
+    killed(&mut s);
+    s.device(SECOND_ONE).fail_flushes = 0;
+    s.set_dead(Device::Member(2), false);
+    s.set_dead(FIRST, true);
+    s.set_dead(Device::Witness, true);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
 /// The last cache device goes on without the witness: whoever starts this pool has that one.
 #[test]
 fn the_only_cache_device_that_is_left_starts_without_the_witness() {
