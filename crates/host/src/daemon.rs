@@ -198,8 +198,8 @@ struct Shared {
     lost: Mutex<BTreeMap<u16, lost::OfVolume>>,
     events: Mutex<Journal>,
     stopping: Stopping,
-    /// Volumes that an earlier life of this process has left, until they are offered again.
-    left: Mutex<BTreeMap<u16, fuse::Left>>,
+    /// Volumes that an earlier life of this process has left, by their ids, until they are offered again, or are no more.
+    left: Mutex<BTreeMap<[u8; 16], fuse::Left>>,
     /// How long nobody answered while it took over from that one.
     pause: Mutex<Option<Duration>>,
     /// Devices in use that are left to the kernel when this process ends.
@@ -486,6 +486,7 @@ impl Daemon {
             pause: Mutex::default(),
             parked: Mutex::default(),
         });
+        shared.end_what_nobody_takes_over(&superblock.volumes);
         shared.offer_all(ready);
         // From here on clients are answered.
         let pause = estate.pause();
@@ -556,6 +557,10 @@ impl Daemon {
         }
         let exports: Vec<(u16, Export)> =
             lock(&self.shared.volumes).iter_mut().filter_map(|(number, slot)| Some((*number, slot.export.take()?))).collect();
+        let ids = handle.status().map(|status| status.volumes.iter().map(|volume| (volume.number, volume.id)).collect());
+        let ids: BTreeMap<u16, [u8; 16]> = ids.unwrap_or_default();
+        // Those whose disk has not come since the last time wait on.
+        estate.fuse.append(&mut lock(&self.shared.left));
         if let Frontend::Ublk { .. } = self.shared.frontend {
             // What is not answered yet the successor is asked again, as after a kill: nobody waits for it here.
             for (_, export) in exports {
@@ -567,9 +572,9 @@ impl Daemon {
             return estate;
         }
         for (number, export) in exports {
-            let Export::Loop(export) = export else { continue };
+            let (Export::Loop(export), Some(id)) = (export, ids.get(&number)) else { continue };
             match export.leave() {
-                Ok(left) => drop(estate.fuse.insert(number, left)),
+                Ok(left) => drop(estate.fuse.insert(*id, left)),
                 Err(error) => {
                     tracing::error!("volume {number} could not be passed on: {error}. Detach and attach it, and mount it again");
                 }
@@ -808,7 +813,7 @@ impl Shared {
     }
 
     fn loop_device(&self, volume: &VolumeStatus, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
-        let (number, name, phase, has_disk) = (volume.number, &volume.name, volume.phase, volume.has_disk());
+        let (number, id, name, phase, has_disk) = (volume.number, volume.id, &volume.name, volume.phase, volume.has_disk());
         let volume = FuseVolume::new(self.handle.clone(), number, shape.size);
         let options = fuse::Options {
             block_size: shape.block,
@@ -819,7 +824,7 @@ impl Shared {
             discards: shape.discards,
             ..fuse::Options::new(folder.join(name), name)
         };
-        let left = lock(&self.left).remove(&number);
+        let left = lock(&self.left).remove(&id);
         let export = match left {
             Some(left) => fuse::Export::adopt(&options, left, volume)?,
             None => fuse::Export::start(&options, volume)?,
@@ -850,6 +855,28 @@ impl Shared {
             places.ublk.insert(volume.name.clone(), device.id());
         });
         Ok(device)
+    }
+
+    /// Ends what an earlier life of this process has left, and this one will not come to serve: its volume is not the pool's any
+    /// more, or volumes are reached in another way now. Whose disk is only missing waits for it.
+    fn end_what_nobody_takes_over(&self, volumes: &[VolumeEntry]) {
+        let is_waited_for =
+            |id: &[u8; 16]| matches!(self.frontend, Frontend::Fuse { .. }) && volumes.iter().any(|volume| volume.id == *id);
+        let ids: Vec<[u8; 16]> = lock(&self.left).keys().filter(|id| !is_waited_for(id)).copied().collect();
+        ids.iter().for_each(|id| self.end_left(id));
+    }
+
+    /// Ends the loop device of a volume that an earlier life of this process has left, and that nobody serves: whatever is attached next
+    /// is another volume, and not what its users wrote to.
+    fn end_left(&self, id: &[u8; 16]) {
+        let Some(left) = lock(&self.left).remove(id) else { return };
+        tracing::warn!(
+            "/dev/loop{} ({}), served before the upgrade, is ended: the I/O that waited there failed, and so does what its users ask for \
+             now. What was acknowledged is where it was. Unmount what was on it",
+            left.device,
+            left.file.display()
+        );
+        left.end();
     }
 
     /// Says so where a device of a volume waits in the kernel that this daemon does not serve.
@@ -932,6 +959,8 @@ impl Shared {
                 thread::sleep(Duration::from_millis(500));
             }
         }
+        let left: Vec<[u8; 16]> = lock(&self.left).keys().copied().collect();
+        left.iter().for_each(|id| self.end_left(id));
     }
 
     /// Changes what is remembered of the pool's places.

@@ -95,7 +95,7 @@ impl Shared {
             }
             return Err(Fault::failed(format!("Volume {name} was not deleted: {error}")));
         }
-        self.forget(number, name);
+        self.forget(&volume);
         lock(&self.events).add(watch::of_deleted(name, held));
         Ok(json!({ "bytes": bytes, "thrown_away_bytes": held }))
     }

@@ -218,7 +218,7 @@ impl Shared {
             self.offer(&volume, None);
             return Err(fault);
         }
-        self.forget(number, name);
+        self.forget(&volume);
         Ok(json!({ "bytes": volume.sectors * 512 }))
     }
 
@@ -236,7 +236,7 @@ impl Shared {
         self.wait_for_the_map();
         let volume = self.volume_with_disk(name)?;
         self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
-        self.forget(volume.number, name);
+        self.forget(&volume);
         let thrown_away = volume.dirty_blocks * BLOCK;
         let what = format!(
             "Volume {name} was taken off the pool without being written to its disk; {thrown_away} bytes that were not there were thrown away."
@@ -246,8 +246,10 @@ impl Shared {
     }
 
     /// A volume is not the pool's any more: neither is its disk, nor what was known of it.
-    pub(super) fn forget(&self, number: u16, name: &str) {
+    pub(super) fn forget(&self, volume: &VolumeStatus) {
+        let (number, name) = (volume.number, &volume.name);
         self.end_connections(number);
+        self.end_left(&volume.id);
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
         self.remember(|places| {
