@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -549,6 +549,7 @@ impl Daemon {
         drop(self.huge_pages.take());
         drop(self.watch.take());
         drop(self.late.take());
+        self.shared.end_changes(Instant::now() + QUIESCE);
         // While clients are served yet: the disk need not be waited for later.
         let _ = handle.begin(Command::Quiesce).wait(QUIESCE);
         let mut estate = Estate::new();
@@ -606,6 +607,9 @@ impl Daemon {
     pub fn stop(mut self, limit: Duration) -> Result<(), String> {
         let until = Instant::now() + limit;
         let left = || until.saturating_duration_since(Instant::now());
+        self.shared.begin_to_stop();
+        drop(self.late.take());
+        self.shared.end_changes(Instant::now() + left() / 2);
         if let Some(nbd) = self.nbd.take() {
             let cut = nbd.shutdown(left().min(Duration::from_secs(5)));
             if cut > 0 {
@@ -618,7 +622,6 @@ impl Daemon {
         drop(self.schedule.take());
         drop(self.huge_pages.take());
         drop(self.watch.take());
-        drop(self.late.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
         let result = match stopped {
@@ -927,6 +930,35 @@ impl Shared {
         let closed = volumes.end(number).map_or(0, |export| connections.close(export));
         if closed > 0 {
             tracing::info!("closed {closed} NBD connections to a volume that is no more");
+        }
+    }
+
+    /// From now on no volume comes, goes or changes.
+    fn begin_to_stop(&self) {
+        let mut state = lock(&self.stopping.state);
+        if matches!(*state, StopState::Running) {
+            *state = StopState::Wanted;
+        }
+    }
+
+    /// Whether volumes may come, go and change.
+    fn goes_on(&self) -> bool {
+        matches!(*lock(&self.stopping.state), StopState::Running)
+    }
+
+    /// Waits until no volume is coming or going any more; a long command that runs on one is cancelled. A block device that is being
+    /// taken away is nobody's meanwhile: it is gone then, or back with its volume, to be let go of as the others are.
+    fn end_changes(&self, until: Instant) {
+        while let Err(TryLockError::WouldBlock) = self.changing.try_lock() {
+            let running: Vec<CommandId> = lock(&self.volumes).values().filter_map(|slot| slot.running).collect();
+            running.into_iter().for_each(|id| drop(self.handle.begin(Command::Cancel(id))));
+            if Instant::now() >= until {
+                tracing::warn!(
+                    "a change of a volume takes too long to wait for, and is cut off. `headpond status` tells what came of it"
+                );
+                return;
+            }
+            thread::sleep(LOOK);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,12 @@ pub(super) fn is_a_name(name: &str) -> Result<(), Fault> {
 }
 
 impl Shared {
+    /// The right to have a volume come, go or change: one at a time, and none while the daemon ends.
+    pub(super) fn change(&self) -> Result<MutexGuard<'_, ()>, Fault> {
+        let changing = lock(&self.changing);
+        if self.goes_on() { Ok(changing) } else { Err(ended()) }
+    }
+
     pub(super) fn volume(&self, name: &str) -> Result<VolumeStatus, Fault> {
         let status = self.handle.status().ok_or_else(ended)?;
         status.volume(name).cloned().ok_or_else(|| {
@@ -116,7 +122,7 @@ impl Shared {
     fn attach(&self, new: &Attach) -> Result<Value, Fault> {
         let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
         is_a_name(&new.name)?;
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         let number = self.number_for(&new.name)?;
         let spec = Spec::new(&new.spec);
         self.not_own(spec.path())?;
@@ -204,7 +210,7 @@ impl Shared {
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
     ) -> Result<Value, Fault> {
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         let volume = self.volume_with_disk(name)?;
         let number = volume.number;
         if !volume.serving {
@@ -215,7 +221,10 @@ impl Shared {
         self.withdraw(number)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
         if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, deadline_seconds, progress) {
-            self.offer(&volume, None);
+            // Nobody had it, and an end that has cancelled this is about to take it away.
+            if self.goes_on() {
+                self.offer(&volume, None);
+            }
             return Err(fault);
         }
         self.forget(&volume);
@@ -225,14 +234,14 @@ impl Shared {
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
     pub(super) fn wait_for_the_map(&self) {
         let is_read = |status: Status| status.loading.is_some_and(|loading| loading.lost_page.is_none());
-        while self.handle.status().is_some_and(is_read) {
+        while self.goes_on() && self.handle.status().is_some_and(is_read) {
             thread::sleep(LOOK);
         }
     }
 
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         self.wait_for_the_map();
         let volume = self.volume_with_disk(name)?;
         self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
@@ -276,7 +285,7 @@ impl Shared {
     /// Lets another program go on in this process. It is tried first whether that understands the daemon's command line, and the
     /// pool; the answer comes before the daemon's main thread hands over.
     fn upgrade(&self, program: &str, cut: bool) -> Result<Value, Fault> {
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         if let Frontend::Nbd { .. } = &self.frontend
             && !cut
         {
@@ -319,10 +328,8 @@ impl Shared {
 
     /// Asks the daemon's main thread to end, and waits until the engine has.
     fn want_stop(&self) -> Result<Value, Fault> {
+        self.begin_to_stop();
         let mut state = lock(&self.stopping.state);
-        if matches!(*state, StopState::Running) {
-            *state = StopState::Wanted;
-        }
         loop {
             if let StopState::Stopped(result) = &*state {
                 return result.clone().map(|()| json!({})).map_err(Fault::failed);
