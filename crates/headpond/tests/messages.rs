@@ -136,7 +136,8 @@ fn all_errors() -> Vec<Walked> {
             Refused { refusal: refusal(), places: String::new() }, WitnessOnMember { folder: path(), device: path() },
             Witness { path: path(), source: io() }, NotNamed { given: text() }),
         one_of_each!("host/src/backing.rs", "BackingError", BackingError:
-            Claim(claim()), Read { path: path(), source: io() }, Member { path: path(), pool: text() },
+            Claim(claim()), Silent { path: path(), within: Duration::ZERO }, Read { path: path(), source: io() },
+            Member { path: path(), pool: text() },
             Small { path: path(), size: 1 }),
         one_of_each!("host/src/device.rs", "DevicesError", DevicesError: Setup(io()), Ring(io())),
         one_of_each!("host/src/nbd/server.rs", "ListenError", ListenError: InUse(path()), NotASocket(path()), Io(path(), io())),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
@@ -28,7 +29,7 @@ use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Pins, Places, Scrubbed, Shares, State};
 use crate::succession::Estate;
-use crate::{fuse, metrics, names, nbd, ublk};
+use crate::{fuse, metrics, names, nbd, silence, ublk};
 
 use late::Late;
 use scrub::Schedule;
@@ -317,6 +318,8 @@ const STOP: Duration = Duration::from_secs(60);
 const QUIESCE: Duration = Duration::from_secs(5);
 /// How long it waits for requests to be answered: longer than a cache device that hangs is waited for.
 const ANSWERED: Duration = Duration::from_secs(30);
+/// How long a disk may take to answer whoever takes over: clients of all volumes wait meanwhile. One that takes longer comes late.
+const ASKED: Duration = Duration::from_secs(2);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -374,6 +377,7 @@ impl Daemon {
 
         let mut devices = open.devices;
         let mut volumes = BTreeMap::new();
+        let mut wanted = Vec::new();
         for volume in &superblock.volumes {
             if !volume.has_disk() {
                 volumes.insert(volume.number, Slot::without_disk(volume.name.clone(), volume.sectors));
@@ -382,7 +386,10 @@ impl Daemon {
             let named = options.backings.get(&volume.name).cloned();
             let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
             let spec = named.or_else(|| last.clone()).map(|spec| spec.after(last.as_ref()));
-            let (slot, given) = find_backing(volume, spec, options.patience);
+            wanted.push((volume, spec));
+        }
+        let limit = if estate.pause().is_some() { ASKED } else { silence::LIMIT };
+        for (volume, slot, given) in find_all(wanted, limit, options.patience) {
             if let Some(spec) = slot.spec.as_ref().filter(|_| given.is_some()) {
                 places.volumes.insert(volume.name.clone(), spec.to_string());
             }
@@ -692,8 +699,26 @@ fn choose(choice: Choice, nbd_socket: bool) -> Result<Choice, StartError> {
     }
 }
 
-/// Claims the disk of a volume of the pool and makes sure that it is the one that the volume was made on.
-fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, patience: Duration) -> (Slot, Option<Given>) {
+/// Claims the disks of volumes, all at once: one that does not answer, or is held, keeps nobody waiting for longer than itself.
+fn find_all(
+    wanted: Vec<(&VolumeEntry, Option<Spec>)>,
+    limit: Duration,
+    patience: Duration,
+) -> Vec<(&VolumeEntry, Slot, Option<Given>)> {
+    thread::scope(|scope| {
+        let find = |(volume, spec)| {
+            scope.spawn(move || {
+                let (slot, given) = find_backing(volume, spec, limit, patience);
+                (volume, slot, given)
+            })
+        };
+        let finding: Vec<_> = wanted.into_iter().map(find).collect();
+        finding.into_iter().map(|it| it.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
+
+/// Claims the disk of a volume of the pool, if it answers within `limit`, and makes sure that it is the one that the volume was made on.
+fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, limit: Duration, patience: Duration) -> (Slot, Option<Given>) {
     let (name, number) = (volume.name.clone(), volume.number);
     let mut slot = Slot { name, spec, shape: None, export: None, place: None, problem: None, running: None };
     let Some(spec) = &slot.spec else {
@@ -702,7 +727,8 @@ fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, patience: Duration) ->
         slot.problem = Some(Advice { wrong, next });
         return (slot, None);
     };
-    match open_disk(volume, spec, patience) {
+    let asked = Backing::ask(spec, limit).map_err(Mismatch::Open);
+    match asked.and_then(|()| open_disk(volume, spec, patience)) {
         Ok(backing) => {
             slot.shape = Some(Shape::of(&backing.facts(), volume.sectors));
             (slot, Some(backing.give(number)))

@@ -14,13 +14,15 @@ use headpond_engine::io::{Command, CommandError, Device};
 use headpond_format::VolumeEntry;
 
 use super::{Mismatch, Shape, Shared, lock, open_disk, problem_with, watch};
-use crate::backing::{BackingError, HasDisk, Spec};
+use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
 use crate::device::facts;
 use crate::report::Advice;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(3);
+/// How long one may take to answer until the next look.
+const ASKED: Duration = Duration::from_millis(500);
 
 /// A thread that looks for the backing devices of volumes that have none, until all are there or it is dropped.
 pub(super) struct Late {
@@ -153,6 +155,13 @@ impl Shared {
             return false;
         };
         if not.as_ref() == Some(&sight) {
+            return false;
+        }
+        // A silent one is asked on, and waited for by nobody.
+        if let Err(error) = Backing::ask(spec, ASKED) {
+            if let Some(slot) = lock(&self.volumes).get_mut(&volume.number).filter(|slot| slot.name == volume.name) {
+                slot.problem = Some(problem_with(&volume.name, &Mismatch::Open(error)));
+            }
             return false;
         }
         // A detach has it for as long as it writes back, and the end of the daemon waits for this thread.

@@ -13,12 +13,12 @@ use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
 use super::{Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
-use crate::backing::{Backing, Spec};
+use crate::backing::{Backing, BackingError, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
 use crate::runtime::Running;
-use crate::succession;
+use crate::{silence, succession};
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -122,11 +122,14 @@ impl Shared {
     fn attach(&self, new: &Attach) -> Result<Value, Fault> {
         let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
         is_a_name(&new.name)?;
+        let spec = Spec::new(&new.spec);
+        let refused = |error: BackingError| Fault::refused(format!("{error}."));
+        // Nobody else waits for it yet.
+        Backing::ask(&spec, silence::LIMIT).map_err(refused)?;
         let _changing = self.change()?;
         let number = self.number_for(&new.name)?;
-        let spec = Spec::new(&new.spec);
         self.not_own(spec.path())?;
-        let backing = Backing::open(&spec, PATIENCE).map_err(|error| Fault::refused(format!("{error}.")))?;
+        let backing = Backing::open(&spec, PATIENCE).map_err(refused)?;
         let io = |error: std::io::Error| {
             Fault::failed(format!(
                 "{} cannot be read: {error}. Nothing was changed. Look at the kernel's log.",
