@@ -73,3 +73,28 @@ fn a_disk_that_never_answers_is_not_attached_and_other_volumes_are_meanwhile() {
     });
     daemon.stop();
 }
+
+/// The program that took over could not get hold of the disk, of which the kernel had something yet, and no volume was served.
+#[test]
+fn an_upgrade_beside_a_disk_that_has_fallen_silent_is_refused_until_it_answers() {
+    let yard = Yard::new();
+    let Some((disk, daemon)) = with_two(&yard) else { return };
+    let mut nbd = yard.nbd("v");
+    disk.fall_silent();
+    let upgrade = || yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]);
+    std::thread::scope(|scope| {
+        // Nothing of it is cached.
+        let read = scope.spawn(move || nbd.read(8 * MIB, 4096).unwrap());
+        std::thread::sleep(Duration::from_secs(6));
+        let path = disk.path().display().to_string();
+        upgrade().said(3, &["The disk of volume v", &path, "unanswered for", "Nothing was changed", "upgrade when it answers"]);
+        assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+        disk.speak();
+        assert_eq!(read.join().unwrap(), [0; 4096]);
+    });
+    upgrade().told(&["is served by Headpond"]);
+    for volume in ["v", "w"] {
+        assert_eq!(yard.nbd(volume).read(0, 4096).unwrap(), [7; 4096]);
+    }
+    daemon.stop();
+}

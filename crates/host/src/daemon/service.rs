@@ -22,6 +22,8 @@ use crate::{silence, succession};
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a device may leave an operation unanswered when the daemon is to hand over.
+const UNANSWERED: Duration = Duration::from_secs(5);
 /// How often progress is told.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
@@ -297,6 +299,7 @@ impl Shared {
                  by themselves.",
             ));
         }
+        self.all_answer()?;
         let program = PathBuf::from(program);
         let tried = process::Command::new(&program)
             .args(std::env::args_os().skip(1))
@@ -321,12 +324,38 @@ impl Shared {
             .map_err(|what| Fault::failed(format!("{} {what}.", program.display())))?;
         // What has to be replayed is little then.
         self.handle.begin(Command::Checkpoint).end().map_err(|error| Fault::failed(error.to_string()))?;
+        self.all_answer()?;
         let mut state = lock(&self.stopping.state);
         if !matches!(*state, StopState::Running) {
             return Err(ended());
         }
         *state = StopState::Succeeded(program.clone());
         Ok(json!({ "program": program, "version": version }))
+    }
+
+    /// Refuses an upgrade while a device leaves something unanswered: what the kernel has of it keeps the claim on it, and whoever takes
+    /// over would wait for that claim, and start without the device, or not at all.
+    fn all_answer(&self) -> Result<(), Fault> {
+        let snapshot = self.handle.snapshot().ok_or_else(ended)?;
+        let unanswered = snapshot.loads.iter().find(|(_, load)| Duration::from_nanos(load.oldest_ns) >= UNANSWERED);
+        let Some((device, load)) = unanswered else { return Ok(()) };
+        let what = match device {
+            Device::Member(number) => {
+                let path = lock(&self.places).members.get(number).map(|path| format!(", {},", path.display()));
+                format!("Cache device {number}{}", path.unwrap_or_default())
+            }
+            Device::Witness => "The witness in the state folder".into(),
+            Device::Backing(number) => match lock(&self.volumes).get(number) {
+                Some(Slot { name, spec: Some(spec), .. }) => format!("The disk of volume {name}, {spec},"),
+                _ => device.to_string(),
+            },
+        };
+        Err(Fault::refused(format!(
+            "{what} has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was: another program could not get \
+             hold of that device now, and volumes might not be served. Look at the kernel's log for it, and upgrade when it answers again, or \
+             when the kernel has given it up.",
+            load.oldest_ns / 1_000_000_000
+        )))
     }
 
     /// Asks the daemon's main thread to end, and waits until the engine has.
