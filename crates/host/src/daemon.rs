@@ -119,6 +119,8 @@ pub enum StartError {
     Folder { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Pool(#[from] PoolError),
+    #[error(transparent)]
+    Name(#[from] names::Unfit),
     #[error("There is no volume {name} on pool {pool}. Nothing was changed. Its volumes are: {volumes}. Name one of them")]
     NoVolume { name: String, pool: String, volumes: String },
     #[error(
@@ -369,8 +371,19 @@ impl Daemon {
         if let Some(name) = options.backings.keys().find(|name| is_diskless(name)) {
             return Err(StartError::NoDisk { name: name.clone() });
         }
-        let socket = options.socket.unwrap_or_else(|| run_folder().join(format!("{}.sock", superblock.name)));
+        let socket = match options.socket {
+            Some(socket) => socket,
+            None if listen => run_folder().join(format!("{}.sock", names::fits_a_path(&superblock.name)?)),
+            None => run_folder().join("none"),
+        };
         let beside = socket.parent().unwrap_or(Path::new("/")).to_owned();
+        // The NBD socket, or the folder of mounts.
+        let front = match (choice, options.nbd) {
+            (Choice::Nbd | Choice::Auto, Some(nbd)) => nbd,
+            (Choice::Nbd | Choice::Auto, None) => beside.join(format!("{}.nbd", names::fits_a_path(&superblock.name)?)),
+            (Choice::Fuse, _) => beside.join(names::fits_a_path(&superblock.name)?),
+            (Choice::Ublk | Choice::None, _) => PathBuf::new(),
+        };
         if listen {
             fs::create_dir_all(&beside).map_err(folder(&beside))?;
         }
@@ -457,14 +470,13 @@ impl Daemon {
         let (frontend, nbd) = match choice {
             Choice::Ublk => (Frontend::Ublk(attended), None),
             Choice::Nbd | Choice::Auto => {
-                let socket = options.nbd.unwrap_or_else(|| beside.join(format!("{}.nbd", superblock.name)));
-                let socket = std::path::absolute(&socket).unwrap_or(socket);
+                let socket = std::path::absolute(&front).unwrap_or(front);
                 let volumes = NbdVolumes::new(handle.clone());
                 let server = nbd::server::Server::start(&socket, volumes.clone(), Limits::default());
                 let server = server.map_err(|error| stop(error.into()))?;
                 (Frontend::Nbd { socket, volumes, connections: server.connections() }, Some(server))
             }
-            Choice::Fuse => (Frontend::Fuse { folder: beside.join(&superblock.name) }, None),
+            Choice::Fuse => (Frontend::Fuse { folder: front }, None),
             Choice::None => (Frontend::None, None),
         };
         let scrubbed = state.scrubbed(&superblock.pool);

@@ -9,6 +9,7 @@ use super::loopdev::{self, LoopDevice};
 use super::mount::{self, Found, Mount};
 use super::server::{Backend, Server};
 use super::{Error, protocol};
+use crate::names;
 
 /// How a volume is to be served.
 #[derive(Debug, Clone)]
@@ -88,9 +89,7 @@ impl Export {
     /// Clears up after a dead daemon, mounts, serves, and binds a loop device.
     pub fn start<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Export, Error> {
         let Options { name, block_size, .. } = options;
-        if name.is_empty() || name.len() > 255 || name.starts_with('.') || name.contains(['/', '\0']) {
-            return Err(Error::invalid(format!("volume {name:?} cannot be the name of a file; rename it")));
-        }
+        names::fits_a_path(name).map_err(|error| Error::invalid(error.to_string()))?;
         let size = backend.size();
         if size == 0 || !size.is_multiple_of(u64::from(*block_size)) {
             let what = format!("volume {name}: {size} bytes are not a number of blocks of {block_size} bytes");
