@@ -542,7 +542,8 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 25] = [
+const PASSED_ON: [(&str, &str, &str); 26] = [
+    ("headpond/src/commands/mod.rs", "{wrong} {next}", "what the daemon says, each part of which is looked at"),
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
         "headpond/src/commands/serve.rs",

@@ -5,6 +5,7 @@ use headpond_host::offline::{self, Media, OfflineError, Part};
 use serde_json::Value;
 
 use super::offline::{AtRest, Listing, Watching, line};
+use crate::exit::Found;
 
 #[derive(Args)]
 pub struct Dump {
@@ -23,22 +24,29 @@ impl Dump {
         let mut watching = Watching::new()?;
         let media = Media::open(&self.pool.devices, self.pool.patience())?;
         let vote = media.vote(self.pool.state.as_deref())?;
-        let mut listing = Listing::default();
+        let (mut listing, mut pool) = (Listing::default(), false);
         let result = offline::dump(
             &media,
             vote,
             self.records,
             &mut |part| match (part, self.json) {
-                (Part::Head(head), true) => listing.begin(&head, "segments"),
+                (Part::Head(head), json) => {
+                    pool = !head["pool"].is_null();
+                    if json { listing.begin(&head, "segments") } else { text_head(&head) }
+                }
                 (Part::Segment(segment), true) => listing.add(&segment),
-                (Part::Head(head), false) => text_head(&head),
                 (Part::Segment(segment), false) => text_segment(&segment),
             },
             &mut |step| watching.step(step),
         );
         watching.clear();
         result.map_err(|error| listing.cut_short(error))?;
-        Ok(listing.end()?)
+        listing.end()?;
+        if pool {
+            return Ok(());
+        }
+        Err(Found("No superblock of a pool was found. Nothing was changed. `headpond pool list` shows what devices hold".into())
+            .into())
     }
 }
 
