@@ -530,3 +530,19 @@ fn what_was_done_in_part_is_told_and_fails() {
     assert_eq!(answer["bytes"], 4 * MIB);
     yard.run(&["volume", "create", "j", "--size", "4KiB"]).said(1, &["Volume j is at work but has no block device"]);
 }
+
+/// A limit that no clock has ended the daemon in a panic when it was to stop.
+#[test]
+fn times_that_make_no_sense_are_refused_with_those_that_do() {
+    let yard = Yard::new();
+    yard.pool();
+    for (option, time, range) in [
+        ("--stop-within", "0", "1..=86400"),
+        ("--stop-within", "18446744073709551615", "1..=86400"),
+        ("--wait", "86401", "0..=86400"),
+        ("--wait", "-1", "--wait"),
+    ] {
+        let refused = yard.try_serve(&["a", "b", &format!("{option}={time}")]).err().expect("it is refused");
+        refused.said(2, &[option, range]);
+    }
+}
