@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::FileType;
+
+use crate::device::facts;
 
 /// How long a device may take to answer: a disk at rest takes seconds to spin up.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -28,7 +31,7 @@ fn asking() -> MutexGuard<'static, BTreeMap<PathBuf, Child>> {
 /// not there or there is no `dd`, counts as one that does.
 pub fn answers(path: &Path, limit: Duration) -> bool {
     // To open anything else might already do something.
-    if !path.metadata().is_ok_and(|it| it.file_type().is_block_device() || it.is_file()) {
+    if !facts::look(path).is_ok_and(|it| matches!(facts::kind(&it), FileType::BlockDevice | FileType::RegularFile)) {
         return true;
     }
     let until = Instant::now() + limit;
