@@ -58,7 +58,7 @@ fn number(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<StartError>() {
         Some(StartError::Pool(error)) => return of_pool(error),
-        Some(StartError::Engine(_)) => return 3,
+        Some(StartError::Engine(_) | StartError::Name(_)) => return 3,
         // As it was told to.
         Some(StartError::Ended) => return 0,
         Some(StartError::NoVolume { .. } | StartError::NoDisk { .. }) => return 2,

@@ -99,3 +99,15 @@ fn devices_of_the_bench_are_named_with_what_is_wrong_before_anything_is_done_to_
     let said = refused(&["--disk", &disk, "--ssd", &ssd0, "--ssd", &ssd0, "--yes-erase"]);
     assert!(said.contains("given twice"), "{said}");
 }
+
+/// It was the same lines with and without it.
+#[test]
+fn loads_are_listed_as_json_where_that_was_asked_for() {
+    let list = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_headpond")).args(["bench", "--list"]).args(args).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let listed: Vec<serde_json::Value> = serde_json::from_str(&list(&["--json"])).unwrap();
+    assert_eq!(listed.len(), list(&[]).lines().count());
+    assert!(listed.iter().all(|load| load["name"].is_string() && load["setting"].is_string()), "{listed:?}");
+}

@@ -20,6 +20,7 @@ use headpond_host::device::DevicesError;
 use headpond_host::embed::Error as Embed;
 use headpond_host::extents::ExtentsError;
 use headpond_host::journal::JournalError;
+use headpond_host::names::fits_a_path;
 use headpond_host::nbd::server::ListenError;
 use headpond_host::offline::{OfflineError, RepairError, WritebackError};
 use headpond_host::pool::PoolError;
@@ -136,12 +137,13 @@ fn all_errors() -> Vec<Walked> {
             Refused { refusal: refusal(), places: String::new() }, WitnessOnMember { folder: path(), device: path() },
             Witness { path: path(), source: io() }, NotNamed { given: text() }),
         one_of_each!("host/src/backing.rs", "BackingError", BackingError:
-            Claim(claim()), Read { path: path(), source: io() }, Member { path: path(), pool: text() },
+            Claim(claim()), Silent { path: path(), within: Duration::ZERO }, Read { path: path(), source: io() },
+            Member { path: path(), pool: text() },
             Small { path: path(), size: 1 }),
         one_of_each!("host/src/device.rs", "DevicesError", DevicesError: Setup(io()), Ring(io())),
         one_of_each!("host/src/nbd/server.rs", "ListenError", ListenError: InUse(path()), NotASocket(path()), Io(path(), io())),
         one_of_each!("host/src/daemon.rs", "StartError", DaemonStart:
-            Folder { path: path(), source: io() }, Pool(PoolError::Twice { path: path() }),
+            Folder { path: path(), source: io() }, Pool(PoolError::Twice { path: path() }), Name(fits_a_path("").unwrap_err()),
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() },
             Devices(DevicesError::Setup(io())), Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
             Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()),
@@ -189,13 +191,14 @@ fn more() -> Vec<String> {
 }
 
 /// Error types whose messages are looked at elsewhere, or are nobody's to act on.
-const NOT_WALKED: [(&str, &str, &str); 10] = [
+const NOT_WALKED: [(&str, &str, &str); 11] = [
     ("host/src/control.rs", "Fault", "every place that makes one is looked at"),
     ("headpond/src/exit.rs", "Usage", "every place that makes one is looked at"),
     ("headpond/src/exit.rs", "Found", "every place that makes one is looked at"),
     ("host/src/ublk/mod.rs", "Error", "has a next step beside it: every place that makes one is looked at"),
     ("host/src/fuse/mod.rs", "Error", "told with the next step of whoever shows it: each is looked at"),
     ("host/src/daemon.rs", "Mismatch", "told by `find_backing` alone, with a next step"),
+    ("host/src/names.rs", "Unfit", "told as `StartError::Name`, which is looked at, or with a volume's own next step"),
     ("host/src/nbd/client.rs", "ClientError", "what the demo and the tests get; the demo says what to do"),
     ("headpond/src/demo.rs", "Interrupted", "the demo says what to do"),
     ("headpond/src/experiments/real/tools.rs", "Interrupted", "the user's own wish; it says how to have the report"),
@@ -539,7 +542,8 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 25] = [
+const PASSED_ON: [(&str, &str, &str); 26] = [
+    ("headpond/src/commands/mod.rs", "{wrong} {next}", "what the daemon says, each part of which is looked at"),
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
         "headpond/src/commands/serve.rs",

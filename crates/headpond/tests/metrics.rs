@@ -5,6 +5,7 @@ mod common;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::http::get;
 use common::{Daemon, MIB, Yard, have};
@@ -77,4 +78,31 @@ fn promtool_has_nothing_to_say_against_the_metrics() {
     let output = promtool.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+/// Whoever reached the address had only to ask a few times without reading the answers, and nobody else was answered any more; nor did the
+/// daemon end.
+#[test]
+fn connections_that_say_nothing_or_hear_nothing_keep_neither_a_scrape_from_its_metrics_nor_the_daemon_from_ending() {
+    let yard = Yard::new();
+    let (daemon, address) = served(&yard);
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    for mut stream in idle.iter().skip(150) {
+        // Some of these are closed already.
+        stream.set_nonblocking(true).unwrap();
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
+    }
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write_all(&b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100)).is_ok() {}
+        std::mem::forget(stream);
+    }
+    let (ask, answered) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ask.send(get(&address, "/metrics").0));
+    assert_eq!(answered.recv_timeout(Duration::from_secs(5)), Ok(200));
+    let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.id())).unwrap().count();
+    assert!(threads < 100, "{threads} threads");
+    daemon.stop();
+    drop(idle);
 }

@@ -4,8 +4,10 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Contents, Daemon, MIB, Yard};
@@ -357,6 +359,7 @@ fn what_is_no_pool_and_what_is_blind_is_named() {
     let (yard, _) = killed();
     let blank = yard.file("blank", 64 * MIB);
     yard.run(&["check", "blank"]).said(1, &["Problems were found"]);
+    yard.run(&["dump", "blank"]).said(1, &["No superblock of a pool was found", "headpond pool list"]);
     yard.run(&["list-damaged", "blank"]).said(1, &["None of the devices named", "headpond pool list"]);
     yard.run(&["check", "a", "a"]).said(1, &["a was named twice"]);
     for at in [0, 64 << 10, SIZE - (128 << 10), SIZE - (64 << 10)] {
@@ -449,5 +452,29 @@ fn a_writeback_that_is_cancelled_says_so_and_goes_on_when_it_is_run_again() {
         let mut found = [0; 4096];
         disk.read_exact_at(&mut found, *at).unwrap();
         assert_eq!(found[..], at.to_le_bytes().repeat(512)[..], "at {at}");
+    }
+}
+
+/// What was printed up to there was half an object, which no program reads.
+#[test]
+fn json_that_is_cut_short_is_a_whole_object_and_says_why() {
+    let yard = Yard::new();
+    for device in ["a", "b"] {
+        yard.file(device, 8 << 30);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b", "--segment", "1MiB"]).good();
+    for (tool, list) in [(&["check"][..], "findings"), (&["dump", "--records"], "segments")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
+        let command = command.args(tool).args(["a", "b", "--json"]).current_dir(yard.path(""));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut out, mut first) = (child.stdout.take().unwrap(), [0; 1]);
+        out.read_exact(&mut first).unwrap();
+        // It has begun.
+        assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
+        let mut text = String::from_utf8(first.to_vec()).unwrap();
+        out.read_to_string(&mut text).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1), "the test wants it to be under way yet: {text}");
+        let object: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert!(object[list].is_array() && object["error"].as_str().is_some_and(|why| !why.is_empty()), "{object}");
     }
 }

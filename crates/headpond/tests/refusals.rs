@@ -511,3 +511,38 @@ fn a_device_to_look_at_that_is_not_there() {
     let listed: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
     assert_eq!((&listed[0]["pool"]["name"], &listed[1]["in_use"]), (&"pool".into(), &false.into()), "{listed}");
 }
+
+/// It was told in one line with what had gone well, and to a script all had.
+#[test]
+fn what_was_done_in_part_is_told_and_fails() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
+        println!("skipped: it takes root, /dev/fuse and loop devices");
+        return;
+    }
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 4 * MIB);
+    // Where the mounts would be.
+    yard.file("pool", 0);
+    let _daemon = yard.serve_with(&["a", "b", "--frontend", "fuse", "--socket", "control", "--state", "state"]).unwrap();
+    let attached = yard.run(&["attach", "v", "disk", "--json"]).said(1, &["Volume v is at work but has no block device"]);
+    let answer: serde_json::Value = serde_json::from_str(&attached.out).unwrap();
+    assert_eq!(answer["bytes"], 4 * MIB);
+    yard.run(&["volume", "create", "j", "--size", "4KiB"]).said(1, &["Volume j is at work but has no block device"]);
+}
+
+/// A limit that no clock has ended the daemon in a panic when it was to stop.
+#[test]
+fn times_that_make_no_sense_are_refused_with_those_that_do() {
+    let yard = Yard::new();
+    yard.pool();
+    for (option, time, range) in [
+        ("--stop-within", "0", "1..=86400"),
+        ("--stop-within", "18446744073709551615", "1..=86400"),
+        ("--wait", "86401", "0..=86400"),
+        ("--wait", "-1", "--wait"),
+    ] {
+        let refused = yard.try_serve(&["a", "b", &format!("{option}={time}")]).err().expect("it is refused");
+        refused.said(2, &[option, range]);
+    }
+}

@@ -92,7 +92,7 @@ fn a_program_that_is_gone_when_its_time_comes_leaves_the_pool_served() {
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "v", "disk"]).good();
     let vanishes = yard.path("vanishes");
-    fs::write(&vanishes, "#!/bin/sh\nrm \"$0\"\necho headpond 9.9.9 takes over by protocol 1\n").unwrap();
+    fs::write(&vanishes, "#!/bin/sh\nrm \"$0\"\necho headpond 9.9.9 takes over by protocol 2\n").unwrap();
     fs::set_permissions(&vanishes, fs::Permissions::from_mode(0o755)).unwrap();
     yard.nbd("v").write(0, &[7; 4096], false).unwrap();
     let before = report(&yard);
@@ -111,7 +111,7 @@ fn a_program_that_ends_instead_of_serving_is_told_of_at_once() {
     yard.pool();
     let daemon = yard.serve(&["a", "b"]);
     let ends = yard.path("ends");
-    let script = "#!/bin/sh\ncase \"$*\" in *--try*) echo headpond 9.9.9 takes over by protocol 1;; *) exit 1;; esac\n";
+    let script = "#!/bin/sh\ncase \"$*\" in *--try*) echo headpond 9.9.9 takes over by protocol 2;; *) exit 1;; esac\n";
     fs::write(&ends, script).unwrap();
     fs::set_permissions(&ends, fs::Permissions::from_mode(0o755)).unwrap();
     let begun = Instant::now();

@@ -19,6 +19,7 @@ use crate::device::facts::{self, Facts};
 use crate::device::modelled::{Pace, PaceKind};
 use crate::pool::probe::{self, Found};
 use crate::runtime::Given;
+use crate::silence;
 
 const MODELLED: &str = "modelled:";
 
@@ -90,6 +91,11 @@ impl fmt::Display for Spec {
 pub enum BackingError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
+    #[error(
+        "{path} does not answer: a read of its first block has not ended within {within:?}. Nothing was changed. Look at the kernel's log, and at the \
+         way to the device, then try again"
+    )]
+    Silent { path: PathBuf, within: Duration },
     #[error("{path} cannot be read: {source}. Nothing was changed. Look at the kernel's log, then try again")]
     Read { path: PathBuf, source: io::Error },
     #[error(
@@ -108,8 +114,15 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Claims it, waiting up to `patience` for whoever holds it, and makes sure that it is no cache device.
+    /// Makes sure that it answers within `limit`, without waiting for it any longer.
+    pub fn ask(spec: &Spec, limit: Duration) -> Result<(), BackingError> {
+        let silent = || BackingError::Silent { path: spec.path.clone(), within: limit };
+        silence::answers(&spec.path, limit).then_some(()).ok_or_else(silent)
+    }
+
+    /// Claims it, waiting up to `patience` for whoever holds it, and makes sure that it answers and is no cache device.
     pub fn open(spec: &Spec, patience: Duration) -> Result<Backing, BackingError> {
+        Backing::ask(spec, silence::LIMIT)?;
         let claim = Claim::take(&spec.path, patience)?;
         let path = || spec.path.clone();
         let size = claim.facts().size;

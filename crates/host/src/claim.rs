@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::FileType;
+
 use crate::device::facts::{self, Facts};
 
 /// How long to wait before asking for a held device again.
@@ -88,15 +90,15 @@ impl Claim {
     fn take_for(path: &Path, purpose: Purpose, patience: Duration) -> Result<Claim, ClaimError> {
         let open_error = |source| ClaimError::Open { path: path.to_owned(), source };
         let unfit = |source| ClaimError::Unfit { path: path.to_owned(), source };
-        let kind = fs::metadata(path).map_err(open_error)?.file_type();
-        if !kind.is_block_device() && !kind.is_file() {
+        let kind = facts::kind(&facts::look(path).map_err(open_error)?);
+        if !matches!(kind, FileType::BlockDevice | FileType::RegularFile) {
             // Opening it might already do something: a FIFO blocks, a tape rewinds.
             let what = "neither a block device nor a regular file";
             return Err(unfit(io::Error::new(io::ErrorKind::InvalidInput, what)));
         }
         let start = Instant::now();
         loop {
-            match try_once(path, kind.is_block_device(), purpose) {
+            match try_once(path, kind == FileType::BlockDevice, purpose) {
                 Ok(Some(file)) => {
                     let facts = Facts::of(&file).map_err(unfit)?;
                     return Ok(Claim { file, path: path.to_owned(), facts });

@@ -29,7 +29,7 @@ pub const LIMIT: usize = 64 << 10;
 const REPLY_LIMIT: usize = 8 << 20;
 /// Clients at a time.
 const CLIENTS: usize = 32;
-/// How long a client that does not read is waited for with an answer.
+/// How long a client is waited for that does not read its answer, or does not ask: there are only so many at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a client may ask.
@@ -472,13 +472,19 @@ pub struct Server {
 impl Server {
     /// Listens on `path`.
     pub fn start(path: &Path, service: Arc<impl Service>) -> Result<Server, ListenError> {
+        Server::start_with(path, service, PATIENCE)
+    }
+
+    fn start_with(path: &Path, service: Arc<impl Service>, patience: Duration) -> Result<Server, ListenError> {
         let failed = |error: io::Error| ListenError::Io(path.to_owned(), error);
         let listener = Arc::new(listen(path)?);
         let file = fs::symlink_metadata(path).map(|it| (it.dev(), it.ino())).map_err(failed)?;
         let stopping = Arc::new(AtomicBool::new(false));
         let (listens, stops) = (listener.clone(), stopping.clone());
-        let accepting =
-            thread::Builder::new().name("control".into()).spawn(move || accept(&listens, &stops, &service)).map_err(failed)?;
+        let accepting = thread::Builder::new()
+            .name("control".into())
+            .spawn(move || accept(&listens, &stops, &service, patience))
+            .map_err(failed)?;
         Ok(Server { path: path.to_owned(), file, listener, stopping, accepting: Some(accepting) })
     }
 }
@@ -497,7 +503,7 @@ impl Drop for Server {
     }
 }
 
-fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Service>) {
+fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Service>, patience: Duration) {
     // Each client's thread holds a clone.
     let clients = Arc::new(());
     loop {
@@ -521,7 +527,9 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Ser
         }
         let (service, client) = (service.clone(), clients.clone());
         let spawned = thread::Builder::new().name("control-client".into()).spawn(move || {
-            if let Err(error) = converse(&mut BufReader::new(&stream), &mut Line::new(&stream, PATIENCE), &*service) {
+            let asked = stream.set_read_timeout(Some(patience));
+            let mut line = Line::new(&stream, patience);
+            if let Err(error) = asked.and_then(|()| converse(&mut BufReader::new(&stream), &mut line, &*service)) {
                 tracing::debug!(%error, "a control connection ended");
             }
             drop(client);
@@ -786,6 +794,20 @@ mod tests {
         };
         assert_eq!(end["parameters"]["bytes"], 7);
         assert!((1..20_000).contains(&told), "{told}");
+    }
+
+    /// Nobody else was answered any more.
+    #[test]
+    fn clients_that_say_nothing_are_sent_away_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let _server = Server::start_with(&path, Arc::new(Echo), Duration::from_millis(200)).unwrap();
+        let _silent: Vec<UnixStream> = (0..CLIENTS).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let until = Instant::now() + Duration::from_secs(20);
+        while call(&path, &Call::Status, |_| ()).is_err() {
+            assert!(Instant::now() < until, "nobody is answered");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     #[test]

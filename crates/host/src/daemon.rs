@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ use crate::report::Advice;
 use crate::runtime::{Given, Handle, Runtime, Setup};
 use crate::state::{Pins, Places, Scrubbed, Shares, State};
 use crate::succession::Estate;
-use crate::{fuse, metrics, names, nbd, ublk};
+use crate::{fuse, metrics, names, nbd, silence, ublk};
 
 use late::Late;
 use scrub::Schedule;
@@ -118,6 +119,8 @@ pub enum StartError {
     Folder { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Pool(#[from] PoolError),
+    #[error(transparent)]
+    Name(#[from] names::Unfit),
     #[error("There is no volume {name} on pool {pool}. Nothing was changed. Its volumes are: {volumes}. Name one of them")]
     NoVolume { name: String, pool: String, volumes: String },
     #[error(
@@ -198,8 +201,8 @@ struct Shared {
     lost: Mutex<BTreeMap<u16, lost::OfVolume>>,
     events: Mutex<Journal>,
     stopping: Stopping,
-    /// Volumes that an earlier life of this process has left, until they are offered again.
-    left: Mutex<BTreeMap<u16, fuse::Left>>,
+    /// Volumes that an earlier life of this process has left, by their ids, until they are offered again, or are no more.
+    left: Mutex<BTreeMap<[u8; 16], fuse::Left>>,
     /// How long nobody answered while it took over from that one.
     pause: Mutex<Option<Duration>>,
     /// Devices in use that are left to the kernel when this process ends.
@@ -317,6 +320,8 @@ const STOP: Duration = Duration::from_secs(60);
 const QUIESCE: Duration = Duration::from_secs(5);
 /// How long it waits for requests to be answered: longer than a cache device that hangs is waited for.
 const ANSWERED: Duration = Duration::from_secs(30);
+/// How long a disk may take to answer whoever takes over: clients of all volumes wait meanwhile. One that takes longer comes late.
+const ASKED: Duration = Duration::from_secs(2);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -366,14 +371,26 @@ impl Daemon {
         if let Some(name) = options.backings.keys().find(|name| is_diskless(name)) {
             return Err(StartError::NoDisk { name: name.clone() });
         }
-        let socket = options.socket.unwrap_or_else(|| run_folder().join(format!("{}.sock", superblock.name)));
+        let socket = match options.socket {
+            Some(socket) => socket,
+            None if listen => run_folder().join(format!("{}.sock", names::fits_a_path(&superblock.name)?)),
+            None => run_folder().join("none"),
+        };
         let beside = socket.parent().unwrap_or(Path::new("/")).to_owned();
+        // The NBD socket, or the folder of mounts.
+        let front = match (choice, options.nbd) {
+            (Choice::Nbd | Choice::Auto, Some(nbd)) => nbd,
+            (Choice::Nbd | Choice::Auto, None) => beside.join(format!("{}.nbd", names::fits_a_path(&superblock.name)?)),
+            (Choice::Fuse, _) => beside.join(names::fits_a_path(&superblock.name)?),
+            (Choice::Ublk | Choice::None, _) => PathBuf::new(),
+        };
         if listen {
             fs::create_dir_all(&beside).map_err(folder(&beside))?;
         }
 
         let mut devices = open.devices;
         let mut volumes = BTreeMap::new();
+        let mut wanted = Vec::new();
         for volume in &superblock.volumes {
             if !volume.has_disk() {
                 volumes.insert(volume.number, Slot::without_disk(volume.name.clone(), volume.sectors));
@@ -382,7 +399,10 @@ impl Daemon {
             let named = options.backings.get(&volume.name).cloned();
             let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
             let spec = named.or_else(|| last.clone()).map(|spec| spec.after(last.as_ref()));
-            let (slot, given) = find_backing(volume, spec, options.patience);
+            wanted.push((volume, spec));
+        }
+        let limit = if estate.pause().is_some() { ASKED } else { silence::LIMIT };
+        for (volume, slot, given) in find_all(wanted, limit, options.patience) {
             if let Some(spec) = slot.spec.as_ref().filter(|_| given.is_some()) {
                 places.volumes.insert(volume.name.clone(), spec.to_string());
             }
@@ -450,14 +470,13 @@ impl Daemon {
         let (frontend, nbd) = match choice {
             Choice::Ublk => (Frontend::Ublk(attended), None),
             Choice::Nbd | Choice::Auto => {
-                let socket = options.nbd.unwrap_or_else(|| beside.join(format!("{}.nbd", superblock.name)));
-                let socket = std::path::absolute(&socket).unwrap_or(socket);
+                let socket = std::path::absolute(&front).unwrap_or(front);
                 let volumes = NbdVolumes::new(handle.clone());
                 let server = nbd::server::Server::start(&socket, volumes.clone(), Limits::default());
                 let server = server.map_err(|error| stop(error.into()))?;
                 (Frontend::Nbd { socket, volumes, connections: server.connections() }, Some(server))
             }
-            Choice::Fuse => (Frontend::Fuse { folder: beside.join(&superblock.name) }, None),
+            Choice::Fuse => (Frontend::Fuse { folder: front }, None),
             Choice::None => (Frontend::None, None),
         };
         let scrubbed = state.scrubbed(&superblock.pool);
@@ -486,6 +505,7 @@ impl Daemon {
             pause: Mutex::default(),
             parked: Mutex::default(),
         });
+        shared.end_what_nobody_takes_over(&superblock.volumes);
         shared.offer_all(ready);
         // From here on clients are answered.
         let pause = estate.pause();
@@ -548,6 +568,7 @@ impl Daemon {
         drop(self.huge_pages.take());
         drop(self.watch.take());
         drop(self.late.take());
+        self.shared.end_changes(Instant::now() + QUIESCE);
         // While clients are served yet: the disk need not be waited for later.
         let _ = handle.begin(Command::Quiesce).wait(QUIESCE);
         let mut estate = Estate::new();
@@ -556,6 +577,10 @@ impl Daemon {
         }
         let exports: Vec<(u16, Export)> =
             lock(&self.shared.volumes).iter_mut().filter_map(|(number, slot)| Some((*number, slot.export.take()?))).collect();
+        let ids = handle.status().map(|status| status.volumes.iter().map(|volume| (volume.number, volume.id)).collect());
+        let ids: BTreeMap<u16, [u8; 16]> = ids.unwrap_or_default();
+        // Those whose disk has not come since the last time wait on.
+        estate.fuse.append(&mut lock(&self.shared.left));
         if let Frontend::Ublk { .. } = self.shared.frontend {
             // What is not answered yet the successor is asked again, as after a kill: nobody waits for it here.
             for (_, export) in exports {
@@ -567,9 +592,9 @@ impl Daemon {
             return estate;
         }
         for (number, export) in exports {
-            let Export::Loop(export) = export else { continue };
+            let (Export::Loop(export), Some(id)) = (export, ids.get(&number)) else { continue };
             match export.leave() {
-                Ok(left) => drop(estate.fuse.insert(number, left)),
+                Ok(left) => drop(estate.fuse.insert(*id, left)),
                 Err(error) => {
                     tracing::error!("volume {number} could not be passed on: {error}. Detach and attach it, and mount it again");
                 }
@@ -601,6 +626,9 @@ impl Daemon {
     pub fn stop(mut self, limit: Duration) -> Result<(), String> {
         let until = Instant::now() + limit;
         let left = || until.saturating_duration_since(Instant::now());
+        self.shared.begin_to_stop();
+        drop(self.late.take());
+        self.shared.end_changes(Instant::now() + left() / 2);
         if let Some(nbd) = self.nbd.take() {
             let cut = nbd.shutdown(left().min(Duration::from_secs(5)));
             if cut > 0 {
@@ -613,7 +641,6 @@ impl Daemon {
         drop(self.schedule.take());
         drop(self.huge_pages.take());
         drop(self.watch.take());
-        drop(self.late.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
         let result = match stopped {
@@ -684,8 +711,26 @@ fn choose(choice: Choice, nbd_socket: bool) -> Result<Choice, StartError> {
     }
 }
 
-/// Claims the disk of a volume of the pool and makes sure that it is the one that the volume was made on.
-fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, patience: Duration) -> (Slot, Option<Given>) {
+/// Claims the disks of volumes, all at once: one that does not answer, or is held, keeps nobody waiting for longer than itself.
+fn find_all(
+    wanted: Vec<(&VolumeEntry, Option<Spec>)>,
+    limit: Duration,
+    patience: Duration,
+) -> Vec<(&VolumeEntry, Slot, Option<Given>)> {
+    thread::scope(|scope| {
+        let find = |(volume, spec)| {
+            scope.spawn(move || {
+                let (slot, given) = find_backing(volume, spec, limit, patience);
+                (volume, slot, given)
+            })
+        };
+        let finding: Vec<_> = wanted.into_iter().map(find).collect();
+        finding.into_iter().map(|it| it.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
+
+/// Claims the disk of a volume of the pool, if it answers within `limit`, and makes sure that it is the one that the volume was made on.
+fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, limit: Duration, patience: Duration) -> (Slot, Option<Given>) {
     let (name, number) = (volume.name.clone(), volume.number);
     let mut slot = Slot { name, spec, shape: None, export: None, place: None, problem: None, running: None };
     let Some(spec) = &slot.spec else {
@@ -694,7 +739,8 @@ fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, patience: Duration) ->
         slot.problem = Some(Advice { wrong, next });
         return (slot, None);
     };
-    match open_disk(volume, spec, patience) {
+    let asked = Backing::ask(spec, limit).map_err(Mismatch::Open);
+    match asked.and_then(|()| open_disk(volume, spec, patience)) {
         Ok(backing) => {
             slot.shape = Some(Shape::of(&backing.facts(), volume.sectors));
             (slot, Some(backing.give(number)))
@@ -808,7 +854,7 @@ impl Shared {
     }
 
     fn loop_device(&self, volume: &VolumeStatus, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
-        let (number, name, phase, has_disk) = (volume.number, &volume.name, volume.phase, volume.has_disk());
+        let (number, id, name, phase, has_disk) = (volume.number, volume.id, &volume.name, volume.phase, volume.has_disk());
         let volume = FuseVolume::new(self.handle.clone(), number, shape.size);
         let options = fuse::Options {
             block_size: shape.block,
@@ -819,7 +865,7 @@ impl Shared {
             discards: shape.discards,
             ..fuse::Options::new(folder.join(name), name)
         };
-        let left = lock(&self.left).remove(&number);
+        let left = lock(&self.left).remove(&id);
         let export = match left {
             Some(left) => fuse::Export::adopt(&options, left, volume)?,
             None => fuse::Export::start(&options, volume)?,
@@ -850,6 +896,28 @@ impl Shared {
             places.ublk.insert(volume.name.clone(), device.id());
         });
         Ok(device)
+    }
+
+    /// Ends what an earlier life of this process has left, and this one will not come to serve: its volume is not the pool's any
+    /// more, or volumes are reached in another way now. Whose disk is only missing waits for it.
+    fn end_what_nobody_takes_over(&self, volumes: &[VolumeEntry]) {
+        let is_waited_for =
+            |id: &[u8; 16]| matches!(self.frontend, Frontend::Fuse { .. }) && volumes.iter().any(|volume| volume.id == *id);
+        let ids: Vec<[u8; 16]> = lock(&self.left).keys().filter(|id| !is_waited_for(id)).copied().collect();
+        ids.iter().for_each(|id| self.end_left(id));
+    }
+
+    /// Ends the loop device of a volume that an earlier life of this process has left, and that nobody serves: whatever is attached next
+    /// is another volume, and not what its users wrote to.
+    fn end_left(&self, id: &[u8; 16]) {
+        let Some(left) = lock(&self.left).remove(id) else { return };
+        tracing::warn!(
+            "/dev/loop{} ({}), served before the upgrade, is ended: the I/O that waited there failed, and so does what its users ask for \
+             now. What was acknowledged is where it was. Unmount what was on it",
+            left.device,
+            left.file.display()
+        );
+        left.end();
     }
 
     /// Says so where a device of a volume waits in the kernel that this daemon does not serve.
@@ -903,6 +971,35 @@ impl Shared {
         }
     }
 
+    /// From now on no volume comes, goes or changes.
+    fn begin_to_stop(&self) {
+        let mut state = lock(&self.stopping.state);
+        if matches!(*state, StopState::Running) {
+            *state = StopState::Wanted;
+        }
+    }
+
+    /// Whether volumes may come, go and change.
+    fn goes_on(&self) -> bool {
+        matches!(*lock(&self.stopping.state), StopState::Running)
+    }
+
+    /// Waits until no volume is coming or going any more; a long command that runs on one is cancelled. A block device that is being
+    /// taken away is nobody's meanwhile: it is gone then, or back with its volume, to be let go of as the others are.
+    fn end_changes(&self, until: Instant) {
+        while let Err(TryLockError::WouldBlock) = self.changing.try_lock() {
+            let running: Vec<CommandId> = lock(&self.volumes).values().filter_map(|slot| slot.running).collect();
+            running.into_iter().for_each(|id| drop(self.handle.begin(Command::Cancel(id))));
+            if Instant::now() >= until {
+                tracing::warn!(
+                    "a change of a volume takes too long to wait for, and is cut off. `headpond status` tells what came of it"
+                );
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
     /// Lets go of all block devices. A ublk device in use is left to the kernel, which holds its I/O back until the next
     /// start. A loop device in use is served on for half of the time that is left; then it goes as well.
     fn withdraw_block_devices(&self, until: Instant) {
@@ -932,6 +1029,8 @@ impl Shared {
                 thread::sleep(Duration::from_millis(500));
             }
         }
+        let left: Vec<[u8; 16]> = lock(&self.left).keys().copied().collect();
+        left.iter().for_each(|id| self.end_left(id));
     }
 
     /// Changes what is remembered of the pool's places.

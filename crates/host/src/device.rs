@@ -212,6 +212,8 @@ struct Op {
     offset: u64,
     len: u64,
     done: u64,
+    /// When it was submitted.
+    since: u64,
 }
 
 impl Op {
@@ -477,9 +479,11 @@ impl Devices {
     /// What each device was asked to do since it was added.
     pub fn loads(&self) -> Loads {
         let now = nanos(self.origin.elapsed());
-        let load = |open: &Open| {
+        let load = |open: &Rc<Open>| {
+            let oldest = self.ops.iter().flatten().filter(|op| Rc::ptr_eq(&op.open, open)).map(|op| op.since).min();
             let mut load = open.shared.load();
             load.advance(now);
+            load.oldest_ns = oldest.map_or(0, |since| now.saturating_sub(since));
             *load
         };
         self.table.iter().map(|(device, open)| (*device, load(open))).collect()
@@ -576,7 +580,7 @@ impl Devices {
             self.ops.push(None);
             self.ops.len() - 1
         });
-        self.ops[slot] = Some(Op { io, open, work, offset, len, done: 0 });
+        self.ops[slot] = Some(Op { io, open, work, offset, len, done: 0, since: self.heard });
         self.queue.push_back(slot);
     }
 
@@ -776,7 +780,7 @@ mod tests {
             let (open, buf) = (Rc::clone(&devices.table[&device]), lent(n as u16));
             let work = Work::Lent { buf, writes, through: false };
             let offset = if writes { 256 << 10 } else { 512 << 10 };
-            devices.ops.push(Some(Op { io: IoId(n), open, work, offset, len: LEN as u64, done: 0 }));
+            devices.ops.push(Some(Op { io: IoId(n), open, work, offset, len: LEN as u64, done: 0, since: 0 }));
             devices.queue.push_back(devices.ops.len() - 1);
         }
         while done.len() < 4 {
@@ -847,7 +851,7 @@ mod tests {
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192, false);
-        let mut op = Op { io: IoId(0), open, work, offset: 0, len: 3 * 8192, done: 0 };
+        let mut op = Op { io: IoId(0), open, work, offset: 0, len: 3 * 8192, done: 0, since: 0 };
         assert_eq!(op.step(8192 + 4096 + 100), None);
         let Work::Write { pieces, .. } = &op.work else { panic!("it was a write") };
         let next = &pieces.list[pieces.first];

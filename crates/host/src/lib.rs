@@ -29,6 +29,7 @@ pub mod requests;
 pub mod ring;
 pub mod runtime;
 pub mod signals;
+pub mod silence;
 pub mod state;
 pub mod succession;
 pub mod ublk;

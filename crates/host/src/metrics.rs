@@ -1,17 +1,15 @@
 //! Metrics for Prometheus: what `headpond status` shows, and how long requests take, in its text format over HTTP.
 
-use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-
 use prometheus::TextEncoder;
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-use tiny_http::{Header, Method, Response};
 
 use crate::histogram::Histogram;
 use crate::report::{Load, Pair, Report, Volume};
 use crate::requests::{Op, Table};
+
+pub use http::Server;
+
+mod http;
 
 /// Upper bounds of times in nanoseconds: from 16 µs to about 67 s.
 const TIMES: [u64; 23] = doubled(16_000);
@@ -29,53 +27,6 @@ const fn doubled<const N: usize>(first: u64) -> [u64; N] {
 
 /// What is served at `/metrics`: the whole text, or nothing if the engine has ended.
 pub type Source = dyn Fn() -> Option<String> + Send + Sync;
-
-/// An HTTP server for `GET /metrics`. Dropped, it ends.
-pub struct Server {
-    http: Arc<tiny_http::Server>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    /// Answers whoever comes to `listener`, and who waits there already.
-    ///
-    /// # Errors
-    /// There is no thread for it.
-    pub fn start(listener: TcpListener, source: Arc<Source>) -> io::Result<Server> {
-        let http = Arc::new(tiny_http::Server::from_listener(listener, None).map_err(io::Error::other)?);
-        let own = http.clone();
-        let thread = thread::Builder::new().name("metrics".into()).spawn(move || {
-            for request in own.incoming_requests() {
-                let path = request.url().split('?').next().unwrap_or_default();
-                let response = match (request.method(), path) {
-                    (Method::Get | Method::Head, "/metrics") => match source() {
-                        Some(text) => Response::from_string(text),
-                        None => Response::from_string("the daemon is ending\n").with_status_code(503),
-                    },
-                    _ => Response::from_string("the metrics are at /metrics\n").with_status_code(404),
-                };
-                let kind = Header::from_bytes("Content-Type", prometheus::TEXT_FORMAT).expect("a header as it should be");
-                // Who asked may have left.
-                let _ = request.respond(response.with_header(kind));
-            }
-        })?;
-        Ok(Server { http, thread: Some(thread) })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.http.server_addr().to_ip()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.http.unblock();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// Families, in the order in which they are shown.
 struct Text {

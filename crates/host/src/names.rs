@@ -14,6 +14,25 @@ use headpond_engine::create::is_a_name;
 use crate::daemon::run_folder;
 use crate::ublk;
 
+/// A name that cannot be part of a path.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "The name {0:?} is on the devices, and no file can be named after it in our folders: it would lead to another folder, or to none. Nothing was \
+     changed. See that these are the devices that you mean: no Headpond gives such names. Name the sockets with --socket and --nbd, and \
+     serve without FUSE, to have what is on them all the same"
+)]
+pub struct Unfit(String);
+
+/// A pool's or a volume's name as part of a path. It is read from devices, which may be a stranger's: what leads elsewhere is refused; what is only
+/// unusual, as names from before there was a rule for new ones, is not.
+///
+/// # Errors
+/// It would lead elsewhere.
+pub fn fits_a_path(name: &str) -> Result<&str, Unfit> {
+    let fits = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
+    fits.then_some(name).ok_or_else(|| Unfit(name.to_owned()))
+}
+
 /// The pool's name, a slash, and the volume's; `None` of a device that is no volume of ours. `device` is the kernel's name of
 /// it, such as `ublkb0`.
 pub fn of(device: &str) -> Option<String> {
@@ -84,6 +103,12 @@ mod tests {
 
     #[test]
     fn a_name_never_leads_out_of_its_folder() {
+        for name in ["tank", "Bank 2", "größe", ".hidden", "a..b", "..."] {
+            assert_eq!(fits_a_path(name).ok(), Some(name));
+        }
+        for name in ["", ".", "..", "../x", "/", "/etc", "a/b", "a\0b"] {
+            assert!(fits_a_path(name).is_err(), "{name:?}");
+        }
         for (pool, volume) in [("..", "home"), ("tank", ".."), ("", "home"), ("tank", ""), ("a b", "c"), ("a", "b/c")] {
             assert_eq!(joined(pool, volume), None);
         }

@@ -4,6 +4,7 @@
 //! and the open descriptors of mounts. What there is to know of them is in the environment.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::fuse::Left;
 
 /// How an estate is passed on. It is raised when a program that goes by the number before could not take over any more.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// What a program says of itself when it is asked whether it could take over: nothing else says this.
 pub fn introduction() -> String {
@@ -58,8 +59,9 @@ const FUSE: (u32, u32) = (10, 229);
 pub struct Estate {
     /// When no more requests were taken, in nanoseconds of the monotonic clock; 0: nobody was there before.
     since: u64,
-    /// Volumes that are loop devices over FUSE, by number.
-    pub fuse: BTreeMap<u16, Left>,
+    /// Volumes that are loop devices over FUSE, by their ids: a number or a name may be another volume's by the time that they are
+    /// taken over.
+    pub fuse: BTreeMap<[u8; 16], Left>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,7 +69,16 @@ struct Text {
     /// The process that it is meant for: its own children are not.
     process: u32,
     since: u64,
-    fuse: BTreeMap<u16, (i32, u32)>,
+    fuse: Vec<LeftText>,
+}
+
+/// A [`Left`] in the environment.
+#[derive(Serialize, Deserialize)]
+struct LeftText {
+    volume: [u8; 16],
+    mount: i32,
+    device: u32,
+    file: OsString,
 }
 
 fn now() -> u64 {
@@ -95,7 +106,13 @@ impl Estate {
         for left in self.fuse.values() {
             fcntl_setfd(&left.mount, FdFlags::empty())?;
         }
-        let fuse = self.fuse.iter().map(|(number, left)| (*number, (left.mount.as_raw_fd(), left.device))).collect();
+        let text = |(volume, left): (&[u8; 16], &Left)| LeftText {
+            volume: *volume,
+            mount: left.mount.as_raw_fd(),
+            device: left.device,
+            file: left.file.clone().into_os_string(),
+        };
+        let fuse = self.fuse.iter().map(text).collect();
         let text = Text { process: std::process::id(), since: self.since, fuse };
         Ok(serde_json::to_string(&text)?)
     }
@@ -105,15 +122,15 @@ impl Estate {
         let text = std::env::var(VARIABLE).ok().and_then(|text| serde_json::from_str::<Text>(&text).ok());
         let Some(text) = text.filter(|text| text.process == std::process::id()) else { return Estate::default() };
         let mut estate = Estate { since: text.since, fuse: BTreeMap::new() };
-        for (number, (descriptor, device)) in text.fuse {
-            if !is_fuse(descriptor) {
+        for LeftText { volume, mount, device, file } in text.fuse {
+            if !is_fuse(mount) {
                 continue;
             }
             // SAFETY: it is open, as was just seen, and of the kind that it should be. Nothing of this program has opened
             // it: this is called before anything else is opened, and once. The environment names each descriptor once.
-            let mount = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            let mount = unsafe { OwnedFd::from_raw_fd(mount) };
             let _ = fcntl_setfd(&mount, FdFlags::CLOEXEC);
-            estate.fuse.insert(number, Left { mount, device });
+            estate.fuse.insert(volume, Left { mount, device, file: file.into() });
         }
         estate
     }
@@ -138,18 +155,18 @@ mod tests {
     #[test]
     fn a_program_is_known_by_what_it_says_of_itself_and_no_other_text_is_taken_for_that() {
         assert_eq!(introduced(&introduction()).as_deref(), Ok(env!("CARGO_PKG_VERSION")));
-        assert_eq!(introduced("headpond 1.2.3-rc1 takes over by protocol 1\n").as_deref(), Ok("1.2.3-rc1"));
+        assert_eq!(introduced("headpond 1.2.3-rc1 takes over by protocol 2\n").as_deref(), Ok("1.2.3-rc1"));
         for text in [
             "",
             "9.9",
             "headpond",
             "headpond 1.2.3",
-            "headpond x takes over by protocol 1",
-            "headpond 1.2 takes over by protocol 1",
+            "headpond x takes over by protocol 2",
+            "headpond 1.2 takes over by protocol 2",
         ] {
             assert!(introduced(text).is_err_and(|what| what.contains("is no Headpond")), "{text}");
         }
-        let newer = introduced("headpond 2.0.0 takes over by protocol 2").unwrap_err();
-        assert!(newer.contains("Headpond 2.0.0, which takes over by protocol 2"), "{newer}");
+        let newer = introduced("headpond 2.0.0 takes over by protocol 3").unwrap_err();
+        assert!(newer.contains("Headpond 2.0.0, which takes over by protocol 3"), "{newer}");
     }
 }

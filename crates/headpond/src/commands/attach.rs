@@ -2,9 +2,8 @@
 
 use clap::Args;
 use headpond_host::control::{self, Call};
-use serde_json::Value;
 
-use super::{Which, print};
+use super::{Which, print, whole};
 use crate::size;
 
 #[derive(Args)]
@@ -44,17 +43,8 @@ impl Attach {
         let call = control::Attach { name: self.name.clone(), spec, mode: self.mode, phase: self.phase.0 };
         let answer = self.which.call(&Call::Attach(call))?;
         let place = answer["place"].as_str().map(|place| format!(" at {place}")).unwrap_or_default();
-        let problem = problem(&answer);
         let bytes = size::show(answer["bytes"].as_u64().unwrap_or(0));
-        print(self.json, &answer, format_args!("volume {}: {bytes}{place}{problem}", self.name))
-    }
-}
-
-/// What did not go as wished with a new volume, as further lines.
-pub fn problem(answer: &Value) -> String {
-    let problem = &answer["problem"];
-    match (problem["wrong"].as_str(), problem["next"].as_str()) {
-        (Some(wrong), Some(next)) => format!("\n{wrong} {next}"),
-        _ => String::new(),
+        print(self.json, &answer, format_args!("volume {}: {bytes}{place}", self.name))?;
+        whole(&answer["problem"])
     }
 }

@@ -78,6 +78,11 @@ pub struct Bench {
 impl Bench {
     pub fn run(self) -> anyhow::Result<()> {
         let loads = self.loads()?;
+        if self.list && self.json {
+            let listed: Vec<_> =
+                loads.iter().map(|load| serde_json::json!({ "name": load.name, "setting": load.setting() })).collect();
+            return super::print(true, &serde_json::json!(listed), "");
+        }
         if self.list {
             let mut out = std::io::stdout().lock();
             for load in &loads {

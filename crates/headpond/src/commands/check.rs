@@ -4,7 +4,7 @@ use clap::Args;
 use headpond_host::offline::{self, Finding, Level, Media, Summary};
 use serde_json::json;
 
-use super::offline::{AtRest, Watching, line, place};
+use super::offline::{AtRest, Listing, Watching, line, place};
 use crate::exit::Found;
 use crate::size;
 
@@ -25,19 +25,18 @@ impl Check {
         let mut watching = Watching::new()?;
         let media = Media::open(&self.pool.devices, self.pool.patience())?;
         let vote = media.vote(self.pool.state.as_deref())?;
-        let mut first = true;
+        let mut listing = Listing::default();
         if self.json {
-            line("{\"findings\": [")?;
+            listing.begin(&json!({}), "findings")?;
         }
         // Both look at the same line of the terminal, one after the other.
         let watching = std::cell::RefCell::new(&mut watching);
-        let summary = offline::check(
+        let result = offline::check(
             &media,
             vote,
             &mut |finding| {
                 if self.json {
-                    let comma = if std::mem::take(&mut first) { "" } else { "," };
-                    return line(&format!("{comma}{}", json!(finding)));
+                    return listing.add(&json!(finding));
                 }
                 if finding.level > Level::Note || self.verbose {
                     watching.borrow_mut().clear();
@@ -46,10 +45,11 @@ impl Check {
                 Ok(())
             },
             &mut |step| watching.borrow_mut().step(step),
-        )?;
+        );
         watching.borrow_mut().clear();
+        let summary = result.map_err(|error| listing.cut_short(error))?;
         match self.json {
-            true => line(&format!("], \"summary\": {}}}", json!(summary)))?,
+            true => listing.end_with("summary", &json!(summary))?,
             false => line(&text(&summary))?,
         }
         if summary.is_clean() { Ok(()) } else { Err(Found(closing(&summary)).into()) }

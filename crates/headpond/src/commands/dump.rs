@@ -4,7 +4,8 @@ use clap::Args;
 use headpond_host::offline::{self, Media, OfflineError, Part};
 use serde_json::Value;
 
-use super::offline::{AtRest, Watching, line};
+use super::offline::{AtRest, Listing, Watching, line};
+use crate::exit::Found;
 
 #[derive(Args)]
 pub struct Dump {
@@ -23,36 +24,30 @@ impl Dump {
         let mut watching = Watching::new()?;
         let media = Media::open(&self.pool.devices, self.pool.patience())?;
         let vote = media.vote(self.pool.state.as_deref())?;
-        let (mut first, mut pool) = (true, false);
-        offline::dump(
+        let (mut listing, mut pool) = (Listing::default(), false);
+        let result = offline::dump(
             &media,
             vote,
             self.records,
             &mut |part| match (part, self.json) {
-                (Part::Head(head), true) => json_head(&head),
-                (Part::Segment(segment), true) => {
-                    let comma = if std::mem::take(&mut first) { "" } else { "," };
-                    line(&format!("{comma}{segment}"))
-                }
-                (Part::Head(head), false) => {
+                (Part::Head(head), json) => {
                     pool = !head["pool"].is_null();
-                    text_head(&head)
+                    if json { listing.begin(&head, "segments") } else { text_head(&head) }
                 }
+                (Part::Segment(segment), true) => listing.add(&segment),
                 (Part::Segment(segment), false) => text_segment(&segment),
             },
             &mut |step| watching.step(step),
-        )?;
-        if self.json {
-            line("]}")?;
+        );
+        watching.clear();
+        result.map_err(|error| listing.cut_short(error))?;
+        listing.end()?;
+        if pool {
+            return Ok(());
         }
-        Ok(())
+        Err(Found("No superblock of a pool was found. Nothing was changed. `headpond pool list` shows what devices hold".into())
+            .into())
     }
-}
-
-/// The head without its end, so that the segments can follow as they are read.
-fn json_head(head: &Value) -> Result<(), OfflineError> {
-    let text = head.to_string();
-    line(&format!("{}, \"segments\": [", text.trim_end_matches('}')))
 }
 
 fn text_head(head: &Value) -> Result<(), OfflineError> {

@@ -47,7 +47,7 @@ use headpond_host::daemon::run_folder;
 use headpond_host::report::Report;
 use serde_json::Value;
 
-use crate::exit::Usage;
+use crate::exit::{Found, Usage};
 use crate::size;
 
 /// Which daemon is meant.
@@ -137,6 +137,14 @@ pub fn deadline(text: &str) -> Result<Duration, String> {
         Ok(time) if time >= Duration::from_secs(1) => Ok(time),
         Ok(_) => Err("less than a second is no time: give at least 1s".into()),
         Err(error) => Err(format!("{error}: give a time such as 90s, 5m or 2h")),
+    }
+}
+
+/// Fails where the daemon did what it was asked, but for what it says is wrong with it.
+pub fn whole(problem: &Value) -> anyhow::Result<()> {
+    match (problem["wrong"].as_str(), problem["next"].as_str()) {
+        (Some(wrong), Some(next)) => Err(Found(format!("{wrong} {next}")).into()),
+        _ => Ok(()),
     }
 }
 

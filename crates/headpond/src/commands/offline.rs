@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use headpond_host::offline::{OfflineError, Step};
 use headpond_host::signals::Signals;
+use serde_json::{Value, json};
 
 use crate::size;
 
@@ -83,6 +84,48 @@ impl Drop for Watching {
 /// Writes a line to standard output.
 pub fn line(text: &str) -> Result<(), OfflineError> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(OfflineError::Output)
+}
+
+/// A JSON object on standard output whose last member is a list, written as it is found. It is whole whatever happens meanwhile.
+#[derive(Default)]
+pub struct Listing {
+    begun: bool,
+    items: usize,
+}
+
+impl Listing {
+    /// Begins with the members of an object, and the list's name.
+    pub fn begin(&mut self, head: &Value, list: &str) -> Result<(), OfflineError> {
+        self.begun = true;
+        let head = head.to_string();
+        let members = head.trim_start_matches('{').strip_suffix('}').unwrap_or_default();
+        let comma = if members.is_empty() { "" } else { ", " };
+        line(&format!("{{{members}{comma}{}: [", json!(list)))
+    }
+
+    /// One more of the list.
+    pub fn add(&mut self, item: &Value) -> Result<(), OfflineError> {
+        let comma = if self.items > 0 { "," } else { "" };
+        self.items += 1;
+        line(&format!("{comma}{item}"))
+    }
+
+    /// The end. Nothing where nothing was begun.
+    pub fn end(&self) -> Result<(), OfflineError> {
+        if self.begun { line("]}") } else { Ok(()) }
+    }
+
+    /// The same, with one more member.
+    pub fn end_with(&self, name: &str, value: &Value) -> Result<(), OfflineError> {
+        if self.begun { line(&format!("], {}: {value}}}", json!(name))) } else { Ok(()) }
+    }
+
+    /// The end of what an error cut short, which the object tells of; the error.
+    pub fn cut_short(&self, error: OfflineError) -> OfflineError {
+        // Who does not hear the list will not hear its end.
+        let _ = self.end_with("error", &json!(error.to_string()));
+        error
+    }
 }
 
 /// A place on a device: its path, and the byte.

@@ -351,12 +351,22 @@ impl Replace {
         };
         let (added, mut text) = add(&self.which, &self.new, self.force)?;
         let mut value = json!({ "added": added });
+        let mut result = Ok(());
         if member.state != "out" {
-            let (removed, words) = remove(&self.which, &member.number.to_string())?;
-            text = format!("{text}\n{words}");
-            value["removed"] = removed;
+            match remove(&self.which, &member.number.to_string()) {
+                Ok((removed, words)) => {
+                    text = format!("{text}\n{words}");
+                    value["removed"] = removed;
+                }
+                Err(error) => {
+                    value["error"] = json!(error.to_string());
+                    result = Err(error);
+                }
+            }
         }
-        print(self.json, &value, text)
+        // The new one is the pool's by now, whatever became of the old one.
+        print(self.json, &value, text)?;
+        result
     }
 }
 

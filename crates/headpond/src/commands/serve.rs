@@ -66,11 +66,11 @@ pub struct Serve {
     /// Start for good without cache devices that are missing, though they may hold all copies of data that is not on the disk yet
     #[arg(long)]
     without_missing: bool,
-    /// Seconds to wait at the start for devices that a killed daemon may still be writing to
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    /// Seconds to wait at the start for devices that a killed daemon may still be writing to, a day at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     wait: u64,
-    /// Seconds that a clean end may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    /// Seconds that a clean end may take, a day at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     stop_within: u64,
     /// Only say whether all of this is understood, and the devices are of a pool that this version can serve
     #[arg(long = "try", hide = true)]

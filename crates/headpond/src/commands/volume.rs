@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use headpond_host::control::{Call, CreateVolume};
 
-use super::{Which, print};
+use super::{Which, print, whole};
 use crate::size;
 
 #[derive(Subcommand)]
@@ -64,9 +64,9 @@ impl Create {
         let bytes = answer["bytes"].as_u64().unwrap_or(0);
         let place = answer["place"].as_str().map(|place| format!(" at {place}")).unwrap_or_default();
         let rounded = super::grow::rounded(self.size, bytes);
-        let problem = super::attach::problem(&answer);
-        let words = format!("volume {name}: {}{place}, on the cache devices alone{rounded}{problem}", size::show(bytes));
-        print(self.json, &answer, words)
+        let words = format!("volume {name}: {}{place}, on the cache devices alone{rounded}", size::show(bytes));
+        print(self.json, &answer, words)?;
+        whole(&answer["problem"])
     }
 }
 

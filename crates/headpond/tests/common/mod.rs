@@ -3,6 +3,7 @@
 
 pub mod for_real;
 pub mod http;
+pub mod silent;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -47,7 +47,7 @@ impl Shared {
             return Err(Fault::failed("A volume has at least one block. Nothing was changed. Name a size of 4 KiB or more."));
         }
         let bytes = whole_blocks(new.bytes);
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         let number = self.number_for(name)?;
         let id = random().map_err(|error: io::Error| {
             Fault::failed(format!("The system gives no random numbers: {error}. Nothing was changed. Look at the kernel's log."))
@@ -70,7 +70,7 @@ impl Shared {
 
     /// Deletes a volume with what is on it; one whose block device is in use is refused at once.
     pub(super) fn delete_volume(&self, name: &str, throw_away: bool) -> Result<Value, Fault> {
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         self.wait_for_the_map();
         let volume = self.volume(name)?;
         if volume.has_disk() {
@@ -95,7 +95,7 @@ impl Shared {
             }
             return Err(Fault::failed(format!("Volume {name} was not deleted: {error}")));
         }
-        self.forget(number, name);
+        self.forget(&volume);
         lock(&self.events).add(watch::of_deleted(name, held));
         Ok(json!({ "bytes": bytes, "thrown_away_bytes": held }))
     }

@@ -13,7 +13,7 @@ use crate::report::Advice;
 impl Shared {
     pub(super) fn grow(&self, wish: &Grow) -> Result<Value, Fault> {
         let name = &wish.name;
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         let volume = self.volume(name)?;
         let (number, bytes) = (volume.number, volume.sectors * SECTOR);
         let not_served = || {

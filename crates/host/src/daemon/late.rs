@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, TryLockError, Weak};
@@ -12,15 +11,18 @@ use std::time::Duration;
 use headpond_engine::Status;
 use headpond_engine::io::{Command, CommandError, Device};
 use headpond_format::VolumeEntry;
+use rustix::fs::FileType;
 
 use super::{Mismatch, Shape, Shared, lock, open_disk, problem_with, watch};
-use crate::backing::{BackingError, HasDisk, Spec};
+use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
 use crate::device::facts;
 use crate::report::Advice;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(3);
+/// How long one may take to answer until the next look.
+const ASKED: Duration = Duration::from_millis(500);
 
 /// A thread that looks for the backing devices of volumes that have none, until all are there or it is dropped.
 pub(super) struct Late {
@@ -84,18 +86,19 @@ struct Missing {
 struct Sight {
     node: (u64, u64, u64),
     size: String,
-    changed: (i64, i64),
+    changed: (i64, u32),
 }
 
 impl Sight {
     fn of(path: &Path) -> Option<Sight> {
-        let meta = fs::metadata(path).ok()?;
-        let size = match meta.file_type().is_block_device() {
+        let it = facts::look(path).ok()?;
+        let size = match facts::kind(&it) {
             // A loop device, or one of the network, is there before it leads anywhere.
-            true => fs::read_to_string(facts::sysfs(meta.rdev()).join("size")).unwrap_or_default(),
-            false => meta.len().to_string(),
+            FileType::BlockDevice => fs::read_to_string(facts::sysfs(facts::number(&it)).join("size")).unwrap_or_default(),
+            _ => it.stx_size.to_string(),
         };
-        Some(Sight { node: (meta.dev(), meta.ino(), meta.rdev()), size, changed: (meta.ctime(), meta.ctime_nsec()) })
+        let node = (facts::number_below(&it), it.stx_ino, facts::number(&it));
+        Some(Sight { node, size, changed: (it.stx_ctime.tv_sec, it.stx_ctime.tv_nsec) })
     }
 }
 
@@ -153,6 +156,13 @@ impl Shared {
             return false;
         };
         if not.as_ref() == Some(&sight) {
+            return false;
+        }
+        // A silent one is asked on, and waited for by nobody.
+        if let Err(error) = Backing::ask(spec, ASKED) {
+            if let Some(slot) = lock(&self.volumes).get_mut(&volume.number).filter(|slot| slot.name == volume.name) {
+                slot.problem = Some(problem_with(&volume.name, &Mismatch::Open(error)));
+            }
             return false;
         }
         // A detach has it for as long as it writes back, and the end of the daemon waits for this thread.

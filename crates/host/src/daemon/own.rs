@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::makedev;
+use rustix::fs::{FileType, makedev};
 
 use super::{Export, Frontend, Shared, lock};
 use crate::control::Fault;
-use crate::device::facts::sysfs;
+use crate::device::facts::{self, sysfs};
 
 impl Shared {
     /// Refuses a device or file that is a volume of this pool, or lies on one. A volume that somebody made a device of by NBD is not
@@ -54,8 +54,8 @@ impl Shared {
 
 /// The number of a block device, or of that which a file's file system is on.
 fn number(path: &Path) -> Option<u64> {
-    let meta = fs::metadata(path).ok()?;
-    Some(if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() })
+    let it = facts::look(path).ok()?;
+    Some(if facts::kind(&it) == FileType::BlockDevice { facts::number(&it) } else { facts::number_below(&it) })
 }
 
 /// All that a block device lies on: the disk of a partition, what an array or a mapped device is made of, what carries the file of a loop

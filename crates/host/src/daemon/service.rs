@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,15 +13,17 @@ use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
 use super::{Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
-use crate::backing::{Backing, Spec};
+use crate::backing::{Backing, BackingError, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
 use crate::runtime::Running;
-use crate::succession;
+use crate::{silence, succession};
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a device may leave an operation unanswered when the daemon is to hand over.
+const UNANSWERED: Duration = Duration::from_secs(5);
 /// How often progress is told.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
@@ -101,6 +103,12 @@ pub(super) fn is_a_name(name: &str) -> Result<(), Fault> {
 }
 
 impl Shared {
+    /// The right to have a volume come, go or change: one at a time, and none while the daemon ends.
+    pub(super) fn change(&self) -> Result<MutexGuard<'_, ()>, Fault> {
+        let changing = lock(&self.changing);
+        if self.goes_on() { Ok(changing) } else { Err(ended()) }
+    }
+
     pub(super) fn volume(&self, name: &str) -> Result<VolumeStatus, Fault> {
         let status = self.handle.status().ok_or_else(ended)?;
         status.volume(name).cloned().ok_or_else(|| {
@@ -116,11 +124,14 @@ impl Shared {
     fn attach(&self, new: &Attach) -> Result<Value, Fault> {
         let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
         is_a_name(&new.name)?;
-        let _changing = lock(&self.changing);
-        let number = self.number_for(&new.name)?;
         let spec = Spec::new(&new.spec);
+        let refused = |error: BackingError| Fault::refused(format!("{error}."));
+        // Nobody else waits for it yet.
+        Backing::ask(&spec, silence::LIMIT).map_err(refused)?;
+        let _changing = self.change()?;
+        let number = self.number_for(&new.name)?;
         self.not_own(spec.path())?;
-        let backing = Backing::open(&spec, PATIENCE).map_err(|error| Fault::refused(format!("{error}.")))?;
+        let backing = Backing::open(&spec, PATIENCE).map_err(refused)?;
         let io = |error: std::io::Error| {
             Fault::failed(format!(
                 "{} cannot be read: {error}. Nothing was changed. Look at the kernel's log.",
@@ -204,7 +215,7 @@ impl Shared {
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
     ) -> Result<Value, Fault> {
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         let volume = self.volume_with_disk(name)?;
         let number = volume.number;
         if !volume.serving {
@@ -215,28 +226,31 @@ impl Shared {
         self.withdraw(number)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
         if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, deadline_seconds, progress) {
-            self.offer(&volume, None);
+            // Nobody had it, and an end that has cancelled this is about to take it away.
+            if self.goes_on() {
+                self.offer(&volume, None);
+            }
             return Err(fault);
         }
-        self.forget(number, name);
+        self.forget(&volume);
         Ok(json!({ "bytes": volume.sectors * 512 }))
     }
 
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
     pub(super) fn wait_for_the_map(&self) {
         let is_read = |status: Status| status.loading.is_some_and(|loading| loading.lost_page.is_none());
-        while self.handle.status().is_some_and(is_read) {
+        while self.goes_on() && self.handle.status().is_some_and(is_read) {
             thread::sleep(LOOK);
         }
     }
 
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         self.wait_for_the_map();
         let volume = self.volume_with_disk(name)?;
         self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
-        self.forget(volume.number, name);
+        self.forget(&volume);
         let thrown_away = volume.dirty_blocks * BLOCK;
         let what = format!(
             "Volume {name} was taken off the pool without being written to its disk; {thrown_away} bytes that were not there were thrown away."
@@ -246,8 +260,10 @@ impl Shared {
     }
 
     /// A volume is not the pool's any more: neither is its disk, nor what was known of it.
-    pub(super) fn forget(&self, number: u16, name: &str) {
+    pub(super) fn forget(&self, volume: &VolumeStatus) {
+        let (number, name) = (volume.number, &volume.name);
         self.end_connections(number);
+        self.end_left(&volume.id);
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
         self.remember(|places| {
@@ -274,7 +290,7 @@ impl Shared {
     /// Lets another program go on in this process. It is tried first whether that understands the daemon's command line, and the
     /// pool; the answer comes before the daemon's main thread hands over.
     fn upgrade(&self, program: &str, cut: bool) -> Result<Value, Fault> {
-        let _changing = lock(&self.changing);
+        let _changing = self.change()?;
         if let Frontend::Nbd { .. } = &self.frontend
             && !cut
         {
@@ -283,6 +299,7 @@ impl Shared {
                  by themselves.",
             ));
         }
+        self.all_answer()?;
         let program = PathBuf::from(program);
         let tried = process::Command::new(&program)
             .args(std::env::args_os().skip(1))
@@ -307,6 +324,7 @@ impl Shared {
             .map_err(|what| Fault::failed(format!("{} {what}.", program.display())))?;
         // What has to be replayed is little then.
         self.handle.begin(Command::Checkpoint).end().map_err(|error| Fault::failed(error.to_string()))?;
+        self.all_answer()?;
         let mut state = lock(&self.stopping.state);
         if !matches!(*state, StopState::Running) {
             return Err(ended());
@@ -315,12 +333,35 @@ impl Shared {
         Ok(json!({ "program": program, "version": version }))
     }
 
+    /// Refuses an upgrade while a device leaves something unanswered: what the kernel has of it keeps the claim on it, and whoever takes
+    /// over would wait for that claim, and start without the device, or not at all.
+    fn all_answer(&self) -> Result<(), Fault> {
+        let snapshot = self.handle.snapshot().ok_or_else(ended)?;
+        let unanswered = snapshot.loads.iter().find(|(_, load)| Duration::from_nanos(load.oldest_ns) >= UNANSWERED);
+        let Some((device, load)) = unanswered else { return Ok(()) };
+        let what = match device {
+            Device::Member(number) => {
+                let path = lock(&self.places).members.get(number).map(|path| format!(", {},", path.display()));
+                format!("Cache device {number}{}", path.unwrap_or_default())
+            }
+            Device::Witness => "The witness in the state folder".into(),
+            Device::Backing(number) => match lock(&self.volumes).get(number) {
+                Some(Slot { name, spec: Some(spec), .. }) => format!("The disk of volume {name}, {spec},"),
+                _ => device.to_string(),
+            },
+        };
+        Err(Fault::refused(format!(
+            "{what} has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was: another program could not get \
+             hold of that device now, and volumes might not be served. Look at the kernel's log for it, and upgrade when it answers again, or \
+             when the kernel has given it up.",
+            load.oldest_ns / 1_000_000_000
+        )))
+    }
+
     /// Asks the daemon's main thread to end, and waits until the engine has.
     fn want_stop(&self) -> Result<Value, Fault> {
+        self.begin_to_stop();
         let mut state = lock(&self.stopping.state);
-        if matches!(*state, StopState::Running) {
-            *state = StopState::Wanted;
-        }
         loop {
             if let StopState::Stopped(result) = &*state {
                 return result.clone().map(|()| json!({})).map_err(Fault::failed);

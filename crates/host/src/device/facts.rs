@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rustix::fs::{AtFlags, StatxFlags, fstatvfs, major, minor, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, fstatvfs, major, makedev, minor, statx};
 
 /// What is behind a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +54,27 @@ pub struct Facts {
     pub identity: Option<String>,
     /// Where it, or a partition of it, is mounted.
     pub mounted: Option<PathBuf>,
+}
+
+/// What is at a path, as far as the kernel knows without asking anybody: the server of a network file system may be gone, and
+/// would be waited for.
+pub fn look(path: &Path) -> io::Result<Statx> {
+    Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)?)
+}
+
+/// What kind of thing that is.
+pub fn kind(it: &Statx) -> FileType {
+    FileType::from_raw_mode(it.stx_mode.into())
+}
+
+/// The number of the device that it is.
+pub fn number(it: &Statx) -> u64 {
+    makedev(it.stx_rdev_major, it.stx_rdev_minor)
+}
+
+/// The number of the device that its file system is on.
+pub fn number_below(it: &Statx) -> u64 {
+    makedev(it.stx_dev_major, it.stx_dev_minor)
 }
 
 impl Facts {

@@ -9,6 +9,7 @@ use super::loopdev::{self, LoopDevice};
 use super::mount::{self, Found, Mount};
 use super::server::{Backend, Server};
 use super::{Error, protocol};
+use crate::names;
 
 /// How a volume is to be served.
 #[derive(Debug, Clone)]
@@ -67,15 +68,28 @@ pub struct Left {
     pub mount: OwnedFd,
     /// The number of the loop device.
     pub device: u32,
+    /// The file in the mount that the loop device is bound to.
+    pub file: PathBuf,
+}
+
+impl Left {
+    /// Takes it away, in use or not: what waits there, and whatever its users ask from now on, ends with I/O errors.
+    pub fn end(self) {
+        let Left { mount, device, file } = self;
+        let mut mount = Mount::adopt(point_of(&file), mount);
+        match LoopDevice::adopt(device, &file) {
+            Ok(mut device) => take_away(&mut mount, &mut device),
+            // Somebody let go of it, and the number may be another's.
+            Err(_) => mount.abort(),
+        }
+    }
 }
 
 impl Export {
     /// Clears up after a dead daemon, mounts, serves, and binds a loop device.
     pub fn start<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Export, Error> {
         let Options { name, block_size, .. } = options;
-        if name.is_empty() || name.len() > 255 || name.starts_with('.') || name.contains(['/', '\0']) {
-            return Err(Error::invalid(format!("volume {name:?} cannot be the name of a file; rename it")));
-        }
+        names::fits_a_path(name).map_err(|error| Error::invalid(error.to_string()))?;
         let size = backend.size();
         if size == 0 || !size.is_multiple_of(u64::from(*block_size)) {
             let what = format!("volume {name}: {size} bytes are not a number of blocks of {block_size} bytes");
@@ -103,10 +117,8 @@ impl Export {
 
     /// Goes on with a volume that an earlier life of this process has left.
     pub fn adopt<B: Backend>(options: &Options, left: Left, backend: Arc<B>) -> Result<Export, Error> {
-        // Nobody answers there: what is above it is looked at, and it is not.
-        let point = real(&options.mount_point)?;
-        let mount = Mount::adopt(&point, left.mount);
-        let device = LoopDevice::adopt(left.device, &point.join(&options.name))?;
+        let mount = Mount::adopt(point_of(&left.file), left.mount);
+        let device = LoopDevice::adopt(left.device, &left.file)?;
         let size = backend.size();
         let server = Server::start(mount.device(), options, backend)?;
         // That life may have ended between the volume's growing and the device's.
@@ -123,7 +135,8 @@ impl Export {
         let (mount, mut server, device) = self.served.take().ok_or(std::io::ErrorKind::NotFound)?;
         server.leave();
         let mount = mount.leave()?;
-        Ok(Left { mount, device: device.leave() })
+        let (device, file) = device.leave();
+        Ok(Left { mount, device, file })
     }
 
     /// The block device, `/dev/loopN`.
@@ -162,13 +175,23 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         let Some((mount, server, device)) = &mut self.served else { return };
-        // Once the connection is gone all I/O fails at once, so that nothing here waits for the backend.
-        mount.abort();
-        for result in [device.release(), mount.unmount()] {
-            result.unwrap_or_else(|e| tracing::warn!("{e}. Look at `lsblk` and `findmnt` for what was left, and unmount it"));
-        }
+        take_away(mount, device);
         server.join();
     }
+}
+
+/// Ends a loop device and its mount, in use or not.
+fn take_away(mount: &mut Mount, device: &mut LoopDevice) {
+    // Once the connection is gone all I/O fails at once, so that nothing here waits for the backend.
+    mount.abort();
+    for result in [device.release(), mount.unmount()] {
+        result.unwrap_or_else(|e| tracing::warn!("{e}. Look at `lsblk` and `findmnt` for what was left, and unmount it"));
+    }
+}
+
+/// Where the file system with this file is mounted. It may be that nobody answers there: the file is not looked at.
+fn point_of(file: &Path) -> &Path {
+    file.parent().unwrap_or(file)
 }
 
 /// Removes what a dead daemon left at the mount point, and makes the directory. Returns its full path, as

@@ -118,10 +118,10 @@ impl LoopDevice {
         }
     }
 
-    /// Leaves it bound.
-    pub fn leave(mut self) -> u32 {
+    /// Leaves it bound: its number, and the file.
+    pub fn leave(mut self) -> (u32, PathBuf) {
         self.bound = false;
-        self.number
+        (self.number, std::mem::take(&mut self.file))
     }
 
     /// The device node, `/dev/loopN`.

@@ -11,6 +11,11 @@
 //! The loop device lets go of the file, the file system is unmounted, the threads end ([`Export::stop`]).
 //! A device in use is not let go, and goes on being served.
 //!
+//! # When another program goes on
+//! The mount and the loop device stay, and what is asked of them waits ([`Export::leave`]) for whoever serves that very volume
+//! next ([`Export::adopt`]). They are known by the volume's id: a number, and a name, may be another volume's by then. Left over
+//! by a volume that is no more, they end with I/O errors ([`Left::end`]).
+//!
 //! # When the daemon is killed
 //! With the last descriptor of `/dev/fuse` the kernel aborts the connection. Nobody hangs: what is in flight
 //! and what comes later on the loop device ends with an I/O error. There remain a mount point that answers

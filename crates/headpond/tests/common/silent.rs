@@ -1,0 +1,104 @@
+//! A disk that can be told to answer nothing any more.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use headpond_engine::io::{Request, SECTOR};
+use headpond_host::fuse::{Backend, Completion, Export, Options};
+
+#[derive(Default)]
+struct Memory {
+    state: Mutex<State>,
+    size: u64,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    is_silent: bool,
+    waiting: Vec<(Request<Vec<u8>>, Completion)>,
+}
+
+impl State {
+    fn answer(&mut self, request: Request<Vec<u8>>, done: Completion) {
+        let range = |sector: u64, bytes: u64| (sector * SECTOR) as usize..(sector * SECTOR + bytes) as usize;
+        match request {
+            Request::Read { sector, sectors, .. } => {
+                return done.finish(Ok(vec![self.bytes[range(sector, u64::from(sectors) * SECTOR)].to_vec()]));
+            }
+            Request::Write { sector, data, .. } => self.bytes[range(sector, data.len() as u64)].copy_from_slice(&data),
+            Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. } => {
+                self.bytes[range(sector, sectors * SECTOR)].fill(0);
+            }
+            Request::Flush => {}
+        }
+        done.finish(Ok(Vec::<Vec<u8>>::new()));
+    }
+}
+
+impl Backend for Memory {
+    type Buf = Vec<u8>;
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn buffer(&self, payload: &[u8]) -> Vec<u8> {
+        payload.to_vec()
+    }
+
+    fn submit(&self, request: Request<Vec<u8>>, done: Completion) {
+        let mut state = self.state.lock().unwrap();
+        match state.is_silent {
+            true => state.waiting.push((request, done)),
+            false => state.answer(request, done),
+        }
+    }
+}
+
+/// A loop device over this process's memory.
+pub struct Disk {
+    memory: Arc<Memory>,
+    export: Option<Export>,
+}
+
+impl Disk {
+    /// `None`, and a word, where there can be none.
+    pub fn new(folder: &Path, size: u64) -> Option<Disk> {
+        let there = ["/dev/fuse", "/dev/loop-control"].iter().all(|path| Path::new(path).exists());
+        if !rustix::process::geteuid().is_root() || !there {
+            println!("skipped: it takes root, /dev/fuse and loop devices");
+            return None;
+        }
+        let state = Mutex::new(State { bytes: vec![0; size as usize], ..State::default() });
+        let memory = Arc::new(Memory { state, size });
+        let export = Export::start(&Options::new(folder, "disk"), memory.clone()).unwrap();
+        Some(Disk { memory, export: Some(export) })
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.export.as_ref().unwrap().device()
+    }
+
+    /// What it is asked from now on waits.
+    pub fn fall_silent(&self) {
+        self.memory.state.lock().unwrap().is_silent = true;
+    }
+
+    /// It answers all that has waited, and what comes.
+    pub fn speak(&self) {
+        let mut state = self.memory.state.lock().unwrap();
+        state.is_silent = false;
+        for (request, done) in std::mem::take(&mut state.waiting) {
+            state.answer(request, done);
+        }
+    }
+}
+
+impl Drop for Disk {
+    /// Nobody is left waiting.
+    fn drop(&mut self) {
+        self.speak();
+        drop(self.export.take());
+    }
+}

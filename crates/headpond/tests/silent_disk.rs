@@ -1,0 +1,100 @@
+//! A volume's disk that can be opened, and answers nothing.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::silent::Disk;
+use common::{Daemon, MIB, Yard};
+
+/// A pool with a volume `v` on a disk that speaks, and `w` on a file.
+fn with_two(yard: &Yard) -> Option<(Disk, Daemon)> {
+    let disk = Disk::new(&yard.path("mount"), 16 * MIB)?;
+    yard.pool();
+    yard.file("file", 16 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", disk.path().to_str().unwrap()]).good();
+    yard.run(&["attach", "w", "file"]).good();
+    for volume in ["v", "w"] {
+        let mut nbd = yard.nbd(volume);
+        nbd.write(0, &[7; 4096], false).unwrap();
+        nbd.flush().unwrap();
+    }
+    Some((disk, daemon))
+}
+
+/// The start waited for it for ever, and nobody was served; so would have whoever asked for any change, and the daemon's end.
+#[test]
+fn a_disk_that_never_answers_is_missing_and_holds_up_neither_a_start_nor_changes_nor_the_end() {
+    let yard = Yard::new();
+    let Some((disk, daemon)) = with_two(&yard) else { return };
+    daemon.stop();
+    disk.fall_silent();
+    let begun = Instant::now();
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    yard.run(&["status"]).told(&["NOT SERVED", "does not answer", "What is cached stays as it is"]);
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+    // It is looked for meanwhile.
+    std::thread::sleep(Duration::from_secs(4));
+    let begun = Instant::now();
+    yard.run(&["detach", "w"]).good();
+    yard.run(&["attach", "w", "file"]).good();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let begun = Instant::now();
+    daemon.stop();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // It speaks again, beside a daemon.
+    let daemon = yard.serve(&["a", "b"]);
+    disk.speak();
+    let until = Instant::now() + Duration::from_secs(20);
+    while yard.run(&["status"]).good().out.contains("NOT SERVED") {
+        assert!(Instant::now() < until, "it is not served");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+}
+
+#[test]
+fn a_disk_that_never_answers_is_not_attached_and_other_volumes_are_meanwhile() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 16 * MIB) else { return };
+    yard.pool();
+    yard.file("file", 16 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    disk.fall_silent();
+    std::thread::scope(|scope| {
+        let attach = scope.spawn(|| yard.run(&["attach", "v", disk.path().to_str().unwrap()]));
+        std::thread::sleep(Duration::from_secs(1));
+        yard.run(&["attach", "w", "file"]).good();
+        assert!(!attach.is_finished(), "it is waited for");
+        attach.join().unwrap().said(3, &["does not answer", "Nothing was changed", "then try again"]);
+    });
+    daemon.stop();
+}
+
+/// The program that took over could not get hold of the disk, of which the kernel had something yet, and no volume was served.
+#[test]
+fn an_upgrade_beside_a_disk_that_has_fallen_silent_is_refused_until_it_answers() {
+    let yard = Yard::new();
+    let Some((disk, daemon)) = with_two(&yard) else { return };
+    let mut nbd = yard.nbd("v");
+    disk.fall_silent();
+    let upgrade = || yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]);
+    std::thread::scope(|scope| {
+        // Nothing of it is cached.
+        let read = scope.spawn(move || nbd.read(8 * MIB, 4096).unwrap());
+        std::thread::sleep(Duration::from_secs(6));
+        let path = disk.path().display().to_string();
+        upgrade().said(3, &["The disk of volume v", &path, "unanswered for", "Nothing was changed", "upgrade when it answers"]);
+        assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+        disk.speak();
+        assert_eq!(read.join().unwrap(), [0; 4096]);
+    });
+    upgrade().told(&["is served by Headpond"]);
+    for volume in ["v", "w"] {
+        assert_eq!(yard.nbd(volume).read(0, 4096).unwrap(), [7; 4096]);
+    }
+    daemon.stop();
+}

@@ -1,0 +1,73 @@
+//! Names on devices that no Headpond has given: they are no way to another folder.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{MIB, Yard};
+use headpond_format::Superblock;
+
+/// Has all superblocks of a device say something else.
+fn forge(path: &Path, change: impl Fn(&mut Superblock)) {
+    let mut bytes = fs::read(path).unwrap();
+    for at in (0..bytes.len()).step_by(4096) {
+        if let Ok(mut superblock) = Superblock::decode(&bytes[at..]) {
+            change(&mut superblock);
+            let forged = superblock.encode();
+            bytes[at..at + forged.len()].copy_from_slice(&forged);
+        }
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+fn called(yard: &Yard, name: &str) {
+    yard.pool();
+    for device in ["a", "b"] {
+        forge(&yard.path(device), |superblock| superblock.name = name.to_owned());
+    }
+    fs::create_dir(yard.path("run")).unwrap();
+}
+
+const SERVE: [&str; 8] = ["a", "b", "--socket", "run/control", "--state", "state", "--frontend", "nbd"];
+
+#[test]
+fn a_pool_whose_name_leads_to_another_folder_is_refused_and_nothing_is_made_there() {
+    for name in ["../stray", "", "..", "/tmp/headpond-stray"] {
+        let yard = Yard::new();
+        called(&yard, name);
+        let refused = yard.serve_with(&SERVE).err().unwrap_or_else(|| panic!("{name:?} is served"));
+        refused.said(3, &[&format!("{name:?}"), "another folder", "Nothing was changed", "Name the sockets"]);
+        assert!(!yard.path("stray.nbd").exists() && !Path::new("/tmp/headpond-stray.nbd").exists());
+    }
+}
+
+#[test]
+fn a_pool_with_such_a_name_is_served_where_nothing_is_named_after_it_and_one_whose_name_is_only_unusual_is_in_any_case() {
+    let yard = Yard::new();
+    called(&yard, "../stray");
+    yard.serve_with(&[&SERVE[..], &["--nbd", "nbd"]].concat()).unwrap().stop();
+    let yard = Yard::new();
+    called(&yard, "Bank 2");
+    yard.serve_with(&SERVE).unwrap().stop();
+}
+
+#[test]
+fn a_volume_whose_name_leads_to_another_folder_is_not_mounted_there() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
+        println!("skipped: it takes root, /dev/fuse and loop devices");
+        return;
+    }
+    let yard = Yard::new();
+    yard.pool();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["volume", "create", "v", "--size", &MIB.to_string()]).good();
+    daemon.stop();
+    for device in ["a", "b"] {
+        forge(&yard.path(device), |superblock| superblock.volumes[0].name = "../../stray".into());
+    }
+    let daemon = yard.serve_with(&["a", "b", "--socket", "control", "--state", "state", "--frontend", "fuse"]).unwrap();
+    assert!(daemon.complaints().contains("another folder"), "{}", daemon.complaints());
+    assert!(!yard.path("stray").exists());
+    daemon.stop();
+}
