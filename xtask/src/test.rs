@@ -62,6 +62,7 @@ const RARE: &[&str] = &[
     "ScrubHasNoRoom",
     "ScrubFindsLost",
     "PinnedLetGo",
+    "RepairTooLate",
     "GrowFails",
     "DisklessHasNoRoom",
     "MendingWaits",

@@ -134,6 +134,8 @@ marks! {
     CopyRepaired,
     /// The repair of a copy failed: its member leaves.
     RepairFails,
+    /// The copy that was to be repaired is no more: its device has left, or its place is another's.
+    RepairTooLate,
     /// A dirty piece cannot be read from any copy.
     DirtyDamaged,
     /// A clean piece cannot be read from any copy.

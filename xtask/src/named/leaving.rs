@@ -10,6 +10,10 @@ pub const TOLD: &[Told] = &[
         "leaving::one_that_has_left_is_forgotten_when_nothing_lacks_a_copy_and_not_believed_when_it_is_back",
         "a cache device that is forgotten while a copy is lacking",
     ),
+    (
+        "leaving::a_repair_does_not_go_to_the_device_that_has_the_damaged_ones_number_meanwhile",
+        "a repair written to whatever has the number meanwhile",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -18,6 +22,11 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a cache device that is forgotten while a copy is lacking",
         story: "Somebody acknowledges its loss too early: nobody knows any more whom the rest of dirty data waits for.",
         edits: &[Edit { file: "joining.rs", old: "if lacks || pool.in_sync()", new: "if pool.in_sync()" }],
+    },
+    Mistake {
+        name: "a repair written to whatever has the number meanwhile",
+        story: "A damaged copy's device is replaced while the other copy is read: the repair is written over what the new one has there.",
+        edits: &[Edit { file: "fetch.rs", old: "let is_still = whose", new: "let is_still = true || whose" }],
     },
     Mistake {
         name: "a record left behind that is not outdated",

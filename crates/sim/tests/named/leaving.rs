@@ -1,8 +1,9 @@
 //! A cache device leaves while clients write.
 
 use headpond_engine::stats::Bypass;
-use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp};
 use headpond_sim::SimBuf;
+use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
 
@@ -84,5 +85,51 @@ fn one_that_has_left_is_forgotten_when_nothing_lacks_a_copy_and_not_believed_whe
         assert_eq!(in_sync(&s), 2, "{}", s.story());
         s.read_all();
     }
+    s.end();
+}
+
+/// A read finds one copy damaged, and waits for the other. Before that one answers, the device with the damaged copy fails, leaves, and a new
+/// one is taken in under its number, which fills up. The repair then went where the damaged copy had been: on the new device that is
+/// somebody else's place, and what was acknowledged there was gone.
+#[test]
+fn a_repair_does_not_go_to_the_device_that_has_the_damaged_ones_number_meanwhile() {
+    let mut s = Scene::new("a repair that is late", Stage { segments: 60, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    let copies = s.copies(0);
+    let [(damaged, at), (whole, other)] = copies[..] else { panic!("two copies: {copies:?}") };
+    let Device::Member(member) = damaged else { panic!("a copy is on a cache device") };
+    s.rot(damaged, at * 512..at * 512 + 512);
+    let first = Cell::new(true);
+    s.hold_back(move |device, op| {
+        let is_it = matches!(op, DeviceOp::Read { offset, .. } if *offset == other * 512);
+        device == whole && is_it && first.replace(false)
+    });
+    let read = s.world.read(0, 0, 8);
+    s.until_held();
+    s.set_dead(damaged, true);
+    let write = s.world.write(0, 800, 8, false);
+    assert!(s.answer_to(write));
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(damaged, SimDevice::new(bytes, None));
+    s.obey(Command::AddMember { member, id: [99; 16], bytes });
+    // Until something else is where the damaged copy was.
+    let is_taken = |s: &Scene, sector| s.copies(sector).iter().any(|c| c.0 == damaged && c.1 < at + 8 && at < c.1 + 8);
+    let taken = (1..400).map(|n| 800 + n * 16).find(|sector| {
+        let write = s.world.write(0, *sector, 8, false);
+        assert!(s.answer_to(write));
+        is_taken(&s, *sector)
+    });
+    let taken = taken.expect("the new device fills up");
+    s.let_go();
+    assert!(s.answer_to(read));
+    s.rest();
+    // As each would be read alone.
+    let there: Vec<_> = s.copies(taken).iter().map(|c| s.device(c.0).visible.read(c.1, 8).to_bytes().into_owned()).collect();
+    assert!(there[0] == there[1], "the copies of what was written since differ; {}", s.story());
+    s.lose_power();
+    s.read_all();
     s.end();
 }
