@@ -58,6 +58,8 @@ marks! {
     MemberJoined,
     /// A new cache device fails before it is in the pool.
     NewMemberFails,
+    /// A device joins under the number of one that still owed answers.
+    PredecessorOwes,
     /// The epoch of a new cache device comes to nothing, and the next one is without it.
     JoinFails,
     /// Copies that a new cache device should have brought cannot be made.
@@ -314,6 +316,8 @@ marks! {
     MendingWaits,
     /// A device did not answer for so long that it is given up.
     DeviceGivenUp,
+    /// A silent device that alone has something dirty, of those that answer, is waited for.
+    NeededIsWaitedFor,
     /// What was written went to one of several open segments, by its address.
     AppendedInBands,
     /// A request waits for a page of the image, since what it touches is not known yet.

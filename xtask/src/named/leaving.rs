@@ -14,6 +14,10 @@ pub const TOLD: &[Told] = &[
         "leaving::a_repair_does_not_go_to_the_device_that_has_the_damaged_ones_number_meanwhile",
         "a repair written to whatever has the number meanwhile",
     ),
+    (
+        "leaving::what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_now",
+        "a predecessor's failure held against who has its number",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -27,6 +31,11 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a repair written to whatever has the number meanwhile",
         story: "A damaged copy's device is replaced while the other copy is read: the repair is written over what the new one has there.",
         edits: &[Edit { file: "fetch.rs", old: "let is_still = whose", new: "let is_still = true || whose" }],
+    },
+    Mistake {
+        name: "a predecessor's failure held against who has its number",
+        story: "What an old device still owed ends badly when a new one has its number: the new one leaves for it.",
+        edits: &[Edit { file: "joining.rs", old: "    core.exec.disown(member);\n", new: "" }],
     },
     Mistake {
         name: "a record left behind that is not outdated",

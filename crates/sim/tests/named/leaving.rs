@@ -133,3 +133,38 @@ fn a_repair_does_not_go_to_the_device_that_has_the_damaged_ones_number_meanwhile
     s.read_all();
     s.end();
 }
+
+/// A repair is on its way to a device that fails, and leaves. A new one is taken in under its number, and then the repair's end comes, which is bad:
+/// the new one had to leave for it. What was counted of reads that the old one had under way would have been counted for the new one as well.
+#[test]
+fn what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_now() {
+    let mut s = Scene::new("a predecessor's debts", Stage { segments: 60, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    let [(damaged, at), (whole, _)] = s.copies(0)[..] else { panic!("two copies") };
+    let Device::Member(member) = damaged else { panic!("a copy is on a cache device") };
+    s.rot(damaged, at * 512..at * 512 + 512);
+    s.hold_back(move |device, op| device == whole && matches!(op, DeviceOp::Read { .. }));
+    let read = s.world.read(0, 0, 8);
+    s.until_held();
+    s.set_dead(damaged, true);
+    s.let_go();
+    // The repair fails, and nobody hears of it for long.
+    s.hold_answers(move |device, op| device == damaged && matches!(op, DeviceOp::Write { offset, .. } if *offset == at * 512));
+    s.until_held();
+    let write = s.world.write(0, 800, 8, false);
+    assert!(s.answer_to(write));
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(damaged, SimDevice::new(bytes, None));
+    s.obey(Command::AddMember { member, id: [99; 16], bytes });
+    s.let_go();
+    assert!(s.answer_to(read) || !s.world.waits(read));
+    s.rest();
+    s.write(1600, 8);
+    s.pass(1_000_000_000);
+    assert_eq!(s.status().members.iter().filter(|m| m.in_sync).count(), 2, "{}", s.story());
+    s.read_all();
+    s.end();
+}
