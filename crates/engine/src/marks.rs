@@ -186,6 +186,8 @@ marks! {
     Compacted,
     /// Dirty data that lost a copy with a member is copied again.
     CopiesMended,
+    /// All has its copies again after members have left: a checkpoint is to say so.
+    MendingTold,
     /// A piece that is to be moved cannot be read, and stays where it is.
     MoveUnreadable,
     /// What is to be moved finds no segment, or nobody to append to.

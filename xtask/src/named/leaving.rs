@@ -15,6 +15,10 @@ pub const TOLD: &[Told] = &[
         "a repair written to whatever has the number meanwhile",
     ),
     (
+        "leaving::one_more_may_be_missing_when_what_the_first_took_along_has_its_copies_again",
+        "no checkpoint that tells of copies made again",
+    ),
+    (
         "leaving::what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_now",
         "a predecessor's failure held against who has its number",
     ),
@@ -31,6 +35,11 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a repair written to whatever has the number meanwhile",
         story: "A damaged copy's device is replaced while the other copy is read: the repair is written over what the new one has there.",
         edits: &[Edit { file: "fetch.rs", old: "let is_still = whose", new: "let is_still = true || whose" }],
+    },
+    Mistake {
+        name: "no checkpoint that tells of copies made again",
+        story: "All has its copies again after a loss, and no superblock says so: the next one to be missing at a start is one too many.",
+        edits: &[Edit { file: "space.rs", old: "        core.tell_of_mending();\n", new: "" }],
     },
     Mistake {
         name: "a predecessor's failure held against who has its number",
