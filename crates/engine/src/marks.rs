@@ -96,6 +96,8 @@ marks! {
     PinnedLetGo,
     /// Pinned data that was missing was brought from the disk.
     PinnedBroughtBack,
+    /// The disk could not read a run that was to be brought: the rest of it is.
+    UnreadableAround,
     /// A write waits for destage to win space.
     WriteWaitsForRoom,
     /// There is no room, and not for dirty data: destage would win none.

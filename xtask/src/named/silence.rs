@@ -32,6 +32,10 @@ pub const TOLD: &[Told] = &[
         "silence::a_cache_device_that_owes_nothing_is_asked_whether_it_answers_while_another_is_silent",
         "an idle cache device taken for a silent one",
     ),
+    (
+        "silence::a_disk_that_answers_nothing_keeps_no_other_volumes_pins_from_coming",
+        "pins that are brought for one volume after the other",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -90,6 +94,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "silence.rs",
             old: "            ask_the_others(&core, round);\n",
             new: "            let _ = round;\n",
+        }],
+    },
+    Mistake {
+        name: "pins that are brought for one volume after the other",
+        story: "One volume's disk answers nothing, and what is pinned on the others does not come back either.",
+        edits: &[Edit {
+            file: "preload.rs",
+            old: "            core.exec.spawn(async move {\n                keep_those_of(&core2, &volume).await;\n                kept2.borrow_mut().remove(&volume.id);\n            });\n",
+            new: "            keep_those_of(&core2, &volume).await;\n            kept2.borrow_mut().remove(&volume.id);\n",
         }],
     },
 ];

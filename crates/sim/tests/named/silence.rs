@@ -257,3 +257,23 @@ fn a_cache_device_that_owes_nothing_is_asked_whether_it_answers_while_another_is
     s.read_all();
     s.end();
 }
+
+/// One volume's disk answers nothing, while what is pinned is brought from it: what was pinned on all other volumes waited behind that.
+#[test]
+fn a_disk_that_answers_nothing_keeps_no_other_volumes_pins_from_coming() {
+    let mut stage = Stage { volumes: 2, segments: 60, ..Stage::default() };
+    stage.settings.idle_ns = SECOND / 50;
+    let mut s = Scene::new("pins beside a silent disk", stage);
+    s.world.hang(DISK, true);
+    for volume in [0, 1] {
+        s.obey(Command::Pin { volume, ranges: std::iter::once(8000..8512).collect() });
+    }
+    s.pass(5 * SECOND);
+    let cached: Vec<u64> = s.status().volumes.iter().map(|v| v.cached_blocks).collect();
+    assert_eq!(cached, [0, 64], "{}", s.story());
+    s.world.hang(DISK, false);
+    s.pass(5 * SECOND);
+    let cached: Vec<u64> = s.status().volumes.iter().map(|v| v.cached_blocks).collect();
+    assert_eq!(cached, [64, 64], "{}", s.story());
+    s.end();
+}
