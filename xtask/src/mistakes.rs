@@ -451,7 +451,11 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a member that hangs is waited for",
         story: "A cache device answers nothing more, and everything waits for it for ever.",
-        edits: &[Edit { file: "engine.rs", old: "        core.exec.give_up(core.settings.member_timeout_ns);\n", new: "" }],
+        edits: &[Edit {
+            file: "silence.rs",
+            old: "        core.exec.give_up(limit, |member| is_needed(&core, member));\n",
+            new: "",
+        }],
     },
     Mistake {
         name: "marks short of space that wake each other",

@@ -31,6 +31,27 @@ impl<B: Buf> Core<B> {
         }
     }
 
+    /// Whether all that is dirty has the copies that it should, but for what has none left, which is in an image as lost.
+    fn all_has_its_copies(&self) -> bool {
+        let pool = self.pool.borrow();
+        // One that has just left still has its places, until its leaving is on the others.
+        self.segments.borrow().iter().all(|(_, s)| {
+            let copies = s.places().filter(|p| pool.is_in_sync(p.member)).count();
+            s.dirty == 0 || copies == 0 || copies >= usize::from(pool.copies)
+        })
+    }
+
+    /// Asks for a checkpoint if members have left, all has its copies again, and the superblock does not say so: to a start it looks as if
+    /// the next one to be missing were one too many.
+    pub(crate) fn tell_of_mending(&self) {
+        // For a volume that is refused no checkpoint says so.
+        let is_told = self.pool.borrow().left == 0 || self.volumes.borrow().values().any(|v| v.refused.get());
+        if !is_told && self.all_has_its_copies() {
+            self.mark(Mark::MendingTold);
+            self.want_checkpoint();
+        }
+    }
+
     /// So many bytes more are in the log.
     pub(crate) fn appended(&self, bytes: u64) {
         let appended = self.appended_since_checkpoint.get() + bytes;
@@ -209,11 +230,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         failed: Vec::new(),
         overflow: false,
     };
-    // What has no copy left is in the image, as lost. One that has just left still has its places, until its leaving is on the others.
-    let mended = core.segments.borrow().iter().all(|(_, s)| {
-        let copies = s.places().filter(|p| core.pool.borrow().is_in_sync(p.member)).count();
-        s.dirty == 0 || copies == 0 || copies >= usize::from(core.pool.borrow().copies)
-    });
+    let mended = core.all_has_its_copies();
     let twins = twins_to_release(core, &closed, generation);
     let table = segment_table(core, generation, begun, &positions, &twins);
     core.mark_if(!twins.is_empty(), Mark::TwinReleased);

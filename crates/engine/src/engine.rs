@@ -19,7 +19,7 @@ use crate::stats::{Count, Fate, PoolStats, VolumeStats};
 use crate::status::{EnduranceStatus, MemberStatus, Starting, Status, VolumeStatus};
 use crate::watched::Watched;
 use crate::write::{Content, write};
-use crate::{checkpoint, destage, grow, joining, loading, preload, read, recovery, scrub, shares, space, volumes};
+use crate::{checkpoint, destage, grow, joining, loading, preload, read, recovery, scrub, shares, silence, space, volumes};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -391,7 +391,7 @@ async fn start<B: Buf>(
     behind: &[u8],
 ) -> Result<(), CommandError> {
     // A cache device may fall silent while it is started from, too.
-    core.exec.spawn(watch(core.clone()));
+    core.exec.spawn(silence::watch(core.clone()));
     core.exec.asks_no_silent_ones(true);
     let patience = Patience::new();
     for e in &elected.volumes {
@@ -517,16 +517,6 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Pat
         pages.push((newest, on_all));
     }
     pages
-}
-
-/// Gives up on members and witness that do not answer.
-async fn watch<B: Buf>(core: Rc<Core<B>>) {
-    let turn = core.settings.member_timeout_ns / 8 + 1;
-    core.exec.listens_every(turn);
-    loop {
-        core.exec.sleep(turn).await;
-        core.exec.give_up(core.settings.member_timeout_ns);
-    }
 }
 
 /// Whether a command was cancelled.

@@ -6,6 +6,7 @@
 use crate::io::{Buf, Device, DeviceError, DeviceOp, DeviceResult, Effect, IoId};
 use crate::marks::{Mark, Marks};
 use crate::policy::endurance::Written;
+use crate::policy::silence::{Answers, Moment};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
@@ -18,21 +19,13 @@ use core::task::{Context, Poll, Waker};
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 enum IoState<B> {
-    /// Since a time of [`Exec::attended`].
-    Waiting {
-        task: Option<usize>,
-        device: Device,
-        since: u64,
-    },
+    Waiting { task: Option<usize>, device: Device, since: Moment },
     Done(DeviceResult<B>),
 }
 
 /// Low bits of an operation's number that say its place in the table. Requests, and what each may have under way, are bounded far below
 /// that.
 const PLACE_BITS: u32 = 24;
-
-/// How many time limits an operation waits at most on a cache device that answers others.
-const SLOW: u64 = 3;
 
 /// Device operations in flight. The number of one is how many came before it, and its place: found without a search,
 /// and not given again in twelve days of a million a second.
@@ -78,8 +71,8 @@ pub(crate) struct Exec<B> {
     current: Cell<usize>,
     ios: RefCell<Ios<B>>,
     effects: RefCell<VecDeque<Effect<B>>>,
-    /// When each cache device last answered, as a time of [`Exec::attended`].
-    heard: RefCell<Vec<u64>>,
+    /// When cache devices have answered, by the time of [`Exec::attended`].
+    answers: RefCell<Answers>,
     now: Cell<u64>,
     /// Time in which answers were listened for.
     attended: Cell<u64>,
@@ -103,7 +96,7 @@ impl<B: Buf> Exec<B> {
             current: Cell::new(usize::MAX),
             ios: RefCell::new(Ios { places: Vec::new(), free: Vec::new(), next: 0 }),
             effects: RefCell::new(VecDeque::new()),
-            heard: RefCell::default(),
+            answers: RefCell::new(Answers::new(now)),
             now: Cell::new(now),
             attended: Cell::new(now),
             longest_turn: Cell::new(u64::MAX),
@@ -153,9 +146,10 @@ impl<B: Buf> Exec<B> {
         self.silent.borrow().as_ref().is_some_and(|silent| silent.contains(&member))
     }
 
-    /// Somebody who listens looks at the clock as often as this, in nanoseconds, from now on.
-    pub fn listens_every(&self, nanoseconds: u64) {
-        self.longest_turn.set(nanoseconds);
+    /// Somebody who listens looks at the clock as often as `turn` from now on, and gives up after `limit`; in nanoseconds.
+    pub fn listens_every(&self, turn: u64, limit: u64) {
+        self.longest_turn.set(turn);
+        self.answers.borrow_mut().limit(limit);
     }
 
     pub fn next_timer(&self) -> Option<u64> {
@@ -226,7 +220,8 @@ impl<B: Buf> Exec<B> {
             let bytes = bufs.iter().map(|b| b.len() as u64).sum();
             self.written.borrow_mut().note(member, self.now(), bytes);
         }
-        let id = self.ios.borrow_mut().insert(IoState::Waiting { task: None, device, since: self.attended() });
+        let since = self.answers.borrow().moment(self.attended());
+        let id = self.ios.borrow_mut().insert(IoState::Waiting { task: None, device, since });
         self.effect(Effect::Submit { io: IoId(id), device, op });
         IoWait { exec: self.clone(), id }
     }
@@ -235,9 +230,10 @@ impl<B: Buf> Exec<B> {
     pub fn complete(&self, io: IoId, result: DeviceResult<B>) {
         let mut ios = self.ios.borrow_mut();
         let Some(state) = ios.get_mut(io.0).filter(|s| matches!(s, IoState::Waiting { .. })) else { return };
+        let is_good = result.is_ok();
         if let IoState::Waiting { task, device, .. } = core::mem::replace(state, IoState::Done(result)) {
-            if let Device::Member(member) = device {
-                self.heard_from(member);
+            if let (Device::Member(member), true) = (device, is_good) {
+                self.answers.borrow_mut().hear(member, self.attended());
             }
             if let Some(task) = task {
                 self.wake(task);
@@ -245,44 +241,76 @@ impl<B: Buf> Exec<B> {
         }
     }
 
-    fn heard_from(&self, member: u8) {
-        let mut heard = self.heard.borrow_mut();
-        let member = usize::from(member);
-        if heard.len() <= member {
-            heard.resize(member + 1, 0);
+    /// Ends what a cache device owes, as if it were gone: its number is to be another's, whom none of that concerns.
+    pub fn disown(&self, member: u8) {
+        let mut ios = self.ios.borrow_mut();
+        for (_, state) in ios.places.iter_mut().flatten() {
+            let IoState::Waiting { task, device: Device::Member(of), .. } = state else { continue };
+            if *of != member {
+                continue;
+            }
+            self.marks.set(Mark::PredecessorOwes);
+            let task = *task;
+            *state = IoState::Done(Err(DeviceError::Gone));
+            if let Some(task) = task {
+                self.wake(task);
+            }
         }
-        heard[member] = self.attended();
     }
 
-    /// Gives up on what cache devices and the witness owe an answer for, where a device has been silent for `limit` nanoseconds. One
-    /// that answers others is not silent, it is slow: what is in a long line there is waited for [`SLOW`] times as long, since it may
-    /// be the only device that has what is asked for. What is given up may still take effect.
-    pub fn give_up(&self, limit: u64) {
+    /// Whether a cache device has answered lately.
+    pub fn is_heard(&self, member: u8) -> bool {
+        self.answers.borrow().has_answered_lately(member, self.attended())
+    }
+
+    /// Cache devices that owe an answer for longer than that, in nanoseconds, as bits.
+    pub fn owing(&self, longer_than: u64) -> u64 {
+        let (ios, answers) = (self.ios.borrow(), self.answers.borrow());
+        let late = |state: &IoState<B>| match state {
+            IoState::Waiting { device: Device::Member(member), since, .. } => {
+                (answers.moment(self.attended()).listened_since(*since) >= longer_than).then_some(1u64 << member)
+            }
+            _ => None,
+        };
+        ios.places.iter().flatten().filter_map(|(_, state)| late(state)).fold(0, |bits, bit| bits | bit)
+    }
+
+    /// Gives up on what cache devices and the witness owe an answer for, where a device has been silent for `limit` nanoseconds: see
+    /// [`Answers::is_in_vain`]. A cache device that is needed is waited for. What is given up may still take effect.
+    pub fn give_up(&self, limit: u64, is_needed: impl Fn(u8) -> bool) {
         let mut ios = self.ios.borrow_mut();
-        let heard = self.heard.borrow();
+        let answers = self.answers.borrow();
+        let now = self.attended();
         // In the order in which they began.
         let mut all: Vec<&mut (u64, IoState<B>)> = ios.places.iter_mut().flatten().collect();
         all.sort_unstable_by_key(|(id, _)| *id);
+        // A start that cannot reach what it needs ends, and changes nothing.
+        let starts = self.silent.borrow().is_some();
+        let mut needed: BTreeMap<u8, bool> = BTreeMap::new();
         for (_, state) in all {
             let IoState::Waiting { task, device, since } = state else { continue };
-            let heard = match device {
-                Device::Backing(_) => continue,
-                Device::Witness => 0,
-                Device::Member(member) => heard.get(usize::from(*member)).copied().unwrap_or(0),
+            let (task, device, since) = (*task, *device, *since);
+            let is_in_vain = match device {
+                Device::Backing(_) => false,
+                Device::Witness => answers.moment(now).listened_since(since) > limit,
+                Device::Member(member) => answers.is_in_vain(member, since, now),
             };
-            let (waited, silent) = (self.attended() - *since, self.attended() - heard.max(*since));
-            if silent > limit || waited > limit.saturating_mul(SLOW) {
-                self.marks.set(Mark::DeviceGivenUp);
-                if let (Device::Member(member), Some(all)) = (*device, self.silent.borrow_mut().as_mut())
-                    && silent > limit
-                {
+            if !is_in_vain {
+                continue;
+            }
+            if let Device::Member(member) = device {
+                if *needed.entry(member).or_insert_with(|| !starts && is_needed(member)) {
+                    self.marks.set(Mark::NeededIsWaitedFor);
+                    continue;
+                }
+                if let Some(all) = self.silent.borrow_mut().as_mut() {
                     all.insert(member);
                 }
-                let task = *task;
-                *state = IoState::Done(Err(DeviceError::TimedOut));
-                if let Some(task) = task {
-                    self.wake(task);
-                }
+            }
+            self.marks.set(Mark::DeviceGivenUp);
+            *state = IoState::Done(Err(DeviceError::TimedOut));
+            if let Some(task) = task {
+                self.wake(task);
             }
         }
     }

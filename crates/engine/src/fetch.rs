@@ -5,6 +5,7 @@ use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::map::Piece;
 use crate::marks::Mark;
+use crate::segments::Segment;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -269,6 +270,26 @@ async fn finish_read<B: Buf>(core: &Rc<Core<B>>, read: Reading<B>) -> Option<B> 
     }
 }
 
+/// What makes a place the copy that it was when it was found damaged.
+#[derive(PartialEq, Eq)]
+struct Whose {
+    /// The segment's generation, if it has a copy there, on a device that is in sync.
+    generation: Option<u64>,
+    /// The device, whatever its number.
+    device: Option<[u8; 16]>,
+}
+
+impl Whose {
+    fn copy<B: Buf>(core: &Core<B>, segment: u32, place: Place) -> Self {
+        let (segments, pool) = (core.segments.borrow(), core.pool.borrow());
+        let has_it = |s: &&Segment| s.places().any(|p| p == place) && pool.is_in_sync(place.member);
+        Self {
+            generation: segments.get(segment).filter(has_it).map(|s| s.generation),
+            device: pool.members.get(usize::from(place.member)).map(|m| m.id),
+        }
+    }
+}
+
 /// A piece that could not be read, or failed its checksum, on the copy first tried: from the other copy, which then
 /// repairs the first.
 pub(crate) async fn from_twin<B: Buf>(
@@ -283,6 +304,7 @@ pub(crate) async fn from_twin<B: Buf>(
         None => Vec::new(),
     };
     let (at, n) = (u32::from(piece.offset), u32::from(piece.sectors()));
+    let whose = tried.map(|t| Whose::copy(core, piece.segment, t));
     // The other copy first; then the same one again, alone: of a merged read only a part may be bad.
     let mut candidates: Vec<Place> = places.iter().copied().filter(|p| Some(*p) != tried).collect();
     candidates.extend(tried.filter(|p| places.contains(p)));
@@ -294,7 +316,13 @@ pub(crate) async fn from_twin<B: Buf>(
         core.mark_if(Some(place) == tried, Mark::ReadAgainAlone);
         core.mark_if(Some(place) != tried && piece.dirty(), Mark::DirtyFromTwin);
         let unit_aligned = widened(core, at, n) == (at, at + n);
-        let repair = tried.filter(|t| *t != place && places.contains(t) && unit_aligned);
+        // The other copy may have taken its time: a place that is another's by now, or on a device that has come since, is not ours to
+        // write to.
+        let repair = tried.filter(|t| *t != place && places.contains(t) && unit_aligned).filter(|t| {
+            let is_still = whose == Some(Whose::copy(core, piece.segment, *t));
+            core.mark_if(!is_still, Mark::RepairTooLate);
+            is_still
+        });
         // One writer per range (R13): two reads may find the same damage.
         let key = |p: Place| (p.member, p.slot, at);
         if let Some(bad) = repair.filter(|p| core.repairing.borrow_mut().insert(key(*p))) {

@@ -89,6 +89,8 @@ fn smallest(members: &[Member]) -> u64 {
 
 /// Takes from a device whatever could be mistaken for a state of this pool: superblocks, intent pages, segment headers.
 async fn prepare<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: &Member) -> Result<(), CommandError> {
+    // Who waits for the one before hears that it is gone while it has left, and not when this one is there to be taken for it.
+    core.exec.disown(member);
     // What it is written counts from here on, as its own.
     core.exec.written.borrow_mut().begin(member);
     core.endurance.borrow_mut().begin(member);

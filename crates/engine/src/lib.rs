@@ -38,6 +38,7 @@ mod read;
 mod recovery;
 mod scrub;
 mod shares;
+mod silence;
 mod space;
 mod volumes;
 mod watched;

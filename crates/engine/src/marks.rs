@@ -58,6 +58,8 @@ marks! {
     MemberJoined,
     /// A new cache device fails before it is in the pool.
     NewMemberFails,
+    /// A device joins under the number of one that still owed answers.
+    PredecessorOwes,
     /// The epoch of a new cache device comes to nothing, and the next one is without it.
     JoinFails,
     /// Copies that a new cache device should have brought cannot be made.
@@ -94,6 +96,8 @@ marks! {
     PinnedLetGo,
     /// Pinned data that was missing was brought from the disk.
     PinnedBroughtBack,
+    /// The disk could not read a run that was to be brought: the rest of it is.
+    UnreadableAround,
     /// A write waits for destage to win space.
     WriteWaitsForRoom,
     /// There is no room, and not for dirty data: destage would win none.
@@ -134,6 +138,8 @@ marks! {
     CopyRepaired,
     /// The repair of a copy failed: its member leaves.
     RepairFails,
+    /// The copy that was to be repaired is no more: its device has left, or its place is another's.
+    RepairTooLate,
     /// A dirty piece cannot be read from any copy.
     DirtyDamaged,
     /// A clean piece cannot be read from any copy.
@@ -182,6 +188,8 @@ marks! {
     Compacted,
     /// Dirty data that lost a copy with a member is copied again.
     CopiesMended,
+    /// All has its copies again after members have left: a checkpoint is to say so.
+    MendingTold,
     /// A piece that is to be moved cannot be read, and stays where it is.
     MoveUnreadable,
     /// What is to be moved finds no segment, or nobody to append to.
@@ -316,6 +324,8 @@ marks! {
     MendingWaits,
     /// A device did not answer for so long that it is given up.
     DeviceGivenUp,
+    /// A silent device that alone has something dirty, of those that answer, is waited for.
+    NeededIsWaitedFor,
     /// What was written went to one of several open segments, by its address.
     AppendedInBands,
     /// A request waits for a page of the image, since what it touches is not known yet.

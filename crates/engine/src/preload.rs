@@ -15,9 +15,11 @@ use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
 use crate::read::runs;
 use crate::segments::Segment;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
+use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::ops::Range;
 use headpond_format::Mode;
 
@@ -32,6 +34,8 @@ const AGAIN_NS: u64 = 20_000_000;
 /// How often it is looked whether something pinned is missing, in nanoseconds, and how many blocks are looked at.
 const KEEP_NS: u64 = 50_000_000;
 const LOOKS_AT: u64 = 4096;
+/// How long what the disk could not read is left alone, in nanoseconds.
+const LATER_NS: u64 = 60_000_000_000;
 /// The most runs that the pins of a volume may make.
 const MOST_RUNS: usize = 1 << 16;
 
@@ -211,12 +215,14 @@ pub(crate) async fn fill<B: Buf>(
     let (mut items, mut failed) = (Vec::new(), false);
     for ((m, fill), read) in missing.iter().zip(&fills).zip(reads) {
         let (Some(fill), Some(read)) = (fill, read) else { continue };
-        match read.await {
-            Ok(Some(data)) if data.len() as u64 == (m.end - m.start) * 512 => {
-                items.push(Item::Fill { start: m.start, data, version, fill: fill.clone(), queue });
+        let parts = match read.await {
+            Ok(Some(data)) if data.len() as u64 == (m.end - m.start) * 512 => vec![(m.start, data)],
+            _ => {
+                failed = true;
+                unreadable_around(core, volume, m).await
             }
-            _ => failed = true,
-        }
+        };
+        items.extend(parts.into_iter().map(|(start, data)| Item::Fill { start, data, version, fill: fill.clone(), queue }));
     }
     let bytes: u64 = items.iter().map(Item::bytes).sum();
     let appended = volume.clean_log.append(core, volume, items).get().await;
@@ -230,6 +236,29 @@ pub(crate) async fn fill<B: Buf>(
         Ok(()) => Ok(bytes),
         Err(AppendError::Full | AppendError::Gone) => Ok(0),
     }
+}
+
+/// What can be read of a run that could not be read in one piece, block by block: what is beside a bad sector is not bad for that. Ends
+/// with the second block that cannot be read, as a disk may take seconds to say so.
+async fn unreadable_around<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, run: &Range<u64>) -> Vec<(u64, B)> {
+    let (mut parts, mut bad) = (Vec::new(), 0);
+    if run.end - run.start <= BLOCK_SECTORS {
+        return parts;
+    }
+    for block in Volume::<B>::blocks(run) {
+        let part = (block * BLOCK_SECTORS).max(run.start)..((block + 1) * BLOCK_SECTORS).min(run.end);
+        let len = (part.end - part.start) as u32 * 512;
+        let op = DeviceOp::Read { offset: volume.disk_offset(part.start), len, into: None };
+        match core.exec.io(volume.device(), op).await {
+            Ok(Some(data)) if data.len() == len as usize => parts.push((part.start, data)),
+            _ => bad += 1,
+        }
+        if bad == 2 || !volume.serving.get() || core.stopping.get() {
+            break;
+        }
+    }
+    core.mark_if(!parts.is_empty(), Mark::UnreadableAround);
+    parts
 }
 
 /// Registers data on its way into the cache: a write that begins from now on spoils it, and one that is under way already
@@ -289,33 +318,62 @@ pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment:
     segment.looked.mostly
 }
 
-/// Brings back what is pinned and missing, while the disk has nothing else to do, for as long as the engine lives.
+/// Sees to it that each volume with pins has somebody who brings back what is missing, for as long as the engine lives.
 pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>) {
+    // The volumes' own identities: a number may be given to the next one.
+    let kept: Rc<RefCell<BTreeSet<[u8; 16]>>> = Rc::default();
     loop {
         if core.pinned.get() == 0 {
             core.pins_signal.wait().await;
             continue;
         }
-        core.exec.sleep(KEEP_NS).await;
         for volume in core.all_volumes() {
-            let idle = volume.disk_idle(core.now(), core.settings.idle_ns);
-            if !volume.serving.get() || volume.mode() == Mode::PassThrough || !idle || core.stopping.get() || core.quiet.get() {
+            if volume.pins.borrow().is_empty() || !kept.borrow_mut().insert(volume.id) {
                 continue;
             }
-            let Some(blocks) = next_missing(&volume) else { continue };
-            if !core.budget_bears(Wish::Write, BATCH * BLOCK) {
-                continue;
+            let (core2, kept2) = (core.clone(), kept.clone());
+            core.exec.spawn(async move {
+                keep_those_of(&core2, &volume).await;
+                kept2.borrow_mut().remove(&volume.id);
+            });
+        }
+        core.exec.sleep(KEEP_NS).await;
+    }
+}
+
+/// Brings back what is pinned of a volume and missing, while its disk has nothing else to do, and as long as anything is pinned there. In a task
+/// of its own: a disk that answers nothing keeps no other volume's pins from coming.
+async fn keep_those_of<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+    // Blocks that the disk could not read, and when it is asked for them again: it may take seconds to say no.
+    let mut unreadable: BTreeMap<u64, u64> = BTreeMap::new();
+    let is_there = || core.volume(volume.number).is_some_and(|v| Rc::ptr_eq(&v, volume)) && !volume.pins.borrow().is_empty();
+    while is_there() {
+        core.exec.sleep(KEEP_NS).await;
+        let idle = volume.disk_idle(core.now(), core.settings.idle_ns);
+        if !volume.serving.get() || volume.mode() == Mode::PassThrough || !idle || core.stopping.get() || core.quiet.get() {
+            continue;
+        }
+        unreadable.retain(|_, until| *until > core.now());
+        let Some(blocks) = next_missing(volume, |block| unreadable.contains_key(&block)) else { continue };
+        if !core.budget_bears(Wish::Write, BATCH * BLOCK) {
+            continue;
+        }
+        // It comes round again to what fails, or for which there is no room.
+        match bring(core, volume, core::slice::from_ref(&blocks), 1, || !volume.serving.get()).await {
+            Ok((brought, left)) => core.mark_if(brought > left, Mark::PinnedBroughtBack),
+            Err(CommandError::Disk) => {
+                let until = core.now().saturating_add(LATER_NS);
+                for run in missing(volume, &[blocks]) {
+                    unreadable.extend(Volume::<B>::blocks(&run).map(|block| (block, until)));
+                }
             }
-            // It comes round again to what fails, or for which there is no room.
-            if let Ok((brought, left)) = bring(&core, &volume, &[blocks], 1, || !volume.serving.get()).await {
-                core.mark_if(brought > left, Mark::PinnedBroughtBack);
-            }
+            Err(_) => {}
         }
     }
 }
 
-/// The next pinned blocks of which something is missing, among the next few there are.
-fn next_missing<B: Buf>(volume: &Volume<B>) -> Option<Range<u64>> {
+/// The next pinned blocks of which something is missing that is not to be left out, among the next few there are.
+fn next_missing<B: Buf>(volume: &Volume<B>, leaves_out: impl Fn(u64) -> bool) -> Option<Range<u64>> {
     let pins = volume.pins.borrow();
     let mut looked = 0;
     while looked < LOOKS_AT {
@@ -325,7 +383,8 @@ fn next_missing<B: Buf>(volume: &Volume<B>) -> Option<Range<u64>> {
         };
         volume.pins_at.set(blocks.end);
         looked += blocks.end - blocks.start;
-        if !missing(volume, core::slice::from_ref(&blocks)).is_empty() {
+        let is_wanted = |run: &Range<u64>| Volume::<B>::blocks(run).any(|block| !leaves_out(block));
+        if missing(volume, core::slice::from_ref(&blocks)).iter().any(is_wanted) {
             return Some(blocks);
         }
     }

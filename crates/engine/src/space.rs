@@ -123,6 +123,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             continue;
         }
         mend_copies(&core).await;
+        core.tell_of_mending();
         let (dirty_percent, emptied, taken) = {
             let s = core.segments.borrow();
             (core.dirty_percent_of(&s), s.emptied_segments(), s.dirty_segments())

@@ -518,6 +518,8 @@ impl Run {
         self.world.note(&format!("CACHE DEVICE {m} IS LOST TOO"));
         self.outcome.totals.members_lost += 1;
         (self.second_lost, self.world.errors_allowed, self.world.count_copies) = (true, true, false);
+        // What only a silent one has then is waited for: nothing would end.
+        self.world.hang(Device::Member(first), false);
     }
 
     /// A crash ends a hang too: the device is dead from then on, or as it was.

@@ -10,6 +10,18 @@ pub const TOLD: &[Told] = &[
         "leaving::one_that_has_left_is_forgotten_when_nothing_lacks_a_copy_and_not_believed_when_it_is_back",
         "a cache device that is forgotten while a copy is lacking",
     ),
+    (
+        "leaving::a_repair_does_not_go_to_the_device_that_has_the_damaged_ones_number_meanwhile",
+        "a repair written to whatever has the number meanwhile",
+    ),
+    (
+        "leaving::one_more_may_be_missing_when_what_the_first_took_along_has_its_copies_again",
+        "no checkpoint that tells of copies made again",
+    ),
+    (
+        "leaving::what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_now",
+        "a predecessor's failure held against who has its number",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -18,6 +30,21 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a cache device that is forgotten while a copy is lacking",
         story: "Somebody acknowledges its loss too early: nobody knows any more whom the rest of dirty data waits for.",
         edits: &[Edit { file: "joining.rs", old: "if lacks || pool.in_sync()", new: "if pool.in_sync()" }],
+    },
+    Mistake {
+        name: "a repair written to whatever has the number meanwhile",
+        story: "A damaged copy's device is replaced while the other copy is read: the repair is written over what the new one has there.",
+        edits: &[Edit { file: "fetch.rs", old: "let is_still = whose", new: "let is_still = true || whose" }],
+    },
+    Mistake {
+        name: "no checkpoint that tells of copies made again",
+        story: "All has its copies again after a loss, and no superblock says so: the next one to be missing at a start is one too many.",
+        edits: &[Edit { file: "space.rs", old: "        core.tell_of_mending();\n", new: "" }],
+    },
+    Mistake {
+        name: "a predecessor's failure held against who has its number",
+        story: "What an old device still owed ends badly when a new one has its number: the new one leaves for it.",
+        edits: &[Edit { file: "joining.rs", old: "    core.exec.disown(member);\n", new: "" }],
     },
     Mistake {
         name: "a record left behind that is not outdated",

@@ -5,6 +5,14 @@ use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/reads.rs`.
 pub const TOLD: &[Told] = &[
+    (
+        "reads::beside_a_bad_sector_what_is_pinned_comes_and_the_sector_is_left_alone_for_a_while",
+        "a bad sector that keeps all beside it from coming",
+    ),
+    (
+        "reads::beside_a_bad_sector_what_is_pinned_comes_and_the_sector_is_left_alone_for_a_while",
+        "a bad sector that is asked for again and again",
+    ),
     ("reads::what_is_kept_is_served_while_the_map_names_it", "kept data served though a newer write is in the map"),
     ("reads::what_is_read_ahead_proves_itself", "damaged data kept of what is read ahead"),
     ("reads::nobody_waits_long_for_what_is_read_ahead", "a read that waits for what is read ahead however long that takes"),
@@ -166,5 +174,23 @@ pub const MISTAKES: &[Mistake] = &[
         name: "clean data that waits though it fills a record",
         story: "It is missed for longer than it need be, and all that comes in that time is kept in memory.",
         edits: &[Edit { file: "log.rs", old: "band.is_due(full, 0)", new: "band.is_due(full << 20, 0)" }],
+    },
+    Mistake {
+        name: "a bad sector that keeps all beside it from coming",
+        story: "What is pinned or preloaded is read in long runs: where one cannot be read, none of it is cached.",
+        edits: &[Edit {
+            file: "preload.rs",
+            old: "                unreadable_around(core, volume, m).await\n",
+            new: "                Vec::new()\n",
+        }],
+    },
+    Mistake {
+        name: "a bad sector that is asked for again and again",
+        story: "What is pinned and cannot be read is missing, so the disk is asked for it whenever it is idle.",
+        edits: &[Edit {
+            file: "preload.rs",
+            old: "any(|block| !leaves_out(block))",
+            new: "any(|block| !leaves_out(block) || true)",
+        }],
     },
 ];

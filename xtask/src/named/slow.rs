@@ -21,9 +21,9 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a slow cache device taken for a silent one",
         story: "What waits longest in a long line is given up, and the device leaves, though it is at work.",
         edits: &[Edit {
-            file: "exec.rs",
-            old: "self.attended() - heard.max(*since));",
-            new: "self.attended() - (*since).max(heard & 0));",
+            file: "policy/silence.rs",
+            old: "now - heard.answered.max(since.answered)",
+            new: "now - since.answered.max(heard.answered & 0)",
         }],
     },
     Mistake {

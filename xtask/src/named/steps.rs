@@ -81,7 +81,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It is noted that all dirty data has its copies while a cache device leaves: when the next one is lost too, nothing is refused.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "s.places().filter(|p| core.pool.borrow().is_in_sync(p.member)).count()",
+            old: "s.places().filter(|p| pool.is_in_sync(p.member)).count()",
             new: "s.places().count()",
         }],
     },

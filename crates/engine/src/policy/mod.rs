@@ -19,6 +19,7 @@ pub mod pins;
 pub mod reclaim;
 pub mod route;
 pub mod shares;
+pub mod silence;
 pub mod streams;
 pub mod synchronous;
 pub mod through;

@@ -1,8 +1,9 @@
 //! A cache device leaves while clients write.
 
 use headpond_engine::stats::Bypass;
-use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp};
 use headpond_sim::SimBuf;
+use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
 
@@ -84,5 +85,115 @@ fn one_that_has_left_is_forgotten_when_nothing_lacks_a_copy_and_not_believed_whe
         assert_eq!(in_sync(&s), 2, "{}", s.story());
         s.read_all();
     }
+    s.end();
+}
+
+/// A read finds one copy damaged, and waits for the other. Before that one answers, the device with the damaged copy fails, leaves, and a new
+/// one is taken in under its number, which fills up. The repair then went where the damaged copy had been: on the new device that is
+/// somebody else's place, and what was acknowledged there was gone.
+#[test]
+fn a_repair_does_not_go_to_the_device_that_has_the_damaged_ones_number_meanwhile() {
+    let mut s = Scene::new("a repair that is late", Stage { segments: 60, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    let copies = s.copies(0);
+    let [(damaged, at), (whole, other)] = copies[..] else { panic!("two copies: {copies:?}") };
+    let Device::Member(member) = damaged else { panic!("a copy is on a cache device") };
+    s.rot(damaged, at * 512..at * 512 + 512);
+    let first = Cell::new(true);
+    s.hold_back(move |device, op| {
+        let is_it = matches!(op, DeviceOp::Read { offset, .. } if *offset == other * 512);
+        device == whole && is_it && first.replace(false)
+    });
+    let read = s.world.read(0, 0, 8);
+    s.until_held();
+    s.set_dead(damaged, true);
+    let write = s.world.write(0, 800, 8, false);
+    assert!(s.answer_to(write));
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(damaged, SimDevice::new(bytes, None));
+    s.obey(Command::AddMember { member, id: [99; 16], bytes });
+    // Until something else is where the damaged copy was.
+    let is_taken = |s: &Scene, sector| s.copies(sector).iter().any(|c| c.0 == damaged && c.1 < at + 8 && at < c.1 + 8);
+    let taken = (1..400).map(|n| 800 + n * 16).find(|sector| {
+        let write = s.world.write(0, *sector, 8, false);
+        assert!(s.answer_to(write));
+        is_taken(&s, *sector)
+    });
+    let taken = taken.expect("the new device fills up");
+    s.let_go();
+    assert!(s.answer_to(read));
+    s.rest();
+    // As each would be read alone.
+    let there: Vec<_> = s.copies(taken).iter().map(|c| s.device(c.0).visible.read(c.1, 8).to_bytes().into_owned()).collect();
+    assert!(there[0] == there[1], "the copies of what was written since differ; {}", s.story());
+    s.lose_power();
+    s.read_all();
+    s.end();
+}
+
+/// One of three cache devices dies, and all that was dirty is copied to the other two. That all has its copies again only a superblock says that
+/// comes with a checkpoint, and nobody asked for one: when another device was missing at the next start that was two gone of two copies, and
+/// the pool, with a whole copy of everything, did not start.
+#[test]
+fn one_more_may_be_missing_when_what_the_first_took_along_has_its_copies_again() {
+    let mut s = Scene::new("one after the other", Stage { members: 3, segments: 60, ..Stage::default() });
+    (0..20).for_each(|n| s.write(n * 6000, 8));
+    s.flush();
+    // What is destaged needs no copy.
+    s.world.hang(Device::Backing(0), true);
+    let gone = s.copies(0)[0].0;
+    s.set_dead(gone, true);
+    s.write(130_000, 8);
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2));
+    s.until("all has its copies", |w| w.engine.as_ref().is_some_and(|e| e.status().lacking_copies == 0));
+    (0..10).for_each(|n| s.write(n * 6000, 8));
+    s.flush();
+    assert!(s.dirty() >= 20, "{} blocks are dirty; {}", s.dirty(), s.story());
+    s.pass(1_000_000_000);
+    let next = s.copies(0)[0].0;
+    s.world.cut_power_keeping(|_, _, _| false);
+    s.world.hang(Device::Backing(0), false);
+    s.set_dead(next, true);
+    s.start();
+    assert!(s.status().volumes.iter().all(|v| v.serving && !v.refused), "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// A repair is on its way to a device that fails, and leaves. A new one is taken in under its number, and then the repair's end comes, which is bad:
+/// the new one had to leave for it. What was counted of reads that the old one had under way would have been counted for the new one as well.
+#[test]
+fn what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_now() {
+    let mut s = Scene::new("a predecessor's debts", Stage { segments: 60, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    let [(damaged, at), (whole, _)] = s.copies(0)[..] else { panic!("two copies") };
+    let Device::Member(member) = damaged else { panic!("a copy is on a cache device") };
+    s.rot(damaged, at * 512..at * 512 + 512);
+    s.hold_back(move |device, op| device == whole && matches!(op, DeviceOp::Read { .. }));
+    let read = s.world.read(0, 0, 8);
+    s.until_held();
+    s.set_dead(damaged, true);
+    s.let_go();
+    // The repair fails, and nobody hears of it for long.
+    s.hold_answers(move |device, op| device == damaged && matches!(op, DeviceOp::Write { offset, .. } if *offset == at * 512));
+    s.until_held();
+    let write = s.world.write(0, 800, 8, false);
+    assert!(s.answer_to(write));
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(damaged, SimDevice::new(bytes, None));
+    s.obey(Command::AddMember { member, id: [99; 16], bytes });
+    s.let_go();
+    assert!(s.answer_to(read) || !s.world.waits(read));
+    s.rest();
+    s.write(1600, 8);
+    s.pass(1_000_000_000);
+    assert_eq!(s.status().members.iter().filter(|m| m.in_sync).count(), 2, "{}", s.story());
+    s.read_all();
     s.end();
 }

@@ -331,3 +331,24 @@ fn who_stops_does_not_wait_with_clean_data_for_its_record() {
     assert_eq!(more, 0, "bytes read of the disk: it was written down before; {}", s.story());
     s.end();
 }
+
+/// The disk cannot read one sector of what is pinned. Nothing within 256 KiB of it came into the cache for that, and the disk was asked for it again
+/// and again, twenty times a second: a disk that takes seconds to find that out did nothing else when it was idle.
+#[test]
+fn beside_a_bad_sector_what_is_pinned_comes_and_the_sector_is_left_alone_for_a_while() {
+    let mut stage = Stage { segments: 60, ..Stage::default() };
+    stage.settings.idle_ns = 20 * MOMENT;
+    let mut s = Scene::new("a pin with a bad sector", stage);
+    s.device(Device::Backing(0)).bad.insert(8000 + 100, ());
+    s.obey(Command::Pin { volume: 0, ranges: std::iter::once(8000..8512).collect() });
+    s.pass(5000 * MOMENT);
+    assert_eq!(s.status().volumes[0].cached_blocks, 63, "{}", s.story());
+    let before = s.world.disk_reads;
+    s.pass(30_000 * MOMENT);
+    assert_eq!(s.world.disk_reads, before, "{}", s.story());
+    // It can be read again, and comes.
+    s.device(Device::Backing(0)).bad.clear();
+    s.pass(60_000 * MOMENT);
+    assert_eq!(s.status().volumes[0].cached_blocks, 64, "{}", s.story());
+    s.end();
+}

@@ -1,7 +1,8 @@
 //! Devices that answer nothing, and an engine that does not listen: what waits for them, and what must not.
 
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, Device, DeviceOp};
+use headpond_engine::{Command, Degraded, Device, DeviceOp};
+use headpond_sim::device::SimDevice;
 use headpond_sim::models::SECOND;
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
@@ -159,5 +160,120 @@ fn a_start_waits_for_no_disk_that_answers_nothing() {
         w.engine.as_ref().is_some_and(|e| e.status().volumes.iter().all(|v| v.serving))
     });
     s.read(0, 8);
+    s.end();
+}
+
+/// A bus is reset, or a controller starts again: no cache device answers for a while, and then one after the other. After ten seconds all of them
+/// were given up, with all that was dirty; and where they were waited for, the first to answer had the others voted out at once, for what all
+/// of them had been silent.
+#[test]
+fn cache_devices_that_are_silent_together_are_waited_for_and_each_from_the_first_answer_on() {
+    for (silence, later) in [(15, 8), (50, 8), (9, 9)] {
+        let mut s = Scene::new("a bus that is reset", Stage { members: 3, ..Stage::default() });
+        (0..8).for_each(|n| s.write(n * 6000, 8));
+        s.flush();
+        s.rest();
+        let devices = [0, 1, 2].map(Device::Member);
+        devices.into_iter().for_each(|m| s.world.hang(m, true));
+        for n in 0..8 {
+            s.world.write(0, n * 6000 + 8, 8, false);
+            s.world.read(0, n * 6000, 8);
+        }
+        s.world.flush(0);
+        s.pass(silence * SECOND);
+        for m in devices {
+            assert_eq!(in_sync(&s), 3, "{silence} s, before {m} answers; {}", s.story());
+            s.world.hang(m, false);
+            // The next one has as long from then on, though it owes an answer for longer.
+            s.pass(if m == Device::Member(0) { later * SECOND } else { SECOND });
+        }
+        s.answered();
+        assert_eq!(in_sync(&s), 3, "after {silence} s; {}", s.story());
+        s.read_all();
+        // Together again: one that does not come back leaves.
+        devices.into_iter().for_each(|m| s.world.hang(m, true));
+        s.world.write(0, 90_000, 8, false);
+        s.pass(15 * SECOND);
+        [0, 1].into_iter().for_each(|m| s.world.hang(Device::Member(m), false));
+        s.world.write(0, 92_000, 8, false);
+        s.world.write(0, 94_000, 8, false);
+        s.pass(14 * SECOND);
+        s.answered();
+        assert_eq!(in_sync(&s), 2, "after {silence} s; {}", s.story());
+        s.world.hang(Device::Member(2), false);
+        s.read_all();
+        s.end();
+    }
+}
+
+/// One cache device has all that is dirty, since the other one has died. It falls silent just as a new one has joined, which answers, and has
+/// nothing: after ten seconds the one with the data had to go.
+#[test]
+fn a_cache_device_that_alone_has_something_dirty_is_waited_for_beside_one_that_answers() {
+    let mut stage = Stage { segments: 60, ..Stage::default() };
+    stage.settings.degraded = Degraded::Continue;
+    let mut s = Scene::new("the only holder", stage);
+    (0..20).for_each(|n| s.write(n * 6000, 8));
+    s.flush();
+    s.world.hang(DISK, true);
+    s.set_dead(SSD, true);
+    s.write(130_000, 8);
+    s.flush();
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(SSD, SimDevice::new(bytes, None));
+    let joins = s.world.command(Command::AddMember { member: 1, id: [99; 16], bytes });
+    s.until("it has joined", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().all(|m| m.in_sync)));
+    assert!(s.status().lacking_copies > 0, "{}", s.story());
+    s.world.hang(Device::Member(0), true);
+    s.world.read(0, 0, 8);
+    s.pass(45 * SECOND);
+    assert_eq!(in_sync(&s), 2, "{}", s.story());
+    s.world.hang(Device::Member(0), false);
+    s.world.hang(DISK, false);
+    s.ends_well(joins);
+    s.read_all();
+    s.until("all has its copies", |w| w.engine.as_ref().is_some_and(|e| e.status().lacking_copies == 0));
+    s.end();
+}
+
+/// Whoever reads from one cache device asks the other one nothing. Nobody knows then that it would answer, and so not that the silent one is
+/// silent alone: what is needed of both would be waited for, for ever.
+#[test]
+fn a_cache_device_that_owes_nothing_is_asked_whether_it_answers_while_another_is_silent() {
+    let mut s = Scene::new("an idle device beside a silent one", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    s.pass(100 * SECOND);
+    let reads_from = s.copies(0)[0].0;
+    s.world.hang(reads_from, true);
+    let read = s.world.read(0, 0, 8);
+    // It is read from the other one, and the silent one leaves for not taking the repair.
+    s.pass(30 * SECOND);
+    assert!(!s.world.waits(read), "{}", s.story());
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
+    s.world.hang(reads_from, false);
+    s.read_all();
+    s.end();
+}
+
+/// One volume's disk answers nothing, while what is pinned is brought from it: what was pinned on all other volumes waited behind that.
+#[test]
+fn a_disk_that_answers_nothing_keeps_no_other_volumes_pins_from_coming() {
+    let mut stage = Stage { volumes: 2, segments: 60, ..Stage::default() };
+    stage.settings.idle_ns = SECOND / 50;
+    let mut s = Scene::new("pins beside a silent disk", stage);
+    s.world.hang(DISK, true);
+    for volume in [0, 1] {
+        s.obey(Command::Pin { volume, ranges: std::iter::once(8000..8512).collect() });
+    }
+    s.pass(5 * SECOND);
+    let cached: Vec<u64> = s.status().volumes.iter().map(|v| v.cached_blocks).collect();
+    assert_eq!(cached, [0, 64], "{}", s.story());
+    s.world.hang(DISK, false);
+    s.pass(5 * SECOND);
+    let cached: Vec<u64> = s.status().volumes.iter().map(|v| v.cached_blocks).collect();
+    assert_eq!(cached, [64, 64], "{}", s.story());
     s.end();
 }
