@@ -225,8 +225,9 @@ const MISTAKES: &[Mistake] = &[
                 old: "async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {\n    let members: Vec<u8> = core.pool.borrow().in_sync().collect();",
                 new: "async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {\n    let members: Vec<u8> = core.pool.borrow().in_sync().take(0).collect();",
             },
-            // The superblock that a start writes is flushed too.
-            Edit { file: "engine.rs", old: "        core.write_superblock().await;\n", new: "" },
+            // The superblocks that a start writes are flushed too.
+            Edit { file: "engine.rs", old: "    crate::membership::agree_at_start(core).await;\n", new: "" },
+            Edit { file: "engine.rs", old: "    if !core.write_superblock().await {\n", new: "    if false {\n" },
         ],
     },
     Mistake {
@@ -265,8 +266,8 @@ const MISTAKES: &[Mistake] = &[
             },
             Edit {
                 file: "membership.rs",
-                old: "            self.exec.spawn(change(self.clone(), before, None));\n        }\n        self.wait_settled().await;\n",
-                new: "            self.exec.spawn(change(self.clone(), before, None));\n        }\n",
+                old: "            self.exec.spawn(change(self.clone(), before, Why::Fails));\n        }\n        self.wait_settled().await;\n",
+                new: "            self.exec.spawn(change(self.clone(), before, Why::Fails));\n        }\n",
             },
         ],
     },
@@ -276,13 +277,13 @@ const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "membership.rs",
-                old: "let hopeless = !members.is_empty() && !agrees(&[], voted || votes && joins.is_some());",
+                old: "let hopeless = !may_agree(voted || votes && joins.is_some());",
                 new: "let hopeless = false;",
             },
             Edit {
                 file: "membership.rs",
-                old: "let agreed = !hopeless && agrees(&failed, voted)",
-                new: "let agreed = true || agrees(&failed, voted)",
+                old: "{ reaches_all && agrees(&failed, voted) };",
+                new: "{ true || agrees(&failed, voted) };",
             },
         ],
     },
@@ -292,7 +293,7 @@ const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "membership.rs",
-                old: "let hopeless = !members.is_empty() && !agrees(&[], voted || votes && joins.is_some());",
+                old: "let hopeless = !may_agree(voted || votes && joins.is_some());",
                 new: "let hopeless = false;",
             },
             Edit {
@@ -446,7 +447,10 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a start that leaves the newest superblock on one member",
         story: "A crash left the superblock that names the newest checkpoint on one member; the next checkpoint overwrites the older one, and that member is lost.",
-        edits: &[Edit { file: "engine.rs", old: "        core.write_superblock().await;\n", new: "" }],
+        edits: &[
+            Edit { file: "engine.rs", old: "    crate::membership::agree_at_start(core).await;\n", new: "" },
+            Edit { file: "engine.rs", old: "    if !core.write_superblock().await {\n", new: "    if false {\n" },
+        ],
     },
     Mistake {
         name: "a member that hangs is waited for",

@@ -30,8 +30,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A crash leaves a witness that asks for a member of which nobody else has heard: the pool does not start.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "let mut voted = votes && joins.is_none() && self.put_witness().await;",
-            new: "let mut voted = votes && self.put_witness().await;",
+            old: "let mut voted = votes && may_agree(true) && joins.is_none() && self.put_witness().await;",
+            new: "let mut voted = votes && may_agree(true) && self.put_witness().await;",
         }],
     },
     Mistake {
@@ -46,15 +46,6 @@ pub const MISTAKES: &[Mistake] = &[
             file: "space.rs",
             old: "        if core.free() <= core.settings.reserve_segments {\n            core.mark(Mark::MendingWaits);",
             new: "        if core.free() == 0 {\n            core.mark(Mark::MendingWaits);",
-        }],
-    },
-    Mistake {
-        name: "a new member's one superblock written over",
-        story: "It gets one superblock with its epoch, and the next one is written into the same slot when the power goes: it has none.",
-        edits: &[Edit {
-            file: "membership.rs",
-            old: "            failed = self.put_superblocks(&members).await;\n",
-            new: "            let others: Vec<u8> = members.iter().copied().filter(|m| joins != Some(*m)).collect();\n            failed = self.put_superblocks(&others).await;\n",
         }],
     },
     Mistake {
@@ -144,7 +135,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It could not be written, and is taken for a vote.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "let mut voted = votes && joins.is_none() && self.put_witness().await;",
+            old: "let mut voted = votes && may_agree(true) && joins.is_none() && self.put_witness().await;",
             new: "let mut voted = votes && joins.is_none() && (self.put_witness().await || true);",
         }],
     },

@@ -79,13 +79,17 @@ pub(crate) struct Pool {
     pub witness: bool,
     /// The witness was heard at the start, or told since: epochs have its vote. Else it is told of the next one, and has none.
     pub witness_votes: bool,
+    /// Which of the witness's slots has its newest record, once that is known.
+    pub witness_slot: Option<u64>,
     /// The witness could not be told of an epoch, and somebody tries again.
     pub witness_lags: bool,
     pub owner: [u8; 16],
     pub fence: u64,
     pub members: Vec<Member>,
-    /// Members of the elected epoch that are missing at a start, until one is agreed on in which they have left: they have votes.
+    /// Members of the elected epoch that are missing at a start, or fail in it, until one is agreed on in which they have left: they have votes.
     pub missing: Vec<u8>,
+    /// No epoch is agreed on yet since the start.
+    pub starting: bool,
     pub checkpoint: CheckpointPointer,
     /// Members that failed and are not out yet, as bits.
     pub failing: u64,

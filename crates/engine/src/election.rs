@@ -168,7 +168,9 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     };
     for (device, s) in found.iter().enumerate() {
         let known = newest.members.get(usize::from(s.member)).zip(s.members.get(usize::from(s.member)));
-        if s.pool != newest.pool || known.is_none_or(|(a, b)| a.id != b.id && s.newness() > newest.newness()) {
+        // One that joined in vain, and has a number that is nobody's, is as one that has left.
+        let is_newer = s.newness() > newest.newness();
+        if s.pool != newest.pool || is_newer && known.is_none_or(|(a, b)| a.id != b.id) {
             return Err(Refusal::Foreign { device });
         }
         // A device that has left may come back beside the one that has its number now.
@@ -193,7 +195,9 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
         let needed = members_of(w.in_sync.numbers);
         // The witness is written first: members in sync in its epoch, all here, have merely not heard of it yet.
         let all_here = !needed.is_empty() && needed.iter().all(|m| present.contains(m));
-        if !all_here {
+        // With those that are missing it could not have agreed on anything: it was told in vain.
+        let in_vain = !needed.is_empty() && (missing.len() + 1) * 2 <= in_sync.len() + 1;
+        if !all_here && !in_vain {
             return Err(Refusal::Stale { pool: newest.name.clone(), epoch: newest.epoch, newest: w.epoch, needed });
         }
     }

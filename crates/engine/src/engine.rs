@@ -73,11 +73,13 @@ impl<B: Buf> Engine<B> {
             unit: s.unit,
             witness: s.witness,
             witness_votes: election.witness_votes,
+            witness_slot: None,
             witness_lags: false,
             owner: s.owner,
             fence: s.fence,
             members,
-            missing: election.missing.clone(),
+            missing: election.missing,
+            starting: true,
             checkpoint: s.checkpoint,
             failing: 0,
             changing: false,
@@ -135,7 +137,7 @@ impl<B: Buf> Engine<B> {
         });
         let (core2, backings) = (core.clone(), backings.to_vec());
         core.exec.spawn(async move {
-            let result = start(&core2, &elected, &backings, &election.missing, &election.behind).await;
+            let result = start(&core2, &elected, &backings, &election.behind).await;
             core2.exec.effect(Effect::Done { id, result });
         });
         Self { core, cancelled: Rc::default() }
@@ -383,13 +385,7 @@ fn parts_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// Brings a pool up: see [`Engine::start`].
-async fn start<B: Buf>(
-    core: &Rc<Core<B>>,
-    elected: &Superblock,
-    backings: &[u16],
-    missing: &[u8],
-    behind: &[u8],
-) -> Result<(), CommandError> {
+async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16], behind: &[u8]) -> Result<(), CommandError> {
     // A cache device may fall silent while it is started from, too.
     core.exec.spawn(silence::watch(core.clone()));
     core.exec.asks_no_silent_ones(true);
@@ -399,20 +395,19 @@ async fn start<B: Buf>(
         let volume = volumes::build(core, e.clone(), pages);
         core.volumes.borrow_mut().insert(volume.number, volume);
     }
-    // Once they are taken for left they cannot come back. That they are only late is for a person to say.
-    let left = usize::from(core.pool.borrow().left) + missing.len();
-    if !missing.is_empty()
-        && left >= usize::from(core.pool.borrow().copies)
-        && !core.settings.without_missing
-        && core.all_volumes().iter().any(|v| v.intent.any(Bit::Dirty))
-    {
-        core.mark(Mark::CopiesMissing);
-        return Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: missing.to_vec() }));
+    // Nothing is written by a start to which nobody could agree.
+    let present: Vec<u8> = core.pool.borrow().in_sync().collect();
+    if !core.would_have_votes(&present).await {
+        return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
+    none_too_many_missing(core)?;
     recovery::recover(core, &patience).await.map_err(CommandError::Start)?;
     // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
-    let failed = core.catch_up(elected, behind).await;
-    crate::membership::agree_at_start(core, &failed).await;
+    for m in core.catch_up(elected, behind).await {
+        core.fail_member(m).await;
+    }
+    none_too_many_missing(core)?;
+    crate::membership::agree_at_start(core).await;
     // Nothing is acknowledged before all have it written down that this epoch was agreed on: one that another start raised in vain, on a
     // device that is not here, must not look newer. And the newest superblock may be on one member alone: before the
     // checkpoint that the others name is written over, all have it.
@@ -454,6 +449,25 @@ async fn start<B: Buf>(
         }
     });
     Ok(())
+}
+
+/// Once cache devices that are missing, or failed in this start, are taken for left they cannot come back. That they are only late is for a person
+/// to say.
+///
+/// # Errors
+/// They may have all copies of something dirty.
+fn none_too_many_missing<B: Buf>(core: &Core<B>) -> Result<(), CommandError> {
+    let pool = core.pool.borrow();
+    let left = usize::from(pool.left) + pool.missing.len();
+    if pool.missing.is_empty()
+        || left < usize::from(pool.copies)
+        || core.settings.without_missing
+        || !core.all_volumes().iter().any(|v| v.intent.any(Bit::Dirty))
+    {
+        return Ok(());
+    }
+    core.mark(Mark::CopiesMissing);
+    Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: pool.missing.clone() }))
 }
 
 /// From now on space is won, checkpoints are taken, and what is pinned is kept: all that is cached is known.

@@ -197,13 +197,15 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
         core.pool.borrow_mut().leaving = None;
         return Err(why);
     }
-    if !retire(core, member).await {
-        core.mark(Mark::RemovalGivenUp);
-        core.segments.borrow_mut().open_member(member, layout.slots());
-        core.pool.borrow_mut().leaving = None;
-        return Err(CommandError::NoMembers);
-    }
+    let retired = retire(core, member).await;
     core.pool.borrow_mut().leaving = None;
+    if retired.is_err() {
+        core.mark(Mark::RemovalGivenUp);
+        if core.pool.borrow().is_in_sync(member) {
+            core.segments.borrow_mut().open_member(member, layout.slots());
+        }
+        return retired;
+    }
     core.mark(Mark::MemberRemoved);
     // It is nobody's now. That it could not be told so does not matter: it is known to have left.
     for n in 0..4 {

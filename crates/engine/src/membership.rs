@@ -3,7 +3,7 @@
 
 use crate::core::{Core, Member, Volume};
 use crate::intent::{Bit, write_pages};
-use crate::io::{Buf, Device, DeviceOp, Reach};
+use crate::io::{Buf, CommandError, Device, DeviceOp, Reach};
 use crate::loading;
 use crate::marks::Mark;
 use crate::segments::Segment;
@@ -34,6 +34,9 @@ impl<B: Buf> Core<B> {
     /// A cache device failed: it leaves by an epoch that is durable on a majority before anything is acknowledged that
     /// it lacks. Ends when membership has settled.
     pub(crate) async fn fail_member(self: &Rc<Self>, member: u8) {
+        if self.pool.borrow().starting {
+            return self.miss(member);
+        }
         let begins = {
             let mut pool = self.pool.borrow_mut();
             let concerns = pool.is_in_sync(member);
@@ -49,9 +52,27 @@ impl<B: Buf> Core<B> {
         if begins {
             // A task of its own: whoever noticed may be forgotten, the change may not.
             let before = self.pool.borrow().voters();
-            self.exec.spawn(change(self.clone(), before, None));
+            self.exec.spawn(change(self.clone(), before, Why::Fails));
         }
         self.wait_settled().await;
+    }
+
+    /// A cache device failed in a start, which goes on as if it had been missing from the beginning. Nothing is written down of that before
+    /// the start has come through ([`agree_at_start`]): where it does not, the next one has all that this one had.
+    fn miss(&self, member: u8) {
+        {
+            let mut pool = self.pool.borrow_mut();
+            if !pool.is_in_sync(member) {
+                return;
+            }
+            pool.members[usize::from(member)].state = MemberState::Out;
+            pool.missing.push(member);
+            let none_is_left = pool.in_sync().next().is_none();
+            pool.stalled |= none_is_left;
+        }
+        self.segments.borrow_mut().drop_member(member);
+        self.tell_members(true);
+        self.membership.notify();
     }
 
     /// The superblock as it is now, for a member.
@@ -110,6 +131,7 @@ impl<B: Buf> Core<B> {
         }
         self.superblock_busy.set(true);
         let members: Vec<u8> = self.pool.borrow().in_sync().collect();
+        self.pool.borrow_mut().sequence += 1;
         let failed = self.put_superblocks(&members).await;
         self.superblock_busy.set(false);
         self.superblock_free.notify();
@@ -122,9 +144,8 @@ impl<B: Buf> Core<B> {
         !pool.stalled && pool.in_sync().next().is_some()
     }
 
-    /// Writes and flushes a new superblock on `members`; those that failed.
+    /// Writes and flushes the superblock as it is now on `members`; those that failed.
     async fn put_superblocks(&self, members: &[u8]) -> Vec<u8> {
-        self.pool.borrow_mut().sequence += 1;
         let superblocks: Vec<_> = members.iter().map(|m| self.superblock_for(*m)).collect();
         self.put(&superblocks).await
     }
@@ -170,16 +191,41 @@ impl<B: Buf> Core<B> {
         failed
     }
 
-    /// Writes the witness's record, durably.
+    /// Writes the witness's record, durably, where the newest one is not.
     async fn put_witness(&self) -> bool {
-        let (record, epoch) = {
+        let Some(newest) = self.newest_of_witness().await else { return false };
+        let record = {
             let pool = self.pool.borrow();
             let in_sync = InSync::of(pool.in_sync().map(|m| (m, pool.members[usize::from(m)].id)));
-            (WitnessRecord { pool: pool.id, epoch: pool.epoch, in_sync }, pool.epoch)
+            WitnessRecord { pool: pool.id, epoch: pool.epoch, in_sync }
         };
-        let offset = epoch % WITNESS_SLOTS * WITNESS_BYTES;
-        let op = DeviceOp::Write { offset, bufs: vec![B::from_bytes(&record.encode())], reach: Reach::Cache };
-        self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok()
+        let slot = (newest + 1) % WITNESS_SLOTS;
+        let bufs = vec![B::from_bytes(&record.encode())];
+        let op = DeviceOp::Write { offset: slot * WITNESS_BYTES, bufs, reach: Reach::Cache };
+        let told =
+            self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
+        if told {
+            self.pool.borrow_mut().witness_slot = Some(slot);
+        }
+        told
+    }
+
+    /// Which of the witness's slots has its newest record. It is looked at once in a life: who could not be asked at the start may know more
+    /// than anybody else, and is not to lose it to a write that is cut short.
+    async fn newest_of_witness(&self) -> Option<u64> {
+        let known = self.pool.borrow().witness_slot;
+        if known.is_some() {
+            return known;
+        }
+        let mut newest = (0, 0);
+        for slot in 0..WITNESS_SLOTS {
+            let read = DeviceOp::Read { offset: slot * WITNESS_BYTES, len: WITNESS_BYTES as u32, into: None };
+            let bytes = self.exec.io(Device::Witness, read).await.ok().flatten()?;
+            let record = WitnessRecord::decode(&bytes.to_bytes()).ok().filter(|w| w.pool == self.pool.borrow().id);
+            newest = newest.max(record.map_or((0, slot), |w| (w.epoch, slot)));
+        }
+        self.pool.borrow_mut().witness_slot = Some(newest.1);
+        Some(newest.1)
     }
 
     /// Raises the epoch with the present members: after a member was taken out, or `joins` was put in, or at a start. Whether it is
@@ -197,9 +243,6 @@ impl<B: Buf> Core<B> {
         self.pool.borrow_mut().epoch += 1;
         let members: Vec<u8> = self.pool.borrow().in_sync().collect();
         let (witness, votes) = (self.pool.borrow().witness, self.pool.borrow().witness_votes);
-        // The witness first, who alone may remember who left. One that joins it must not know before any member does: a
-        // crash would leave it asking for a member that nobody else has heard of.
-        let mut voted = votes && joins.is_none() && self.put_witness().await;
         let voters = before.len() + usize::from(witness);
         let votes_without = |failed: &[u8], voted: bool| {
             members.iter().filter(|m| !failed.contains(m) && before.contains(m)).count() + usize::from(voted)
@@ -208,23 +251,36 @@ impl<B: Buf> Core<B> {
             let all = before.iter().all(|m| members.contains(m) && !failed.contains(m)) && !before.is_empty();
             all || votes_without(failed, voted) * 2 > voters
         };
-        // Where no majority can come of it, no member writes down what only it believes.
-        let hopeless = !members.is_empty() && !agrees(&[], voted || votes && joins.is_some());
+        // Where no majority can come of it, nobody writes down what only he believes, and the witness is not told.
+        let may_agree = |voted: bool| members.is_empty() || agrees(&[], voted);
+        // The witness first, who alone may remember who left. One that joins it must not know before any member does: a
+        // crash would leave it asking for a member that nobody else has heard of.
+        let mut voted = votes && may_agree(true) && joins.is_none() && self.put_witness().await;
+        let hopeless = !may_agree(voted || votes && joins.is_some());
         self.mark_if(hopeless, Mark::HopelessEpoch);
         let mut failed = Vec::new();
+        if !hopeless {
+            self.pool.borrow_mut().sequence += 1;
+        }
         if let Some(joins) = joins.filter(|_| !hopeless) {
-            // Itself before the others: none of them is ever to miss one that does not know yet that it is a member. And
-            // once more with them: the next one would be written over its only one.
+            // Itself before the others: none of them is ever to miss one that does not know yet that it is a member.
             failed = self.put_superblocks(&[joins]).await;
+            if !failed.is_empty() {
+                // The others go on from the one that they have, which the next but one would be written over.
+                self.pool.borrow_mut().sequence -= 1;
+            }
         }
-        if !hopeless && failed.is_empty() {
-            failed = self.put_superblocks(&members).await;
+        let reaches_all = !hopeless && failed.is_empty();
+        if reaches_all {
+            // The same one, of the same number: each keeps the one before it.
+            let others: Vec<u8> = members.iter().copied().filter(|m| joins != Some(*m)).collect();
+            failed = self.put_superblocks(&others).await;
         }
-        if joins.is_some() && votes && failed.is_empty() && !hopeless {
+        if joins.is_some() && votes && reaches_all && failed.is_empty() {
             voted = self.put_witness().await;
         }
         // The last member cannot vote itself out: there the witness alone remembers.
-        let agreed = !hopeless && agrees(&failed, voted) || members.is_empty() && (voted || !witness);
+        let agreed = if members.is_empty() { voted } else { reaches_all && agrees(&failed, voted) };
         // One that does not vote is told what the others have agreed on.
         let told = agreed && (voted || witness && !votes && self.put_witness().await);
         self.superblock_busy.set(false);
@@ -232,6 +288,7 @@ impl<B: Buf> Core<B> {
         {
             let mut pool = self.pool.borrow_mut();
             pool.witness_votes |= told;
+            pool.witness_lags &= !told;
             if agreed {
                 pool.agreed = pool.epoch;
                 pool.missing.clear();
@@ -270,8 +327,8 @@ async fn tell_witness<B: Buf>(core: Rc<Core<B>>) {
             }
             wait.await;
         }
-        // What is not agreed on it must not know.
-        if core.pool.borrow().stalled {
+        // It was told with the next one; or what there is is not agreed on, and it must not know.
+        if core.pool.borrow().stalled || !core.pool.borrow().witness_lags {
             return;
         }
         core.superblock_busy.set(true);
@@ -293,17 +350,15 @@ struct Raised {
 }
 
 /// Has an epoch agreed on at a start, whoever is there, before anything is acknowledged: a witness, or a copy of one, that has not heard of this
-/// start has no vote at any later one. Members that are missing leave with it, and those that failed meanwhile.
-pub(crate) async fn agree_at_start<B: Buf>(core: &Rc<Core<B>>, failed: &[u8]) {
-    core.wait_settled().await;
+/// start has no vote at any later one. Members that are missing, or failed meanwhile, leave with it.
+pub(crate) async fn agree_at_start<B: Buf>(core: &Rc<Core<B>>) {
     let before = core.pool.borrow().voters();
     core.mark_if(!core.pool.borrow().missing.is_empty(), Mark::LeftAtStart);
     {
         let mut pool = core.pool.borrow_mut();
-        pool.changing = true;
-        pool.failing = failed.iter().fold(pool.failing, |bits, m| bits | 1 << m);
+        (pool.starting, pool.changing) = (false, true);
     }
-    change(core.clone(), before, None).await;
+    change(core.clone(), before, Why::Starts).await;
 }
 
 /// Puts `entry` in as member `member`, in an epoch of its own: any two majorities of memberships that differ by one member
@@ -349,7 +404,7 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
     };
     if !joined {
         core.mark(Mark::JoinFails);
-        change(core.clone(), before, None).await;
+        change(core.clone(), before, Why::Fails).await;
         return false;
     }
     core.mark(Mark::MemberJoined);
@@ -366,28 +421,37 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
     true
 }
 
-/// Takes out a member that nothing dirty is on any more. `false`, and it stays, where the votes are too few by now: an epoch that nobody agrees
-/// on would stall the pool for what was only a wish.
-pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> bool {
-    let rest: Vec<u8> = core.pool.borrow().in_sync().filter(|m| *m != member).collect();
-    if !core.would_have_votes(&rest).await {
-        return false;
-    }
-    core.wait_settled().await;
-    let before: Vec<u8> = {
-        let mut pool = core.pool.borrow_mut();
-        if !pool.is_in_sync(member) {
-            return true;
+/// Takes out a member that nothing dirty is on any more.
+///
+/// # Errors
+/// The votes, or the members, are too few by now, and it stays: an epoch that nobody agrees on would stall the pool for what was only a wish. Or
+/// nobody agreed to it, and the pool has stalled.
+pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(), CommandError> {
+    let before: Vec<u8> = loop {
+        core.wait_settled().await;
+        let before: Vec<u8> = core.pool.borrow().in_sync().collect();
+        if !before.contains(&member) {
+            return Ok(());
         }
-        pool.changing = true;
-        pool.failing |= 1 << member;
-        let before = pool.in_sync().collect();
-        // Its number is nobody's from now on.
-        pool.members[usize::from(member)].id = [0; 16];
-        before
+        let rest: Vec<u8> = before.iter().copied().filter(|m| *m != member).collect();
+        if rest.len() < usize::from(core.pool.borrow().copies) {
+            return Err(CommandError::TooFewMembers);
+        }
+        if !core.would_have_votes(&rest).await {
+            return Err(CommandError::NoMembers);
+        }
+        // What was asked about is to be what is decided on.
+        let mut pool = core.pool.borrow_mut();
+        if !pool.changing && pool.in_sync().eq(before.iter().copied()) {
+            pool.changing = true;
+            pool.failing |= 1 << member;
+            // Its number is nobody's from now on.
+            pool.members[usize::from(member)].id = [0; 16];
+            break before;
+        }
     };
-    change(core.clone(), before, Some(member)).await;
-    true
+    change(core.clone(), before, Why::Retires(member)).await;
+    if core.pool.borrow().stalled { Err(CommandError::NoMembers) } else { Ok(()) }
 }
 
 impl<B: Buf> Core<B> {
@@ -396,7 +460,7 @@ impl<B: Buf> Core<B> {
     pub(crate) async fn would_have_votes(&self, members: &[u8]) -> bool {
         let (before, witness) = {
             let pool = self.pool.borrow();
-            (pool.in_sync().collect::<Vec<u8>>(), pool.witness)
+            (pool.voters(), pool.witness)
         };
         let votes = self.pool.borrow().witness_votes;
         let reached = votes && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
@@ -405,9 +469,19 @@ impl<B: Buf> Core<B> {
     }
 }
 
-/// One membership change: takes out all members that failed, until the rest agrees. `retires` goes by choice, and leaves
-/// nothing behind.
-async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, retires: Option<u8>) {
+/// Why membership changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Members failed.
+    Fails,
+    /// A start has its own epoch.
+    Starts,
+    /// This one goes by choice, and leaves nothing behind.
+    Retires(u8),
+}
+
+/// One membership change: takes out all members that failed, until the rest agrees.
+async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, why: Why) {
     let left_before = core.pool.borrow().left;
     let agreed = loop {
         {
@@ -420,11 +494,11 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, retires: Option<u8>)
             }
             let now: Vec<u8> = pool.in_sync().collect();
             pool.left =
-                left_before.saturating_add(before.iter().filter(|m| !now.contains(m) && retires != Some(**m)).count() as u8);
+                left_before.saturating_add(before.iter().filter(|m| !now.contains(m) && why != Why::Retires(**m)).count() as u8);
         }
         // None is left that could remember, and what is dirty is on them: they may all be behind a controller that hangs for a moment. None is
         // voted out then, and the next start takes them as they are.
-        let all_fail = core.pool.borrow().in_sync().next().is_none() && core.may_be_needed();
+        let all_fail = core.pool.borrow().in_sync().next().is_none() && (why == Why::Starts || core.may_be_needed());
         core.mark_if(all_fail, Mark::AllFail);
         let raised = match all_fail {
             true => Raised { agreed: false, failed: Vec::new() },

@@ -42,7 +42,7 @@ pub enum StartError {
         /// Their numbers.
         members: Vec<u8>,
     },
-    /// Members failed while starting, and no majority is left.
+    /// Members are missing or failed while starting, and no majority is left.
     NoMajority,
     /// As many members are missing as there are copies, and something may be dirty.
     CopiesMissing {
@@ -67,7 +67,7 @@ impl fmt::Display for StartError {
                 )
             }
             StartError::NoMajority => f.write_str(
-                "Cache devices failed during the start, and too few votes are left to go on without them. Check the devices and the witness, then start again.",
+                "Cache devices are missing, or failed during the start, and too few votes are left to go on without them. Nothing that was acknowledged was changed. Check the devices and the witness, bring back what is missing, then start again.",
             ),
             StartError::CopiesMissing { missing } => {
                 let numbers: Vec<_> = missing.iter().map(|m| alloc::format!("{m}")).collect();

@@ -7,6 +7,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"HPwi");
 
 /// Bytes of a witness record.
 pub const WITNESS_BYTES: u64 = 4096;
+/// Epochs of witnesses are below this, so that superblocks can have higher ones.
+const MAX_EPOCH: u64 = (1 << 39) - (1 << 21);
 /// Records on a witness, written in turn.
 pub const WITNESS_SLOTS: u64 = 2;
 
@@ -80,6 +82,9 @@ impl WitnessRecord {
         }
         r.u64()?;
         let (pool, epoch) = (r.id()?, r.u64()?);
+        if epoch >= MAX_EPOCH {
+            return Err(DecodeError::Invalid("the witness's epoch"));
+        }
         Ok(Self { pool, epoch, in_sync: InSync { numbers: r.u64()?, devices: r.u64()? } })
     }
 }

@@ -231,11 +231,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "members missing at a start that do not leave",
         story: "A pool starts without a cache device and acknowledges writes, and no epoch says so: that device comes back with the witness, and is taken for current.",
-        edits: &[Edit {
-            file: "engine.rs",
-            old: "    crate::membership::agree_at_start(core, &failed).await;\n",
-            new: "    let _ = failed;\n",
-        }],
+        edits: &[Edit { file: "engine.rs", old: "    crate::membership::agree_at_start(core).await;\n", new: "" }],
     },
     Mistake {
         name: "a failed flush of a cache device overlooked",

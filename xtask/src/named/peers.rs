@@ -94,7 +94,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a start that goes on without both copies",
         story: "As many cache devices as there are copies are late at a boot; the pool starts without them, and takes them for left.",
-        edits: &[Edit { file: "engine.rs", old: "        && !core.settings.without_missing\n", new: "        && false\n" }],
+        edits: &[Edit { file: "engine.rs", old: "        || core.settings.without_missing\n", new: "        || true\n" }],
     },
     Mistake {
         name: "a bypass that FLUSH does not hear of",
@@ -201,7 +201,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a witness that knows better, and is not heard",
         story: "A cache device that was left behind comes back alone; the witness knows of a later epoch, and it is started all the same.",
-        edits: &[Edit { file: "election.rs", old: "        if !all_here {", new: "        if false && !all_here {" }],
+        edits: &[Edit {
+            file: "election.rs",
+            old: "        if !all_here && !in_vain {",
+            new: "        if false && !all_here && !in_vain {",
+        }],
     },
     Mistake {
         name: "a record replayed by its header alone",

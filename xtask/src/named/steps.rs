@@ -122,7 +122,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "One that is left alone writes it; the others raise the same one with other members, and its superblock is the newer by number.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "let hopeless = !members.is_empty() && votes_without(&[], voted || joins.is_some()) * 2 <= voters;",
+            old: "let hopeless = !may_agree(voted || votes && joins.is_some());",
             new: "let hopeless = false;",
         }],
     },
@@ -199,8 +199,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It fails a write, and counts as if it had not: what else it does not take nobody asks.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "        for m in failed {\n            core.fail_member(m).await;\n        }\n",
-            new: "",
+            old: "    for m in core.catch_up(elected, behind).await {\n        core.fail_member(m).await;\n    }\n",
+            new: "    core.catch_up(elected, behind).await;\n",
         }],
     },
     Mistake {

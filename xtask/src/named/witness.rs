@@ -26,6 +26,19 @@ pub const TOLD: &[Told] = &[
         "witness::a_device_that_is_missing_at_a_start_has_a_vote_when_another_fails_in_it",
         "a vote that one who is missing does not have",
     ),
+    (
+        "witness::a_device_that_fails_in_a_start_in_which_another_is_missing_is_not_voted_out",
+        "a device voted out by a start that does not come to anything",
+    ),
+    ("witness::devices_that_all_fail_in_a_start_are_not_voted_out_even_if_nothing_is_dirty", "all voted out by a start"),
+    ("witness::an_epoch_that_the_new_device_alone_was_told_of_is_not_agreed_on", "an epoch agreed on by whoever was not asked"),
+    (
+        "witness::a_superblock_that_is_torn_when_a_device_joins_is_not_the_newest_that_the_others_had",
+        "a number of superblocks left out",
+    ),
+    ("witness::a_witness_is_never_written_over_the_newest_that_it_knows", "a witness written over its newest record"),
+    ("witness::a_device_whose_removal_is_not_agreed_on_keeps_its_superblocks", "a device wiped whatever became of its removal"),
+    ("witness::the_witness_is_not_told_of_an_epoch_that_nobody_can_agree_on", "a witness told of what nobody can agree on"),
     ("witness::the_only_cache_device_that_is_left_starts_without_the_witness", "a majority where all are there"),
     ("witness::cache_devices_that_all_fail_for_a_moment_are_not_voted_out", "all cache devices voted out"),
     (
@@ -93,6 +106,60 @@ pub const MISTAKES: &[Mistake] = &[
         }],
     },
     Mistake {
+        name: "a device voted out by a start that does not come to anything",
+        story: "It fails for a moment while another is missing, and the start is refused; what both have is never asked for again.",
+        edits: &[Edit { file: "membership.rs", old: "        if self.pool.borrow().starting {\n", new: "        if false {\n" }],
+    },
+    Mistake {
+        name: "all voted out by a start",
+        story: "A controller fails all writes for a moment in a start, nothing is dirty, and no start takes the pool any more.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "(why == Why::Starts || core.may_be_needed());",
+            new: "core.may_be_needed();",
+        }],
+    },
+    Mistake {
+        name: "an epoch agreed on by whoever was not asked",
+        story: "A new device fails the superblock with which it was to join, and nobody else was given it: that counts as all having it.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "{ reaches_all && agrees(&failed, voted) };",
+            new: "{ !hopeless && agrees(&failed, voted) };",
+        }],
+    },
+    Mistake {
+        name: "a number of superblocks left out",
+        story: "What all are given when one joins goes where they have their newest one, and is torn there.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "        let reaches_all = !hopeless && failed.is_empty();\n",
+            new: "        let reaches_all = !hopeless && failed.is_empty();\n        self.pool.borrow_mut().sequence += u64::from(joins.is_some());\n",
+        }],
+    },
+    Mistake {
+        name: "a witness written over its newest record",
+        story: "It is torn there, and what is left of the witness makes two votes with a device that has left.",
+        edits: &[Edit { file: "membership.rs", old: "let slot = (newest + 1) % WITNESS_SLOTS;", new: "let slot = newest;" }],
+    },
+    Mistake {
+        name: "a device wiped whatever became of its removal",
+        story: "The witness goes away in the middle of it: the pool stalls, and has no majority any more at the next start.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "    if core.pool.borrow().stalled { Err(CommandError::NoMembers) } else { Ok(()) }\n",
+            new: "    Ok(())\n",
+        }],
+    },
+    Mistake {
+        name: "a witness told of what nobody can agree on",
+        story: "One of four is left and stalls; the other three come back without it, and the witness asks for that one.",
+        edits: &[
+            Edit { file: "membership.rs", old: "votes && may_agree(true) && joins.is_none()", new: "votes && joins.is_none()" },
+            Edit { file: "election.rs", old: "if !all_here && !in_vain {", new: "if !all_here && (!in_vain || true) {" },
+        ],
+    },
+    Mistake {
         name: "a majority where all are there",
         story: "The only cache device of a pool is there, and has one vote of two: it waits for a witness that cannot know better.",
         edits: &[Edit {
@@ -106,8 +173,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A controller fails all of them for a moment, and what is dirty on them is never asked for again.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "next().is_none() && core.may_be_needed();",
-            new: "next().is_none() && false;",
+            old: "(why == Why::Starts || core.may_be_needed());",
+            new: "why == Why::Starts;",
         }],
     },
     Mistake {
@@ -124,8 +191,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A cache device is emptied for hours, and the witness goes away meanwhile: its removal stalls the pool.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "    if !core.would_have_votes(&rest).await {\n",
-            new: "    if false && !core.would_have_votes(&rest).await {\n",
+            old: "        if !core.would_have_votes(&rest).await {\n",
+            new: "        if false && !core.would_have_votes(&rest).await {\n",
         }],
     },
 ];
