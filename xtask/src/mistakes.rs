@@ -226,8 +226,12 @@ const MISTAKES: &[Mistake] = &[
                 new: "async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {\n    let members: Vec<u8> = core.pool.borrow().in_sync().take(0).collect();",
             },
             // The superblocks that a start writes are flushed too.
-            Edit { file: "engine.rs", old: "    crate::membership::agree_at_start(core).await;\n", new: "" },
-            Edit { file: "engine.rs", old: "    if !core.write_superblock().await {\n", new: "    if false {\n" },
+            Edit {
+                file: "engine.rs",
+                old: "crate::membership::agree_at_start(core).await;\n",
+                new: "core.pool.borrow_mut().missing.clear();\n",
+            },
+            Edit { file: "engine.rs", old: "if !core.write_superblock().await || core.pool", new: "if core.pool" },
         ],
     },
     Mistake {
@@ -448,8 +452,12 @@ const MISTAKES: &[Mistake] = &[
         name: "a start that leaves the newest superblock on one member",
         story: "A crash left the superblock that names the newest checkpoint on one member; the next checkpoint overwrites the older one, and that member is lost.",
         edits: &[
-            Edit { file: "engine.rs", old: "    crate::membership::agree_at_start(core).await;\n", new: "" },
-            Edit { file: "engine.rs", old: "    if !core.write_superblock().await {\n", new: "    if false {\n" },
+            Edit {
+                file: "engine.rs",
+                old: "crate::membership::agree_at_start(core).await;\n",
+                new: "core.pool.borrow_mut().missing.clear();\n",
+            },
+            Edit { file: "engine.rs", old: "if !core.write_superblock().await || core.pool", new: "if core.pool" },
         ],
     },
     Mistake {

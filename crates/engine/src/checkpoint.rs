@@ -45,8 +45,13 @@ impl<B: Buf> Core<B> {
     /// the next one to be missing were one too many.
     pub(crate) fn tell_of_mending(&self) {
         // For a volume that is refused no checkpoint says so.
-        let is_told = self.pool.borrow().left == 0 || self.volumes.borrow().values().any(|v| v.refused.get());
-        if !is_told && self.all_has_its_copies() {
+        let refused = self.volumes.borrow().values().any(|v| v.refused.get());
+        let can_be_told = {
+            let pool = self.pool.borrow();
+            // With too few members it is true for moments alone.
+            pool.left > 0 && !refused && !pool.stalled && !pool.degraded() && pool.in_sync().next().is_some()
+        };
+        if can_be_told && self.all_has_its_copies() {
             self.mark(Mark::MendingTold);
             self.want_checkpoint();
         }

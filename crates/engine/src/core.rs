@@ -65,6 +65,17 @@ pub(crate) struct MemberReads {
     pub credit: Credit,
 }
 
+/// What is known of the witness's slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WitnessSlot {
+    /// Nothing yet.
+    Unknown,
+    /// This one has its newest record.
+    Newest(u64),
+    /// A write was given up, and may land yet, on whatever is written there.
+    InDoubt,
+}
+
 /// What the superblock says, in memory, and how membership stands.
 pub(crate) struct Pool {
     pub id: [u8; 16],
@@ -79,8 +90,8 @@ pub(crate) struct Pool {
     pub witness: bool,
     /// The witness was heard at the start, or told since: epochs have its vote. Else it is told of the next one, and has none.
     pub witness_votes: bool,
-    /// Which of the witness's slots has its newest record, once that is known.
-    pub witness_slot: Option<u64>,
+    /// Where the witness may be written.
+    pub witness_slot: WitnessSlot,
     /// The witness could not be told of an epoch, and somebody tries again.
     pub witness_lags: bool,
     pub owner: [u8; 16],

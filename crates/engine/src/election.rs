@@ -169,7 +169,7 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     for (device, s) in found.iter().enumerate() {
         let known = newest.members.get(usize::from(s.member)).zip(s.members.get(usize::from(s.member)));
         // One that joined in vain, and has a number that is nobody's, is as one that has left.
-        let is_newer = s.newness() > newest.newness();
+        let is_newer = heard(&s) && s.newness() > newest.newness();
         if s.pool != newest.pool || is_newer && known.is_none_or(|(a, b)| a.id != b.id) {
             return Err(Refusal::Foreign { device });
         }
@@ -195,8 +195,8 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
         let needed = members_of(w.in_sync.numbers);
         // The witness is written first: members in sync in its epoch, all here, have merely not heard of it yet.
         let all_here = !needed.is_empty() && needed.iter().all(|m| present.contains(m));
-        // With those that are missing it could not have agreed on anything: it was told in vain.
-        let in_vain = !needed.is_empty() && (missing.len() + 1) * 2 <= in_sync.len() + 1;
+        // With those that are missing it could not have agreed on anything behind an epoch that was agreed on: it was told in vain.
+        let in_vain = newest.agreed == newest.epoch && !needed.is_empty() && (missing.len() + 1) * 2 <= in_sync.len() + 1;
         if !all_here && !in_vain {
             return Err(Refusal::Stale { pool: newest.name.clone(), epoch: newest.epoch, newest: w.epoch, needed });
         }

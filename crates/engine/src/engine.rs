@@ -1,6 +1,6 @@
 //! The engine as its host sees it: requests, completions and time go in, effects come out.
 
-use crate::core::{Core, Member, MemberReads, Pool, Volume};
+use crate::core::{Core, Member, MemberReads, Pool, Volume, WitnessSlot};
 use crate::election::Election;
 use crate::exec::{Exec, Signal, Slot};
 use crate::flush::Flusher;
@@ -73,7 +73,7 @@ impl<B: Buf> Engine<B> {
             unit: s.unit,
             witness: s.witness,
             witness_votes: election.witness_votes,
-            witness_slot: None,
+            witness_slot: WitnessSlot::Unknown,
             witness_lags: false,
             owner: s.owner,
             fence: s.fence,
@@ -406,12 +406,18 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
     for m in core.catch_up(elected, behind).await {
         core.fail_member(m).await;
     }
-    none_too_many_missing(core)?;
-    crate::membership::agree_at_start(core).await;
-    // Nothing is acknowledged before all have it written down that this epoch was agreed on: one that another start raised in vain, on a
-    // device that is not here, must not look newer. And the newest superblock may be on one member alone: before the
-    // checkpoint that the others name is written over, all have it.
-    if !core.write_superblock().await {
+    loop {
+        none_too_many_missing(core)?;
+        crate::membership::agree_at_start(core).await;
+        // Nothing is acknowledged before all have it written down that this epoch was agreed on: one that another start raised in vain, on a
+        // device that is not here, must not look newer. And the newest superblock may be on one member alone: before the
+        // checkpoint that the others name is written over, all have it.
+        if !core.write_superblock().await || core.pool.borrow().missing.is_empty() {
+            break;
+        }
+    }
+    core.pool.borrow_mut().starting = false;
+    if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     core.exec.asks_no_silent_ones(false);

@@ -1,9 +1,9 @@
 //! Membership: who is in sync, decided by epochs durable on a majority of members and witness (R7), and the
 //! superblocks and witness records that say so.
 
-use crate::core::{Core, Member, Volume};
+use crate::core::{Core, Member, Volume, WitnessSlot};
 use crate::intent::{Bit, write_pages};
-use crate::io::{Buf, CommandError, Device, DeviceOp, Reach};
+use crate::io::{Buf, CommandError, Device, DeviceError, DeviceOp, Reach};
 use crate::loading;
 use crate::marks::Mark;
 use crate::segments::Segment;
@@ -193,19 +193,22 @@ impl<B: Buf> Core<B> {
 
     /// Writes the witness's record, durably, where the newest one is not.
     async fn put_witness(&self) -> bool {
-        let Some(newest) = self.newest_of_witness().await else { return false };
+        // As it is now: who fails meanwhile is not out in this epoch.
         let record = {
             let pool = self.pool.borrow();
             let in_sync = InSync::of(pool.in_sync().map(|m| (m, pool.members[usize::from(m)].id)));
             WitnessRecord { pool: pool.id, epoch: pool.epoch, in_sync }
         };
+        let Some(newest) = self.newest_of_witness().await else { return false };
         let slot = (newest + 1) % WITNESS_SLOTS;
         let bufs = vec![B::from_bytes(&record.encode())];
         let op = DeviceOp::Write { offset: slot * WITNESS_BYTES, bufs, reach: Reach::Cache };
-        let told =
-            self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
-        if told {
-            self.pool.borrow_mut().witness_slot = Some(slot);
+        let written = self.exec.io(Device::Witness, op).await;
+        let told = written.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
+        match written {
+            _ if told => self.pool.borrow_mut().witness_slot = WitnessSlot::Newest(slot),
+            Err(DeviceError::TimedOut) => self.pool.borrow_mut().witness_slot = WitnessSlot::InDoubt,
+            _ => {}
         }
         told
     }
@@ -213,19 +216,26 @@ impl<B: Buf> Core<B> {
     /// Which of the witness's slots has its newest record. It is looked at once in a life: who could not be asked at the start may know more
     /// than anybody else, and is not to lose it to a write that is cut short.
     async fn newest_of_witness(&self) -> Option<u64> {
-        let known = self.pool.borrow().witness_slot;
-        if known.is_some() {
-            return known;
+        match self.pool.borrow().witness_slot {
+            WitnessSlot::Newest(slot) => return Some(slot),
+            WitnessSlot::InDoubt => return None,
+            WitnessSlot::Unknown => {}
         }
-        let mut newest = (0, 0);
+        let mut newest = None;
         for slot in 0..WITNESS_SLOTS {
             let read = DeviceOp::Read { offset: slot * WITNESS_BYTES, len: WITNESS_BYTES as u32, into: None };
-            let bytes = self.exec.io(Device::Witness, read).await.ok().flatten()?;
-            let record = WitnessRecord::decode(&bytes.to_bytes()).ok().filter(|w| w.pool == self.pool.borrow().id);
-            newest = newest.max(record.map_or((0, slot), |w| (w.epoch, slot)));
+            let record = match self.exec.io(Device::Witness, read).await {
+                Ok(bytes) => bytes.and_then(|bytes| WitnessRecord::decode(&bytes.to_bytes()).ok()),
+                Err(DeviceError::TimedOut) => return None,
+                // What cannot be read beside the other one is nobody's any more, and can be read again once it is written.
+                Err(_) => continue,
+            };
+            let record = record.filter(|w| w.pool == self.pool.borrow().id);
+            newest = newest.max(Some((record.map_or(0, |w| w.epoch), slot)));
         }
-        self.pool.borrow_mut().witness_slot = Some(newest.1);
-        Some(newest.1)
+        let slot = newest?.1;
+        self.pool.borrow_mut().witness_slot = WitnessSlot::Newest(slot);
+        Some(slot)
     }
 
     /// Raises the epoch with the present members: after a member was taken out, or `joins` was put in, or at a start. Whether it is
@@ -300,6 +310,16 @@ impl<B: Buf> Core<B> {
         Raised { agreed, failed }
     }
 
+    /// Whether as many of `before` as there are copies have left, with others before them, though something may be dirty, and nobody has
+    /// said that this is for good.
+    fn would_lack_copies(&self, before: &[u8]) -> bool {
+        let (gone, left, copies) = {
+            let pool = self.pool.borrow();
+            (before.iter().any(|m| !pool.is_in_sync(*m)), pool.left, pool.copies)
+        };
+        gone && left >= copies && !self.settings.without_missing && self.all_volumes().iter().any(|v| v.intent.any(Bit::Dirty))
+    }
+
     /// Whether the cache devices may have something that no disk has.
     fn may_be_needed(&self) -> bool {
         let volumes = self.all_volumes();
@@ -354,10 +374,7 @@ struct Raised {
 pub(crate) async fn agree_at_start<B: Buf>(core: &Rc<Core<B>>) {
     let before = core.pool.borrow().voters();
     core.mark_if(!core.pool.borrow().missing.is_empty(), Mark::LeftAtStart);
-    {
-        let mut pool = core.pool.borrow_mut();
-        (pool.starting, pool.changing) = (false, true);
-    }
+    core.pool.borrow_mut().changing = true;
     change(core.clone(), before, Why::Starts).await;
 }
 
@@ -499,8 +516,10 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, why: Why) {
         // None is left that could remember, and what is dirty is on them: they may all be behind a controller that hangs for a moment. None is
         // voted out then, and the next start takes them as they are.
         let all_fail = core.pool.borrow().in_sync().next().is_none() && (why == Why::Starts || core.may_be_needed());
+        // Nor those without whom a start would not have come so far, and who fail at its end.
+        let too_many = why == Why::Starts && core.would_lack_copies(&before);
         core.mark_if(all_fail, Mark::AllFail);
-        let raised = match all_fail {
+        let raised = match all_fail || too_many {
             true => Raised { agreed: false, failed: Vec::new() },
             false => core.raise_epoch(&before, None).await,
         };

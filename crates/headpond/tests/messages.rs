@@ -137,7 +137,7 @@ fn all_errors() -> Vec<Walked> {
             Refused { refusal: refusal(), places: String::new() }, WitnessOnMember { folder: path(), device: path() },
             Witness { path: path(), source: io() }, NotNamed { given: text() }),
         one_of_each!("host/src/backing.rs", "BackingError", BackingError:
-            Claim(claim()), Silent { path: path(), within: Duration::ZERO }, Read { path: path(), source: io() },
+            Claim(claim()), Silent { path: path(), seconds: 10.0 }, Read { path: path(), source: io() },
             Member { path: path(), pool: text() },
             Small { path: path(), size: 1 }),
         one_of_each!("host/src/device.rs", "DevicesError", DevicesError: Setup(io()), Ring(io())),

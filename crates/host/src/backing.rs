@@ -92,10 +92,10 @@ pub enum BackingError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     #[error(
-        "{path} does not answer: a read of its first block has not ended within {within:?}. Nothing was changed. Look at the kernel's log, and at the \
+        "{path} does not answer: a read that was begun {seconds:.1} s ago has not ended. Nothing was changed. Look at the kernel's log, and at the \
          way to the device, then try again"
     )]
-    Silent { path: PathBuf, within: Duration },
+    Silent { path: PathBuf, seconds: f64 },
     #[error("{path} cannot be read: {source}. Nothing was changed. Look at the kernel's log, then try again")]
     Read { path: PathBuf, source: io::Error },
     #[error(
@@ -116,8 +116,8 @@ pub struct Backing {
 impl Backing {
     /// Makes sure that it answers within `limit`, without waiting for it any longer.
     pub fn ask(spec: &Spec, limit: Duration) -> Result<(), BackingError> {
-        let silent = || BackingError::Silent { path: spec.path.clone(), within: limit };
-        silence::answers(&spec.path, limit).then_some(()).ok_or_else(silent)
+        let silent = |silent: Duration| BackingError::Silent { path: spec.path.clone(), seconds: silent.as_secs_f64() };
+        silence::answers(&spec.path, limit).map_err(silent)
     }
 
     /// Claims it, waiting up to `patience` for whoever holds it, and makes sure that it answers and is no cache device.

@@ -342,7 +342,11 @@ impl Daemon {
             let path = path.to_owned();
             |source| StartError::Folder { path, source }
         };
-        let choice = choose(options.frontend, options.nbd.is_some())?;
+        let choice = match options.frontend {
+            // Clients have them open: they go on as they are, whatever there is to choose by now.
+            Choice::Auto if !estate.fuse.is_empty() => Choice::Fuse,
+            wanted => choose(wanted, options.nbd.is_some())?,
+        };
         if choice == Choice::Ublk {
             ublk::prepare_process();
         }

@@ -476,17 +476,22 @@ impl Devices {
         Ok(size)
     }
 
-    /// What each device was asked to do since it was added.
+    /// What each device was asked to do since it was added. Of one that was removed and owes something only that.
     pub fn loads(&self) -> Loads {
         let now = nanos(self.origin.elapsed());
         let load = |open: &Rc<Open>| {
-            let oldest = self.ops.iter().flatten().filter(|op| Rc::ptr_eq(&op.open, open)).map(|op| op.since).min();
             let mut load = open.shared.load();
             load.advance(now);
-            load.oldest_ns = oldest.map_or(0, |since| now.saturating_sub(since));
+            load.oldest_ns = 0;
             *load
         };
-        self.table.iter().map(|(device, open)| (*device, load(open))).collect()
+        let mut loads: Loads = self.table.iter().map(|(device, open)| (*device, load(open))).collect();
+        // Also of those that were removed: what they owe keeps the claim on them.
+        for op in self.ops.iter().flatten() {
+            let load = loads.entry(op.open.device).or_default();
+            load.oldest_ns = load.oldest_ns.max(now.saturating_sub(op.since));
+        }
+        loads
     }
 
     /// What other threads interrupt [`Devices::wait`] with.

@@ -1,16 +1,18 @@
 //! Devices that are there and answer nothing, found out before anybody waits for them.
 //!
 //! Who reads from one waits in the kernel, where nothing interrupts him: a thread that does can be waited for by nobody, nor can its process
-//! end. So a child reads a block first, the `dd` that each system has, and where that gets no answer nobody else asks.
+//! end. So children read first what will be read, the `dd` that each system has, and where they get no answer nobody else asks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use headpond_format::Layout;
 use rustix::fs::FileType;
 
 use crate::device::facts;
@@ -19,72 +21,130 @@ use crate::device::facts;
 pub const LIMIT: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(2);
+/// What a child reads at once, in bytes.
+const BLOCK: u64 = 4096;
 
-/// Children that have no answer yet. A device has one at most, which is left to the kernel for as long as the device is silent.
-static ASKING: Mutex<BTreeMap<PathBuf, Child>> = Mutex::new(BTreeMap::new());
+/// Children that were begun together, and when.
+struct Asked {
+    children: Vec<Child>,
+    since: Instant,
+}
 
-fn asking() -> MutexGuard<'static, BTreeMap<PathBuf, Child>> {
+/// Those that have no answer yet. A device has some at most once, which are left to the kernel for as long as the device is silent.
+static ASKING: Mutex<BTreeMap<PathBuf, Asked>> = Mutex::new(BTreeMap::new());
+
+fn asking() -> MutexGuard<'static, BTreeMap<PathBuf, Asked>> {
     ASKING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a device answers within `limit`, be it with an error: whoever opens it is told that. One that cannot be asked, as it is
+/// Waits up to `limit` for a device to answer, be it with an error: whoever opens it is told that. One that cannot be asked, as it is
 /// not there or there is no `dd`, counts as one that does.
-pub fn answers(path: &Path, limit: Duration) -> bool {
-    // To open anything else might already do something.
-    if !facts::look(path).is_ok_and(|it| matches!(facts::kind(&it), FileType::BlockDevice | FileType::RegularFile)) {
-        return true;
-    }
+///
+/// # Errors
+/// It has not answered for so long.
+pub fn answers(path: &Path, limit: Duration) -> Result<(), Duration> {
+    let Some(places) = places(path) else { return Ok(()) };
     let until = Instant::now() + limit;
-    // What an earlier one was answered says nothing of now.
     let earlier = asking().remove(path);
-    earlier.is_none_or(|child| ends(path, child, until)) && ask(path).is_none_or(|child| ends(path, child, until))
+    if let Some(earlier) = earlier {
+        let since = earlier.since;
+        ends(path, earlier, until)?;
+        // What was answered long ago says nothing of now; a slow disk has answered.
+        if since.elapsed() <= LIMIT {
+            return Ok(());
+        }
+    }
+    ends(path, ask(path, &places), until)
 }
 
-fn ask(path: &Path) -> Option<Child> {
+/// The blocks that are looked at before a disk is taken: its first, and one at its end, which may be on another device of an array.
+/// `None` of what to open might already do something.
+fn places(path: &Path) -> Option<Vec<u64>> {
+    let it = facts::look(path).ok()?;
+    let size = match facts::kind(&it) {
+        FileType::RegularFile => it.stx_size,
+        FileType::BlockDevice => {
+            let sectors = fs::read_to_string(facts::sysfs(facts::number(&it)).join("size")).unwrap_or_default();
+            sectors.trim().parse::<u64>().unwrap_or(0) * 512
+        }
+        _ => return None,
+    };
+    let tail = Layout::tail_of(size);
+    Some(if tail == 0 { vec![0] } else { vec![0, tail / BLOCK] })
+}
+
+fn ask(path: &Path, places: &[u64]) -> Asked {
     let mut from = OsString::from("if=");
     from.push(path);
-    let mut dd = Command::new("dd");
-    dd.arg(from).args(["of=/dev/null", "bs=4096", "count=1", "iflag=direct"]);
-    dd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+    let child = |block: &u64| {
+        let mut dd = Command::new("dd");
+        dd.arg(&from).args(["of=/dev/null", "count=1", "iflag=direct"]).arg(format!("bs={BLOCK}")).arg(format!("skip={block}"));
+        dd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+    };
+    Asked { children: places.iter().filter_map(child).collect(), since: Instant::now() }
 }
 
-/// Whether it ends in time; kept if not.
-fn ends(path: &Path, mut child: Child, until: Instant) -> bool {
-    while let Ok(None) = child.try_wait() {
+/// Waits for them to end; kept if they do not.
+fn ends(path: &Path, mut asked: Asked, until: Instant) -> Result<(), Duration> {
+    loop {
+        asked.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        if asked.children.is_empty() {
+            return Ok(());
+        }
         if Instant::now() >= until {
-            asking().insert(path.to_owned(), child);
-            return false;
+            let silent = asked.since.elapsed();
+            asking()
+                .entry(path.to_owned())
+                .or_insert(Asked { children: Vec::new(), since: asked.since })
+                .children
+                .extend(asked.children);
+            return Err(silent);
         }
         thread::sleep(LOOK);
     }
-    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_can_be_read_what_cannot_and_what_is_not_there_are_not_silent() {
-        let folder = tempfile::tempdir().unwrap();
+    fn file(folder: &tempfile::TempDir, bytes: usize) -> PathBuf {
         let file = folder.path().join("file");
-        std::fs::write(&file, [0; 512]).unwrap();
-        for path in [&file, folder.path(), &folder.path().join("none"), Path::new("/dev/null")] {
-            assert!(answers(path, LIMIT), "{}", path.display());
-        }
-        assert!(asking().is_empty());
+        fs::write(&file, vec![0; bytes]).unwrap();
+        file
     }
 
     #[test]
-    fn a_child_without_an_answer_is_waited_for_again_and_no_second_one_is_begun() {
+    fn what_can_be_read_what_cannot_and_what_is_not_there_are_not_silent() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
-        std::fs::write(&file, [0; 512]).unwrap();
-        let stuck = Command::new("sleep").arg("1").spawn().unwrap();
-        assert!(!ends(&file, stuck, Instant::now()));
-        assert!(!answers(&file, Duration::from_millis(50)));
-        assert_eq!(asking().len(), 1);
-        assert!(answers(&file, LIMIT));
+        let file = file(&folder, 512);
+        for path in [&file, folder.path(), &folder.path().join("none"), Path::new("/dev/null")] {
+            assert_eq!(answers(path, LIMIT), Ok(()), "{}", path.display());
+        }
+        assert!(!asking().contains_key(&file));
+    }
+
+    /// Of a volume over two paths the second one never answered: its first block did.
+    #[test]
+    fn a_device_is_asked_at_both_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(places(&file(&folder, 512)), Some(vec![0]));
+        assert_eq!(places(&file(&folder, 1 << 20)), Some(vec![0, ((1 << 20) - (128 << 10)) / BLOCK]));
+        assert_eq!(places(Path::new("/dev/null")), None);
+    }
+
+    #[test]
+    fn children_without_an_answer_are_waited_for_again_and_their_answer_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = file(&folder, 512);
+        let stuck = || Asked { children: vec![Command::new("sleep").arg("1").spawn().unwrap()], since: Instant::now() };
+        assert!(ends(&file, stuck(), Instant::now()).is_err());
+        let silent = answers(&file, Duration::from_millis(50)).unwrap_err();
+        assert!(silent >= Duration::from_millis(50), "from the beginning on: {silent:?}");
+        assert_eq!(asking().get(&file).map(|asked| asked.children.len()), Some(1), "no second one was begun");
+        // A disk that takes longer than anybody waits has answered in the end.
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(answers(&file, Duration::ZERO), Ok(()));
         assert!(!asking().contains_key(&file));
     }
 }

@@ -224,14 +224,18 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The witness has the epoch in its volatile cache when the pool goes on without a cache device: after a power cut that device and the witness start, and know nothing of what came after.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "self.exec.io(Device::Witness, op).await.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok()",
-            new: "self.exec.io(Device::Witness, op).await.is_ok()",
+            old: "let told = written.is_ok() && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();",
+            new: "let told = written.is_ok();",
         }],
     },
     Mistake {
         name: "members missing at a start that do not leave",
         story: "A pool starts without a cache device and acknowledges writes, and no epoch says so: that device comes back with the witness, and is taken for current.",
-        edits: &[Edit { file: "engine.rs", old: "    crate::membership::agree_at_start(core).await;\n", new: "" }],
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "crate::membership::agree_at_start(core).await;\n",
+            new: "core.pool.borrow_mut().missing.clear();\n",
+        }],
     },
     Mistake {
         name: "a failed flush of a cache device overlooked",

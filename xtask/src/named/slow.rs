@@ -22,8 +22,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "What waits longest in a long line is given up, and the device leaves, though it is at work.",
         edits: &[Edit {
             file: "policy/silence.rs",
-            old: "now - heard.answered.max(since.answered)",
-            new: "now - since.answered.max(heard.answered & 0)",
+            old: "now.saturating_sub(heard.answered.max(since.answered).max(self.anew.answered))",
+            new: "now.saturating_sub(since.answered).max(heard.answered & 0)",
         }],
     },
     Mistake {

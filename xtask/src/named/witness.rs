@@ -39,6 +39,13 @@ pub const TOLD: &[Told] = &[
     ("witness::a_witness_is_never_written_over_the_newest_that_it_knows", "a witness written over its newest record"),
     ("witness::a_device_whose_removal_is_not_agreed_on_keeps_its_superblocks", "a device wiped whatever became of its removal"),
     ("witness::the_witness_is_not_told_of_an_epoch_that_nobody_can_agree_on", "a witness told of what nobody can agree on"),
+    ("witness::a_witness_is_not_outvoted_by_an_epoch_that_was_raised_in_vain", "a witness outvoted by an epoch in vain"),
+    ("witness::a_witness_is_told_who_was_in_sync_when_it_began_to_be_told", "a witness told of who fails while it is told"),
+    (
+        "witness::a_device_that_fails_at_the_very_end_of_a_start_is_not_voted_out_with_the_last_copy",
+        "a last copy voted out at the end of a start",
+    ),
+    ("witness::nothing_is_written_to_a_witness_that_a_late_write_could_land_on", "a witness written where a late write may land"),
     ("witness::the_only_cache_device_that_is_left_starts_without_the_witness", "a majority where all are there"),
     ("witness::cache_devices_that_all_fail_for_a_moment_are_not_voted_out", "all cache devices voted out"),
     (
@@ -158,6 +165,38 @@ pub const MISTAKES: &[Mistake] = &[
             Edit { file: "membership.rs", old: "votes && may_agree(true) && joins.is_none()", new: "votes && joins.is_none()" },
             Edit { file: "election.rs", old: "if !all_here && !in_vain {", new: "if !all_here && (!in_vain || true) {" },
         ],
+    },
+    Mistake {
+        name: "a witness outvoted by an epoch in vain",
+        story: "Its word is weighed against the votes of an epoch that a crash left on two devices, and that nobody agreed on.",
+        edits: &[Edit {
+            file: "election.rs",
+            old: "newest.agreed == newest.epoch && !needed.is_empty()",
+            new: "!needed.is_empty()",
+        }],
+    },
+    Mistake {
+        name: "a witness told of who fails while it is told",
+        story: "It is told that a device is out in an epoch in which it is not, and all devices contradict it at the next start.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "        let Some(newest) = self.newest_of_witness().await else { return false };\n",
+            new: "        let Some(newest) = self.newest_of_witness().await else { return false };\n        let of = |pool: &crate::core::Pool| InSync::of(pool.in_sync().map(|m| (m, pool.members[usize::from(m)].id)));\n        let record = WitnessRecord { in_sync: of(&self.pool.borrow()), ..record };\n",
+        }],
+    },
+    Mistake {
+        name: "a last copy voted out at the end of a start",
+        story: "One is missing, which is one too few to be refused; another fails the superblock of the start, and both had what is dirty.",
+        edits: &[Edit { file: "membership.rs", old: "let too_many = why == Why::Starts &&", new: "let too_many = false &&" }],
+    },
+    Mistake {
+        name: "a witness written where a late write may land",
+        story: "A write that was given up lands over the next one, and what the witness knew of who left is gone.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            WitnessSlot::InDoubt => return None,\n",
+            new: "            WitnessSlot::InDoubt => {}\n",
+        }],
     },
     Mistake {
         name: "a majority where all are there",

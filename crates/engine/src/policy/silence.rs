@@ -89,12 +89,12 @@ impl Answers {
     pub fn is_in_vain(&self, member: u8, since: Moment, listened: u64) -> bool {
         let most = self.limit.saturating_mul(SLOW);
         if listened - self.last.listened > self.limit / 2 {
-            return listened - since.listened > most;
+            return listened.saturating_sub(since.listened) > most;
         }
         let now = self.moment(listened).answered;
         let heard = self.heard.get(usize::from(member)).copied().flatten().unwrap_or_default();
-        let silent = now - heard.answered.max(since.answered).max(self.anew.answered);
-        silent > self.limit || now - since.answered > most
+        let silent = now.saturating_sub(heard.answered.max(since.answered).max(self.anew.answered));
+        silent > self.limit || now.saturating_sub(since.answered) > most
     }
 }
 

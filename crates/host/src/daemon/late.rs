@@ -51,7 +51,9 @@ impl Late {
             while !(missing.is_empty() && silent.is_empty()) && matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout))
             {
                 let Some(shared) = shared.upgrade() else { return };
-                missing.retain(|_, missing| !shared.look_for(missing, &ended));
+                // Each may take its time, and the end of the daemon waits for this thread.
+                let goes_on = || matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
+                missing.retain(|_, missing| !goes_on() || !shared.look_for(missing, &ended));
                 silent.retain(|number| !shared.offer_late(*number));
             }
         };

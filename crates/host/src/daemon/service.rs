@@ -1,8 +1,8 @@
 //! What the control socket can ask of a daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ use crate::{silence, succession};
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a device may leave an operation unanswered when the daemon is to hand over.
 const UNANSWERED: Duration = Duration::from_secs(5);
+/// How long a program may take to say whether it could take over.
+const TRIED: Duration = Duration::from_secs(60);
 /// How often progress is told.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
@@ -237,17 +239,21 @@ impl Shared {
     }
 
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
-    pub(super) fn wait_for_the_map(&self) {
+    ///
+    /// # Errors
+    /// The daemon ends.
+    pub(super) fn wait_for_the_map(&self) -> Result<(), Fault> {
         let is_read = |status: Status| status.loading.is_some_and(|loading| loading.lost_page.is_none());
         while self.goes_on() && self.handle.status().is_some_and(is_read) {
             thread::sleep(LOOK);
         }
+        if self.goes_on() { Ok(()) } else { Err(ended()) }
     }
 
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
         let _changing = self.change()?;
-        self.wait_for_the_map();
+        self.wait_for_the_map()?;
         let volume = self.volume_with_disk(name)?;
         self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
         self.forget(&volume);
@@ -301,17 +307,21 @@ impl Shared {
         }
         self.all_answer()?;
         let program = PathBuf::from(program);
-        let tried = process::Command::new(&program)
-            .args(std::env::args_os().skip(1))
-            .arg("--try")
-            .stdin(process::Stdio::null())
-            .output()
-            .map_err(|error| {
-                Fault::failed(format!(
-                    "{} cannot be run: {error}. The daemon goes on as it was. Name a program that can.",
-                    program.display()
-                ))
-            })?;
+        let tried = tried(&program).map_err(|error| {
+            Fault::failed(format!(
+                "{} cannot be run: {error}. The daemon goes on as it was. Name a program that can.",
+                program.display()
+            ))
+        })?;
+        let Some(tried) = tried else {
+            return Err(Fault::refused(format!(
+                "{} was tried, and has not said within {} s whether it could serve this pool: one of the devices that it was told of may answer \
+                 nothing. The daemon goes on as it was. Look at the kernel's log, and take such a device out of the command line or the \
+                 configuration.",
+                program.display(),
+                TRIED.as_secs()
+            )));
+        };
         if !tried.status.success() {
             let said = String::from_utf8_lossy(&tried.stderr);
             return Err(Fault::failed(format!(
@@ -353,7 +363,7 @@ impl Shared {
         Err(Fault::refused(format!(
             "{what} has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was: another program could not get \
              hold of that device now, and volumes might not be served. Look at the kernel's log for it, and upgrade when it answers again, or \
-             when the kernel has given it up.",
+             when the kernel has given it up; that a cache device was removed from the pool does not end what it owes.",
             load.oldest_ns / 1_000_000_000
         )))
     }
@@ -446,6 +456,25 @@ impl Shared {
     fn ended_on(&self, number: u16) {
         if let Some(slot) = lock(&self.volumes).get_mut(&number) {
             slot.running = None;
+        }
+    }
+}
+
+/// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time. It may wait for a device in
+/// the kernel, where nothing ends it: then nobody waits for it.
+fn tried(program: &Path) -> std::io::Result<Option<process::Output>> {
+    let mut command = process::Command::new(program);
+    command.args(std::env::args_os().skip(1)).arg("--try");
+    let piped = process::Stdio::piped;
+    let child = command.stdin(process::Stdio::null()).stdout(piped()).stderr(piped()).spawn()?;
+    let pid = rustix::process::Pid::from_child(&child);
+    let (told, end) = mpsc::channel();
+    thread::Builder::new().name("upgrade-try".into()).spawn(move || told.send(child.wait_with_output()))?;
+    match end.recv_timeout(TRIED) {
+        Ok(output) => output.map(Some),
+        Err(_) => {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            Ok(None)
         }
     }
 }

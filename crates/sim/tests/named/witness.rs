@@ -7,7 +7,7 @@ use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::models::SECOND;
 use headpond_sim::scene::{Scene, Stage};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Sectors of a write that goes past the cache.
@@ -476,6 +476,128 @@ fn the_witness_is_not_told_of_an_epoch_that_nobody_can_agree_on() {
     s.set_dead(FIRST, true);
     s.start();
     assert_eq!(in_sync(&s), 3, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// A join reached the new device and cache device 0, and neither 1 nor the witness. These two go on without the others, for two epochs. What the witness knows is weighed
+/// against the votes of an epoch that nobody ever agreed on: three of four were there, and it seemed to have been told in vain.
+#[test]
+fn a_witness_is_not_outvoted_by_an_epoch_that_was_raised_in_vain() {
+    let mut s = Scene::new("outvoted in vain", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    let bytes = s.stage.member_bytes();
+    let third = Device::Member(2);
+    s.world.devices.insert(third, SimDevice::new(bytes, None));
+    s.hold_back(move |device, op| {
+        let DeviceOp::Write { bufs, .. } = op else { return false };
+        let of_three = |b: &SimBuf| Superblock::decode(&b.to_bytes()).is_ok_and(|superblock| superblock.members.len() == 3);
+        device == SECOND_ONE && bufs.iter().any(of_three)
+    });
+    s.world.command(Command::AddMember { member: 2, id: [77; 16], bytes });
+    s.until_held();
+    s.pass(SECOND / 10);
+    killed(&mut s);
+    s.set_dead(FIRST, true);
+    s.set_dead(third, true);
+    for _ in 0..2 {
+        s.start();
+        s.write(0, 8);
+        s.flush();
+        killed(&mut s);
+    }
+    s.set_dead(FIRST, false);
+    s.set_dead(third, false);
+    s.set_dead(SECOND_ONE, true);
+    s.refusal();
+    s.set_dead(SECOND_ONE, false);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// The witness is told later, and while it is asked where it may be written a cache device fails: it was told that this one was out in an epoch in which nobody
+/// had put it out. All devices contradicted it then, and no start took the pool any more.
+#[test]
+fn a_witness_is_told_who_was_in_sync_when_it_began_to_be_told() {
+    let mut s = Scene::new("told in between", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    s.set_dead(Device::Witness, true);
+    s.start();
+    s.set_dead(Device::Witness, false);
+    s.hold_back(|device, op| device == Device::Witness && matches!(op, DeviceOp::Read { .. }));
+    s.pass(70 * SECOND);
+    assert!(s.world.held_back() > 0, "{}: it is being told", s.story());
+    s.set_dead(SECOND_ONE, true);
+    s.world.write(0, 8000, 8, false);
+    s.pass(SECOND / 100);
+    s.let_go();
+    let writes = Cell::new(0);
+    s.hold_back(move |device, op| {
+        let is_write = device == Device::Witness && matches!(op, DeviceOp::Write { .. });
+        writes.set(writes.get() + u32::from(is_write));
+        is_write && writes.get() > 1
+    });
+    s.until_held();
+    killed(&mut s);
+    s.set_dead(SECOND_ONE, false);
+    s.start();
+    assert_eq!(in_sync(&s), 2, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// One of five is missing at a start, and another fails the superblock at its very end. Both copies of something dirty are on these two: it would have been
+/// refused a moment earlier, and is so now.
+#[test]
+fn a_device_that_fails_at_the_very_end_of_a_start_is_not_voted_out_with_the_last_copy() {
+    let mut s = Scene::new("failing at the end of a start", Stage { members: 5, segments: 60, ..Stage::default() });
+    (0..60).for_each(|n| s.write(n * 4000, 8));
+    s.flush();
+    killed(&mut s);
+    let failing = Device::Member(2);
+    s.set_dead(SECOND_ONE, true);
+    let stage = s.stage.clone();
+    s.hold_back(move |device, op| device == failing && is_new_superblock(&stage, op));
+    let id = s.begin_start();
+    s.until_held();
+    s.let_go_failing(failing);
+    assert_eq!(s.end_of(id), Err(CommandError::Start(StartError::NoMajority)), "{}", s.story());
+    killed(&mut s);
+    s.set_dead(SECOND_ONE, false);
+    s.start();
+    // The one that was missing has left.
+    assert_eq!(in_sync(&s), 4, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// The witness's file does not answer for a while, and a write to it that was given up lands after all. Until the next start nothing else is
+/// written there that it could land on.
+#[test]
+fn nothing_is_written_to_a_witness_that_a_late_write_could_land_on() {
+    let mut s = Scene::new("a late write", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    let writes = Rc::new(Cell::new(0));
+    let seen = writes.clone();
+    s.hold_back(move |device, op| {
+        let is_write = device == Device::Witness && matches!(op, DeviceOp::Write { .. });
+        seen.set(seen.get() + u32::from(is_write));
+        is_write
+    });
+    s.start();
+    s.pass(200 * SECOND);
+    assert_eq!(writes.get(), 1, "{}", s.story());
+    assert!(s.status().witness_lags, "{}", s.story());
+    s.let_go();
+    s.pass(SECOND);
+    s.kill();
+    assert!(!s.status().witness_lags, "{}", s.story());
     s.read_all();
     s.end();
 }
