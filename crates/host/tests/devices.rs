@@ -36,7 +36,8 @@ fn file(size: u64) -> (TempDir, PathBuf) {
 
 fn devices(path: &Path) -> Devices {
     let mut devices = Devices::new(8).unwrap();
-    devices.add(DISK, Claim::take(path, NOW).unwrap());
+    // udev may be looking at a new loop device.
+    devices.add(DISK, Claim::take(path, Duration::from_secs(5)).unwrap());
     devices
 }
 
@@ -549,7 +550,10 @@ fn another_thread_interrupts_a_wait_and_wakes_are_not_lost() {
     other.join().unwrap();
 }
 
-/// Serves in reverse: of `total` operations, the one submitted last is done first, 3 ms apart.
+/// Between two ends: longer than this thread may have to wait for a processor between two submissions.
+const STEP_NS: u64 = 50_000_000;
+
+/// Serves in reverse: of `total` operations, the one submitted last is done first, so far apart.
 struct Reversed {
     total: u64,
     due: BTreeSet<(u64, u64)>,
@@ -558,7 +562,7 @@ struct Reversed {
 impl Pace for Reversed {
     fn submit(&mut self, now_ns: u64, id: u64, kind: PaceKind, offset: u64, len: u64) {
         assert_eq!((kind, offset, len), (PaceKind::Read, id * 4096, 4096));
-        self.due.insert((now_ns + (self.total - id) * 3_000_000, id));
+        self.due.insert((now_ns + (self.total - id) * STEP_NS, id));
     }
 
     fn next(&self) -> Option<u64> {
@@ -592,7 +596,7 @@ fn a_paced_device_ends_operations_in_the_order_and_at_the_times_of_its_model() {
         // The model's time begins when the ring takes the operation, which is after it was submitted; a busy machine
         // can only make it later.
         let took = submitted[n as usize].elapsed() + Duration::from_micros(200);
-        let due = Duration::from_millis((TOTAL - n) * 3);
+        let due = Duration::from_nanos((TOTAL - n) * STEP_NS);
         lateness.push(took.saturating_sub(due + Duration::from_micros(200)));
     }
     lateness.sort();

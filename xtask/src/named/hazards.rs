@@ -37,7 +37,7 @@ pub const TOLD: &[Told] = &[
     ("hazards::h10_moved_behind_a_newer_one", "the order of replay taken for the order of writes"),
     ("hazards::h11_no_majority_no_acknowledgement", "a majority taken for granted"),
     ("hazards::h11_epoch_before_the_acknowledgement", "acknowledgement before the epoch"),
-    ("hazards::h11_one_epoch_twice", "an epoch that the witness contradicts"),
+    ("hazards::h11_one_epoch_twice", "one epoch twice, and nothing that tells which was agreed on"),
     ("hazards::h11_witness_keeps_its_word", "a witness that is not flushed"),
     ("hazards::h11_missing_at_a_start", "members missing at a start that do not leave"),
     ("hazards::h11_failed_flush_is_a_death", "a failed flush of a cache device overlooked"),
@@ -218,6 +218,28 @@ pub const MISTAKES: &[Mistake] = &[
             old: "if core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {",
             new: "if false && core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {",
         }],
+    },
+    Mistake {
+        name: "one epoch twice, and nothing that tells which was agreed on",
+        story: "A cache device wrote one down without votes, and the other one has the same with the witness: neither the witness nor the superblocks are asked which counts.",
+        edits: &[
+            Edit {
+                file: "membership.rs",
+                old: "let hopeless = !may_agree(voted || votes && joins.is_some());",
+                new: "let hopeless = false;",
+            },
+            Edit {
+                file: "election.rs",
+                old: "w.epoch != s.epoch || w.in_sync.agrees_with(&s.in_sync()),",
+                new: "w.epoch != s.epoch || w.in_sync.agrees_with(&s.in_sync()) || true,",
+            },
+            Edit {
+                file: "format/superblock.rs",
+                old: "(self.agreed, self.epoch, self.sequence)",
+                new: "(0, self.epoch, self.sequence)",
+            },
+            Edit { file: "engine.rs", old: "if !core.write_superblock().await || core.pool", new: "if core.pool" },
+        ],
     },
     Mistake {
         name: "a witness that is not flushed",
