@@ -18,8 +18,6 @@ const RARE: &[&str] = &[
     "Abandoned",
     "AllFail",
     "WitnessToldLater",
-    "NoMajority",
-    "HopelessEpoch",
     "CheckpointTooLarge",
     "CopiesLost",
     "CopiesMissing",
