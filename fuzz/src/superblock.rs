@@ -4,7 +4,7 @@ use crate::input::Input;
 use crate::mend::{change_some, length_at, mend};
 use headpond_engine::create::{PoolPlan, newest_superblock, newest_witness, plan};
 use headpond_engine::election::{Election, WitnessVote, elect};
-use headpond_format::{MemberState, SUPERBLOCK_BYTES, Superblock, WITNESS_BYTES, WitnessRecord};
+use headpond_format::{InSync, MemberState, SUPERBLOCK_BYTES, Superblock, WITNESS_BYTES, WitnessRecord};
 
 /// The key of the examples.
 pub const KEY: u64 = 0x0123_4567_89ab_cdef;
@@ -114,7 +114,7 @@ fn election(how: u8, input: &mut Input<'_>) {
             found.push(s);
         }
     }
-    let record = WitnessRecord { pool: [7; 16], epoch: u64::from(input.u8() % 6), in_sync: u64::from(input.u8()) };
+    let record = WitnessRecord { pool: [7; 16], epoch: u64::from(input.u8() % 6), in_sync: InSync { numbers: u64::from(input.u8()), devices: 0 } };
     let mut bytes = record.encode();
     if how & 2 == 2 {
         change_some(&mut bytes, input);
