@@ -114,7 +114,11 @@ fn election(how: u8, input: &mut Input<'_>) {
             found.push(s);
         }
     }
-    let record = WitnessRecord { pool: [7; 16], epoch: u64::from(input.u8() % 6), in_sync: InSync { numbers: u64::from(input.u8()), devices: 0 } };
+    let record = WitnessRecord {
+        pool: [7; 16],
+        epoch: u64::from(input.u8() % 6),
+        in_sync: InSync { numbers: u64::from(input.u8()), devices: 0 },
+    };
     let mut bytes = record.encode();
     if how & 2 == 2 {
         change_some(&mut bytes, input);
