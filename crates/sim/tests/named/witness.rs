@@ -14,6 +14,7 @@ use std::rc::Rc;
 const PAST: u64 = 1024;
 const FIRST: Device = Device::Member(0);
 const SECOND_ONE: Device = Device::Member(1);
+const THIRD: Device = Device::Member(2);
 
 /// How many cache devices are in the pool.
 fn in_sync(s: &Scene) -> usize {
@@ -30,6 +31,19 @@ fn is_superblock(stage: &Stage, op: &DeviceOp<SimBuf>) -> bool {
 fn is_new_superblock(stage: &Stage, op: &DeviceOp<SimBuf>) -> bool {
     let DeviceOp::Write { bufs, .. } = op else { return false };
     is_superblock(stage, op) && bufs.iter().any(|b| b.to_bytes().starts_with(b"HEADPOND"))
+}
+
+/// A superblock that knows three cache devices: where there were two, one is joining.
+fn is_superblock_of_three(op: &DeviceOp<SimBuf>) -> bool {
+    let DeviceOp::Write { bufs, .. } = op else { return false };
+    bufs.iter().any(|b| Superblock::decode(&b.to_bytes()).is_ok_and(|superblock| superblock.members.len() == 3))
+}
+
+/// A new device, the third, is asked into a pool of two.
+fn begin_to_join(s: &mut Scene) {
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(THIRD, SimDevice::new(bytes, None));
+    s.world.command(Command::AddMember { member: 2, id: [77; 16], bytes });
 }
 
 /// The witness's slot with its newest record, and the epoch of that.
@@ -334,21 +348,18 @@ fn an_epoch_that_the_new_device_alone_was_told_of_is_not_agreed_on() {
     let mut s = Scene::new("joined in vain", Stage::default());
     s.write(0, 8);
     s.flush();
-    let bytes = s.stage.member_bytes();
-    let third = Device::Member(2);
-    s.world.devices.insert(third, SimDevice::new(bytes, None));
     let stage = s.stage.clone();
-    s.hold_back(move |device, op| device == third && is_new_superblock(&stage, op));
-    s.world.command(Command::AddMember { member: 2, id: [77; 16], bytes });
+    s.hold_back(move |device, op| device == THIRD && is_new_superblock(&stage, op));
+    begin_to_join(&mut s);
     s.until_held();
     s.set_dead(Device::Witness, true);
-    s.let_go_failing(third);
+    s.let_go_failing(THIRD);
     let stage = s.stage.clone();
     s.hold_back(move |device, op| device == SECOND_ONE && is_new_superblock(&stage, op));
     s.until_held();
     s.pass(SECOND / 10);
     killed(&mut s);
-    s.set_dead(third, true);
+    s.set_dead(THIRD, true);
     s.set_dead(FIRST, true);
     s.set_dead(Device::Witness, false);
     s.start();
@@ -369,25 +380,21 @@ fn a_superblock_that_is_torn_when_a_device_joins_is_not_the_newest_that_the_othe
     let mut s = Scene::new("torn when one joins", Stage::default());
     s.write(0, 8);
     s.flush();
-    let bytes = s.stage.member_bytes();
-    let third = Device::Member(2);
-    s.world.devices.insert(third, SimDevice::new(bytes, None));
     let torn = Rc::new(RefCell::new(Vec::new()));
     let tears = torn.clone();
     s.hold_back(move |device, op| {
-        let DeviceOp::Write { offset, bufs, .. } = op else { return false };
-        let of_three = |b: &SimBuf| Superblock::decode(&b.to_bytes()).is_ok_and(|superblock| superblock.members.len() == 3);
-        let holds = device != third && bufs.iter().any(of_three);
+        let DeviceOp::Write { offset, .. } = op else { return false };
+        let holds = device != THIRD && is_superblock_of_three(op);
         if holds {
             tears.borrow_mut().push((device, *offset));
         }
         holds
     });
-    s.world.command(Command::AddMember { member: 2, id: [77; 16], bytes });
+    begin_to_join(&mut s);
     s.until_held();
     s.pass(SECOND / 10);
     killed(&mut s);
-    s.set_dead(third, true);
+    s.set_dead(THIRD, true);
     let sequence = |s: &Scene| s.world.elect(true).expect("both of the old ones are there").superblock.sequence;
     let newest = sequence(&s);
     assert_eq!(torn.borrow().len(), 4, "{}", s.story());
@@ -395,7 +402,7 @@ fn a_superblock_that_is_torn_when_a_device_joins_is_not_the_newest_that_the_othe
         s.rot(device, offset..offset + SUPERBLOCK_BYTES);
     }
     assert_eq!(sequence(&s), newest, "{}: they went back", s.story());
-    s.set_dead(third, false);
+    s.set_dead(THIRD, false);
     s.start();
     s.read_all();
     s.end();
@@ -487,20 +494,13 @@ fn a_witness_is_not_outvoted_by_an_epoch_that_was_raised_in_vain() {
     let mut s = Scene::new("outvoted in vain", Stage::default());
     s.write(0, 8);
     s.flush();
-    let bytes = s.stage.member_bytes();
-    let third = Device::Member(2);
-    s.world.devices.insert(third, SimDevice::new(bytes, None));
-    s.hold_back(move |device, op| {
-        let DeviceOp::Write { bufs, .. } = op else { return false };
-        let of_three = |b: &SimBuf| Superblock::decode(&b.to_bytes()).is_ok_and(|superblock| superblock.members.len() == 3);
-        device == SECOND_ONE && bufs.iter().any(of_three)
-    });
-    s.world.command(Command::AddMember { member: 2, id: [77; 16], bytes });
+    s.hold_back(|device, op| device == SECOND_ONE && is_superblock_of_three(op));
+    begin_to_join(&mut s);
     s.until_held();
     s.pass(SECOND / 10);
     killed(&mut s);
     s.set_dead(FIRST, true);
-    s.set_dead(third, true);
+    s.set_dead(THIRD, true);
     for _ in 0..2 {
         s.start();
         s.write(0, 8);
@@ -508,7 +508,7 @@ fn a_witness_is_not_outvoted_by_an_epoch_that_was_raised_in_vain() {
         killed(&mut s);
     }
     s.set_dead(FIRST, false);
-    s.set_dead(third, false);
+    s.set_dead(THIRD, false);
     s.set_dead(SECOND_ONE, true);
     s.refusal();
     s.set_dead(SECOND_ONE, false);
