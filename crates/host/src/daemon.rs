@@ -3,44 +3,45 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Command, CommandError, CommandId, SECTOR};
-use headpond_engine::status::VolumeStatus;
 use headpond_engine::{Settings, Starting};
-use headpond_format::{Mode, VolumeEntry};
+use headpond_format::Mode;
 
-use crate::backing::{Backing, BackingError, HasDisk, Spec, is_path};
+use crate::backing::{HasDisk, Spec};
 use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
 use crate::device::facts::Facts;
 use crate::events::Journal;
-use crate::frontend::{FuseVolume, NbdVolumes, UblkVolume};
+use crate::frontend::{NbdVolumes, UblkVolume};
 use crate::huge_pages::Keeper;
 use crate::nbd::server::{Connections, Limits, ListenError};
-use crate::nbd::session::ExportInfo;
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
-use crate::runtime::{Given, Handle, Runtime, Setup};
+use crate::runtime::{Handle, Runtime, Setup};
 use crate::state::{Pins, Places, Scrubbed, Shares, State};
 use crate::succession::Estate;
 use crate::{fuse, metrics, names, nbd, silence, ublk};
 
+use disks::find_all;
 use late::Late;
+use offer::ublk_options;
 use scrub::Schedule;
 use watch::Watch;
 
 mod diskless;
+mod disks;
 mod grow;
 pub(crate) mod inside;
 mod late;
 mod lost;
 mod members;
+mod offer;
 mod own;
 mod preload;
 mod scrub;
@@ -715,266 +716,7 @@ fn choose(choice: Choice, nbd_socket: bool) -> Result<Choice, StartError> {
     }
 }
 
-/// Claims the disks of volumes, all at once: one that does not answer, or is held, keeps nobody waiting for longer than itself.
-fn find_all(
-    wanted: Vec<(&VolumeEntry, Option<Spec>)>,
-    limit: Duration,
-    patience: Duration,
-) -> Vec<(&VolumeEntry, Slot, Option<Given>)> {
-    thread::scope(|scope| {
-        let find = |(volume, spec)| {
-            scope.spawn(move || {
-                let (slot, given) = find_backing(volume, spec, limit, patience);
-                (volume, slot, given)
-            })
-        };
-        let finding: Vec<_> = wanted.into_iter().map(find).collect();
-        finding.into_iter().map(|it| it.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    })
-}
-
-/// Claims the disk of a volume of the pool, if it answers within `limit`, and makes sure that it is the one that the volume was made on.
-fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, limit: Duration, patience: Duration) -> (Slot, Option<Given>) {
-    let (name, number) = (volume.name.clone(), volume.number);
-    let mut slot = Slot { name, spec, shape: None, export: None, place: None, problem: None, running: None };
-    let Some(spec) = &slot.spec else {
-        let wrong = format!("Volume {} is not served: it is not known where its backing device is.", slot.name);
-        let next = format!("Restart with --backing {}=PATH.", slot.name);
-        slot.problem = Some(Advice { wrong, next });
-        return (slot, None);
-    };
-    let asked = Backing::ask(spec, limit).map_err(Mismatch::Open);
-    match asked.and_then(|()| open_disk(volume, spec, patience)) {
-        Ok(backing) => {
-            slot.shape = Some(Shape::of(&backing.facts(), volume.sectors));
-            (slot, Some(backing.give(number)))
-        }
-        Err(error) => {
-            slot.problem = Some(problem_with(&slot.name, &error));
-            (slot, None)
-        }
-    }
-}
-
-/// What keeps a volume from being served whose disk is not there.
-fn problem_with(name: &str, error: &Mismatch) -> Advice {
-    let next = match error {
-        // Another name given on the command line proves no more than the one recorded.
-        Mismatch::Identity { path, expected, .. } if is_path(expected) => format!(
-            "What is cached stays as it is. The disk was known by its path alone: bring it back under that path, and it is served. If \
-             {path} is the right one all the same, stop the daemon and write what is dirty to it with `headpond writeback DEVICE... \
-             --backing {name}={path} --other-disk`, which compares it with what is cached and lets go of the volume; then attach \
-             it again.",
-            path = path.display()
-        ),
-        _ => format!(
-            "What is cached stays as it is. Bring the right device back: it is looked for every few seconds, and served when it is \
-             there. If its path has changed, restart with --backing {name}=PATH."
-        ),
-    };
-    Advice { wrong: format!("Volume {name} is not served: {error}."), next }
-}
-
-/// Why a device is not the disk of a volume.
-#[derive(Debug, thiserror::Error)]
-enum Mismatch {
-    #[error(transparent)]
-    Open(BackingError),
-    #[error("{path} is another device ({found}) than the one that the volume was made on ({expected})")]
-    Identity { path: PathBuf, found: String, expected: String },
-    #[error("{path} has {found} bytes, fewer than the {expected} of the volume")]
-    Size { path: PathBuf, found: u64, expected: u64 },
-}
-
-/// Claims what is to be the disk of a volume.
-fn open_disk(volume: &VolumeEntry, spec: &Spec, patience: Duration) -> Result<Backing, Mismatch> {
-    Backing::open(spec, patience).map_err(Mismatch::Open).and_then(|backing| same_disk(volume, backing))
-}
-
-fn same_disk(volume: &VolumeEntry, backing: Backing) -> Result<Backing, Mismatch> {
-    let path = || backing.path().to_owned();
-    if !backing.is_known_as(&volume.backing) {
-        return Err(Mismatch::Identity { path: path(), found: backing.identity(), expected: volume.backing.clone() });
-    }
-    let (found, expected) = (backing.sectors() * SECTOR, volume.sectors * SECTOR);
-    if found < expected {
-        return Err(Mismatch::Size { path: path(), found, expected });
-    }
-    if found > expected {
-        let (path, name) = (path(), &volume.name);
-        tracing::info!(
-            "{} has {found} bytes, more than the {expected} of volume {name}: `headpond grow {name}` uses them",
-            path.display()
-        );
-    }
-    Ok(backing)
-}
-
 impl Shared {
-    /// Offers every volume that the engine serves; for some of them a device is ready.
-    fn offer_all(&self, mut ready: BTreeMap<u16, ublk::Device>) {
-        let Some(status) = self.handle.status() else { return };
-        for volume in &status.volumes {
-            if volume.serving {
-                self.offer(volume, ready.remove(&volume.number));
-            }
-            self.look_for_left_over(volume);
-        }
-    }
-
-    /// Makes a volume reachable. What does not go as wished is kept as the volume's problem.
-    fn offer(&self, volume: &VolumeStatus, ready: Option<ublk::Device>) {
-        let number = volume.number;
-        let (name, shape) = match lock(&self.volumes).get(&number) {
-            Some(Slot { name, shape: Some(shape), .. }) => (name.clone(), shape.clone()),
-            _ => return,
-        };
-        // Not under the lock: whoever looks at a new block device asks the volume's own threads.
-        let (export, place, problem) = match &self.frontend {
-            Frontend::None => (None, None, None),
-            Frontend::Nbd { socket, volumes, .. } => {
-                volumes.offer(number, nbd_export(&name, &shape));
-                (None, Some(format!("nbd+unix:///{name}?socket={}", socket.display())), None)
-            }
-            Frontend::Fuse { folder } => match self.loop_device(volume, &shape, folder) {
-                Ok(export) => offered(Export::Loop(export)),
-                Err(error) => {
-                    let wrong = format!("Volume {name} is at work but has no block device: {error}.");
-                    let next = "Put that right and restart, or serve with --frontend nbd.".into();
-                    (None, None, Some(Advice { wrong, next }))
-                }
-            },
-            Frontend::Ublk(attended) => match self.ublk_device(volume, &shape, *attended, ready) {
-                Ok(device) => offered(Export::Ublk(Box::new(device))),
-                Err(error) => {
-                    let wrong = format!("Volume {name} is at work but has no block device: {error}.");
-                    (None, None, Some(Advice { wrong, next: format!("{}.", error.next()) }))
-                }
-            },
-        };
-        if let Some(slot) = lock(&self.volumes).get_mut(&number) {
-            (slot.export, slot.place, slot.problem) = (export, place, problem);
-        }
-    }
-
-    fn loop_device(&self, volume: &VolumeStatus, shape: &Shape, folder: &Path) -> Result<fuse::Export, fuse::Error> {
-        let (number, id, name, phase, has_disk) = (volume.number, volume.id, &volume.name, volume.phase, volume.has_disk());
-        let volume = FuseVolume::new(self.handle.clone(), number, shape.size);
-        let options = fuse::Options {
-            block_size: shape.block,
-            read_ahead_kb: Some(shape.read_ahead_kb),
-            // What is below a file cannot always be told: a disk counts as one that rotates.
-            rotational: shape.rotational || has_disk,
-            phase,
-            discards: shape.discards,
-            ..fuse::Options::new(folder.join(name), name)
-        };
-        let left = lock(&self.left).remove(&id);
-        let export = match left {
-            Some(left) => fuse::Export::adopt(&options, left, volume)?,
-            None => fuse::Export::start(&options, volume)?,
-        };
-        export.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-        Ok(export)
-    }
-
-    fn ublk_device(
-        &self,
-        volume: &VolumeStatus,
-        shape: &Shape,
-        attended: Attended,
-        ready: Option<ublk::Device>,
-    ) -> Result<ublk::Device, ublk::Error> {
-        let (mark, wish) = (ublk::mark(&self.pool, &volume.id), lock(&self.places).ublk.get(&volume.name).copied());
-        if let Err(error) = names::note(&run_folder(), mark, &self.name, &volume.name) {
-            tracing::warn!("volume {} gets no name under /dev/headpond: {error}. Make room in /run", volume.name);
-        }
-        let options = ublk_options(mark, shape, volume.phase, wish, attended);
-        let backend = UblkVolume::new(self.handle.clone(), volume.number);
-        let device = match ready {
-            Some(ready) => ready.serve(&options, backend)?,
-            None => ublk::Device::start(&options, backend)?,
-        };
-        device.warnings().iter().for_each(|warning| tracing::warn!("{warning}. {}", warning.next()));
-        self.remember(|places| {
-            places.ublk.insert(volume.name.clone(), device.id());
-        });
-        Ok(device)
-    }
-
-    /// Ends what an earlier life of this process has left, and this one will not come to serve: its volume is not the pool's any
-    /// more, or volumes are reached in another way now. Whose disk is only missing waits for it.
-    fn end_what_nobody_takes_over(&self, volumes: &[VolumeEntry]) {
-        let is_waited_for =
-            |id: &[u8; 16]| matches!(self.frontend, Frontend::Fuse { .. }) && volumes.iter().any(|volume| volume.id == *id);
-        let ids: Vec<[u8; 16]> = lock(&self.left).keys().filter(|id| !is_waited_for(id)).copied().collect();
-        ids.iter().for_each(|id| self.end_left(id));
-    }
-
-    /// Ends the loop device of a volume that an earlier life of this process has left, and that nobody serves: whatever is attached next
-    /// is another volume, and not what its users wrote to.
-    fn end_left(&self, id: &[u8; 16]) {
-        let Some(left) = lock(&self.left).remove(id) else { return };
-        tracing::warn!(
-            "/dev/loop{} ({}), served before the upgrade, is ended: the I/O that waited there failed, and so does what its users ask for \
-             now. What was acknowledged is where it was. Unmount what was on it",
-            left.device,
-            left.file.display()
-        );
-        left.end();
-    }
-
-    /// Says so where a device of a volume waits in the kernel that this daemon does not serve.
-    fn look_for_left_over(&self, volume: &VolumeStatus) {
-        let mut volumes = lock(&self.volumes);
-        let Some(slot) = volumes.get_mut(&volume.number) else { return };
-        if matches!(slot.export, Some(Export::Ublk(_))) || slot.problem.is_some() && volume.serving {
-            return;
-        }
-        let Some(left) = ublk::left_over(ublk::mark(&self.pool, &volume.id)) else { return };
-        let (name, path) = (&volume.name, left.path());
-        let waits = format!("{} of volume {name}, left by an earlier daemon, waits: its I/O is not answered.", path.display());
-        slot.problem = Some(match slot.problem.take() {
-            Some(Advice { wrong, next }) => Advice { wrong: format!("{wrong} {waits}"), next },
-            None => Advice {
-                wrong: waits,
-                next: format!(
-                    "Restart with --frontend ublk, and it goes on. To end that I/O with errors, restart with --give-up {name}."
-                ),
-            },
-        });
-    }
-
-    /// Makes a volume unreachable; fails, and changes nothing, while its block device is in use.
-    fn withdraw(&self, number: u16) -> Result<(), String> {
-        let export = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
-        if let Some(mut export) = export
-            && let Err(error) = export.stop()
-        {
-            if let Some(slot) = lock(&self.volumes).get_mut(&number) {
-                slot.export = Some(export);
-            }
-            return Err(error);
-        }
-        if let Frontend::Nbd { volumes, .. } = &self.frontend {
-            volumes.withdraw(number);
-        }
-        if let Some(slot) = lock(&self.volumes).get_mut(&number) {
-            slot.place = None;
-        }
-        Ok(())
-    }
-
-    /// A number is no volume's any more: who still has a connection to that one is answered with errors, and sent away. (The
-    /// threads of its block device ended before it was detached.)
-    fn end_connections(&self, number: u16) {
-        let Frontend::Nbd { volumes, connections, .. } = &self.frontend else { return };
-        let closed = volumes.end(number).map_or(0, |export| connections.close(export));
-        if closed > 0 {
-            tracing::info!("closed {closed} NBD connections to a volume that is no more");
-        }
-    }
-
     /// From now on no volume comes, goes or changes.
     fn begin_to_stop(&self) {
         let mut state = lock(&self.stopping.state);
@@ -1051,40 +793,6 @@ impl Shared {
             );
         }
     }
-}
-
-/// How a volume is to be offered over NBD.
-fn nbd_export(name: &str, shape: &Shape) -> ExportInfo {
-    ExportInfo {
-        description: format!("Headpond volume {name}"),
-        min_block: shape.block,
-        preferred_block: shape.optimal_io.clamp(4096, 1 << 20).next_power_of_two(),
-        rotational: shape.rotational,
-        trim: shape.discards,
-        // Its number is whoever's that offers it.
-        ..ExportInfo::new(0, name.to_owned(), shape.size)
-    }
-}
-
-/// How a volume's ublk device is to be.
-fn ublk_options(mark: u64, shape: &Shape, phase: u8, wish: Option<u32>, attended: Attended) -> ublk::Options {
-    let shape = ublk::Shape {
-        size: shape.size,
-        logical_block: shape.block,
-        optimal_io: shape.optimal_io,
-        rotational: shape.rotational,
-        read_ahead_kb: shape.read_ahead_kb,
-        discards: shape.discards,
-        phase,
-    };
-    let Attended { queues, lends, patience } = attended;
-    ublk::Options { mark, shape, lends, queues, wish, patience }
-}
-
-/// A block device that clients can use.
-fn offered(export: Export) -> (Option<Export>, Option<String>, Option<Advice>) {
-    let place = export.path().display().to_string();
-    (Some(export), Some(place), None)
 }
 
 /// The mode with this name.

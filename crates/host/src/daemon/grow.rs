@@ -80,7 +80,7 @@ impl Shared {
     fn show_size(&self, number: u16, name: &str, size: u64) -> Option<Advice> {
         if let Frontend::Nbd { volumes, .. } = &self.frontend {
             let shape = lock(&self.volumes).get(&number)?.shape.clone()?;
-            volumes.offer(number, super::nbd_export(name, &shape));
+            volumes.offer(number, super::offer::nbd_export(name, &shape));
             let wrong = format!("Clients that are connected to volume {name} go on with the size before.");
             return Some(Advice { wrong, next: "Restart them, or let them connect again, and they have the new one.".into() });
         }

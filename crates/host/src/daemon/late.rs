@@ -13,7 +13,8 @@ use headpond_engine::io::{Command, CommandError, Device};
 use headpond_format::VolumeEntry;
 use rustix::fs::FileType;
 
-use super::{Mismatch, Shape, Shared, lock, open_disk, problem_with, watch};
+use super::disks::{Mismatch, open_disk, problem_with};
+use super::{Shape, Shared, lock, watch};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
 use crate::device::facts;
