@@ -56,8 +56,8 @@ pub struct Facts {
     pub mounted: Option<PathBuf>,
 }
 
-/// What is at a path, as far as the kernel knows without asking anybody: the server of a network file system may be gone, and
-/// would be waited for.
+/// What is at a path, as far as the kernel knows: the server of a network file system may be gone, and would be waited for if it were asked for
+/// what has changed. Where the kernel has forgotten the path itself it is asked all the same.
 pub fn look(path: &Path) -> io::Result<Statx> {
     Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)?)
 }
