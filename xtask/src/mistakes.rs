@@ -66,8 +66,8 @@ const MISTAKES: &[Mistake] = &[
         story: "A write that was to be durable is acknowledged as any other: it is gone after a power cut.",
         edits: &[Edit {
             file: "write.rs",
-            old: "    if fua {\n        volume.asked_to_flush();\n        durable_for(core, volume).await?;\n    }\n",
-            new: "",
+            old: "        volume.asked_to_flush();\n        durable(core).await?;\n        // The last",
+            new: "        // The last",
         }],
     },
     Mistake {
@@ -371,8 +371,8 @@ const MISTAKES: &[Mistake] = &[
         story: "The disk was written under a dirty record, and no mark says so: after a crash the old record comes back.",
         edits: &[Edit {
             file: "write.rs",
-            old: "Item::Forget { block, first, sectors, version }).collect();",
-            new: "Item::Forget { block, first, sectors, version: version.min(0) }).collect();",
+            old: "Item::Forget { block, first, sectors, version })\n        .collect();\n    let marked",
+            new: "Item::Forget { block, first, sectors, version: version.min(0) })\n        .collect();\n    let marked",
         }],
     },
     Mistake {
@@ -499,18 +499,11 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a refused volume forgiven by the next checkpoint",
         story: "Records may be missing, and the volume is refused; a checkpoint of what is left clears the marks that say so, and the next start serves it.",
-        edits: &[
-            Edit {
-                file: "checkpoint.rs",
-                old: "    if mended && !volumes.iter().any(|v| v.refused.get()) {",
-                new: "    if mended {",
-            },
-            Edit {
-                file: "checkpoint.rs",
-                old: "    for v in volumes.iter().filter(|v| !v.refused.get()) {",
-                new: "    for v in &volumes {",
-            },
-        ],
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "let uncertain = v.uncertain.get() || lost_copies",
+            new: "let uncertain = lost_copies",
+        }],
     },
     Mistake {
         name: "dirty data without a copy read from the disk",

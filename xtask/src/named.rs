@@ -7,6 +7,7 @@ mod around;
 mod bands;
 mod beside;
 mod diskless;
+mod doubts;
 mod endurance;
 mod evict;
 mod format;
@@ -38,6 +39,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
     peers::MISTAKES
         .iter()
         .chain(diskless::MISTAKES)
+        .chain(doubts::MISTAKES)
         .chain(endurance::MISTAKES)
         .chain(evict::MISTAKES)
         .chain(gain::MISTAKES)
@@ -67,6 +69,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
     peers::TOLD
         .iter()
         .chain(diskless::TOLD)
+        .chain(doubts::TOLD)
         .chain(endurance::TOLD)
         .chain(evict::TOLD)
         .chain(gain::TOLD)

@@ -5,6 +5,7 @@
 //! durable on all members (R12).
 
 use crate::core::{Core, Volume};
+use crate::doubts;
 use crate::exec::IoWait;
 use crate::intent::write_pages;
 use crate::io::{Buf, Device, DeviceError, DeviceOp, Reach};
@@ -44,12 +45,10 @@ impl<B: Buf> Core<B> {
     /// Asks for a checkpoint if members have left, all has its copies again, and the superblock does not say so: to a start it looks as if
     /// the next one to be missing were one too many.
     pub(crate) fn tell_of_mending(&self) {
-        // For a volume that is refused no checkpoint says so.
-        let refused = self.volumes.borrow().values().any(|v| v.refused.get());
         let can_be_told = {
             let pool = self.pool.borrow();
             // With too few members it is true for moments alone.
-            pool.left > 0 && !refused && !pool.stalled && !pool.degraded() && pool.in_sync().next().is_some()
+            pool.left > 0 && !pool.stalled && !pool.degraded() && pool.in_sync().next().is_some()
         };
         if can_be_told && self.all_has_its_copies() {
             self.mark(Mark::MendingTold);
@@ -178,6 +177,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     }
     core.checkpoint_begins.set(false);
     core.checkpoint_signal.notify();
+    volumes.iter().for_each(|v| doubts::heed(v));
     let clearable: Vec<(Rc<Volume<B>>, Vec<u64>)> = volumes.iter().map(|v| (v.clone(), v.intent.clearable())).collect();
     // What was being appended is named or dropped before the walk: it lies before the positions.
     let last = core.ticket();
@@ -189,9 +189,8 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         core.mark(Mark::CheckpointWaitsForAppends);
         wait.await;
     }
-    // An intent bit may go when the disk was flushed after the last write to its region. Once a flush has failed, what
-    // it should have covered may be there today and gone after a power cut: the bits of this life stay. A disk that is not
-    // there is not asked: that it does not answer would be taken for such a failure when it comes.
+    // An intent bit may go when the disk was flushed after the last write to its region, and no flush has failed while it was set. A disk
+    // that is not there is not asked: that it does not answer would be taken for such a failure when it comes.
     let until = core.now() + core.settings.disk_patience_ns;
     let flushes: Vec<_> = clearable
         .iter()
@@ -206,7 +205,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
             None => Some(if v.has_disk() { Err(DeviceError::Gone) } else { Ok(()) }),
         };
         core.mark_if(is_flushed.is_none(), Mark::DiskSilentAtCheckpoint);
-        if !regions.is_empty() && is_flushed == Some(Ok(())) && (!v.has_disk() || v.disk_flusher.failures() == 0) {
+        if !regions.is_empty() && is_flushed == Some(Ok(())) {
             cleared.push((v, regions));
         } else {
             core.mark_if(!regions.is_empty(), Mark::IntentKept);
@@ -274,8 +273,8 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     }
     let pointer = CheckpointPointer { sequence, area, pages: pages.next, members, version: core.version.get(), generation };
     core.pool.borrow_mut().checkpoint = pointer;
-    // What nobody has heard of no checkpoint can mend: a volume that is refused for it stays so, at the next start too.
-    if mended && !volumes.iter().any(|v| v.refused.get()) {
+    // What nobody has heard of no checkpoint can mend: a volume that is refused for it says so itself.
+    if mended {
         core.pool.borrow_mut().left = 0;
     }
     if !core.write_superblock().await {
@@ -290,6 +289,8 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         segments.settle();
     }
     for v in volumes.iter().filter(|v| !v.refused.get()) {
+        // One may have failed since.
+        doubts::heed(v);
         let none = Vec::new();
         let regions = cleared.iter().find(|(w, _)| Rc::ptr_eq(v, w)).map_or(&none, |(_, r)| r);
         v.intent.clear(regions, begun, |r| {

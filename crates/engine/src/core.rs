@@ -8,6 +8,7 @@ use crate::fills::Fills;
 use crate::flush::Flusher;
 use crate::intent::{Intent, Span};
 use crate::io::{BLOCK_SECTORS, Buf, Device};
+use crate::left_behind::AllLeftBehind;
 use crate::loading::Loading;
 use crate::log::Log;
 use crate::lookaside::Lookaside;
@@ -180,11 +181,11 @@ pub(crate) struct Volume<B: Buf> {
     pub there: Cell<bool>,
     /// It cannot be served: dirty data and disk do not belong together, or are missing.
     pub refused: Cell<bool>,
+    /// Dirty data of it may be missing of which nobody left has heard: it is refused, at each start.
+    pub uncertain: Cell<bool>,
     pub map: RefCell<Map>,
     pub pending: RefCell<Vec<Pending>>,
-    /// Sectors of which a record may be on a cache device though the log has not taken it: a member left, and there was no segment to append
-    /// it to again. The map knows nothing of it, and a start would lay it over what the disk gets.
-    pub left_behind: RefCell<Vec<Range<u64>>>,
+    pub left_behind: AllLeftBehind,
     pub pending_changed: Signal<B>,
     /// Blocks that requests are changing now, whatever way they take: nothing read from the disk there is admitted.
     pub writing: RefCell<Vec<Pending>>,
@@ -219,6 +220,8 @@ pub(crate) struct Volume<B: Buf> {
     /// What is written below this block the sweep does not take any more before it has gone round.
     pub swept_to: Cell<u64>,
     pub sweep_began: Cell<u64>,
+    /// Sweeps that have ended.
+    pub sweeps: Cell<u64>,
     /// Segments that would be won by gathering what is left in its sparse ones ([`crate::policy::gather`]), as of late.
     pub sparse: Cell<u64>,
     pub destage_failures: Cell<u32>,

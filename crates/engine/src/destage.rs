@@ -88,8 +88,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         volume.map.borrow().dirty_from(volume.sweep_at.get(), u64::MAX >> 8, most, &mut blocks);
         if blocks.is_empty() {
             // The sweep is round.
-            volume.sweep_at.set(0);
-            volume.swept_to.set(0);
+            end_sweep(&volume);
             continue;
         }
         let mut is_rest = blocks.len() < most;
@@ -116,10 +115,16 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         // to follow him block by block would have flushes of disk and cache devices for each.
         let due = next_sweep(&load(&core, &volume), volume.sweep_began.get(), core.settings.idle_ns);
         if is_rest && due > core.now() {
-            volume.sweep_at.set(0);
-            volume.swept_to.set(0);
+            end_sweep(&volume);
         }
     }
+}
+
+/// The next chunk is the first of another sweep.
+fn end_sweep<B: Buf>(volume: &Volume<B>) {
+    volume.sweep_at.set(0);
+    volume.swept_to.set(0);
+    volume.sweeps.set(volume.sweeps.get() + 1);
 }
 
 /// Somebody waits for what is written to be clean: no chunk waits for a flush of clients any longer.
@@ -145,9 +150,10 @@ async fn heed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, end: End) {
         }
         // What is written meanwhile, and the devices' answers, must be heard between.
         End::Later => core.exec.sleep(MOMENT_NS).await,
+        // What has no copy left costs no time, and the rest of the sweep need not wait for it.
         End::Nothing(Obstacle::Lost) => {
-            let rounds = still_stuck(core, volume, Obstacle::Lost);
-            core.exec.sleep(rounds.min(250) * MOMENT_NS).await;
+            let sweeps = still_stuck(core, volume, Obstacle::Lost);
+            core.exec.sleep((1 + sweeps * 50).min(250) * MOMENT_NS).await;
         }
         end => {
             core.mark(Mark::DestageStuck);
@@ -174,15 +180,15 @@ enum End {
     Nothing(Obstacle),
 }
 
-/// Why dirty data does not get to the disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why dirty data does not get to the disk: the later, the more is to be said of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Obstacle {
-    /// The disk does not take it, or does not keep it.
-    Disk,
-    /// Too few cache devices are left to note that it is clean.
-    Members,
     /// No copy of it is left.
     Lost,
+    /// Too few cache devices are left to note that it is clean.
+    Members,
+    /// The disk does not take it, or does not keep it.
+    Disk,
 }
 
 /// Chunk after chunk nothing became clean.
@@ -192,14 +198,27 @@ pub(crate) struct Stuck {
     pub since: u64,
     /// How many there were.
     pub rounds: u64,
-    /// Why the last of them failed.
+    /// Sweeps that had ended when the first of them did.
+    sweeps: u64,
+    /// Why they failed: the worst of what any of them met. That something is lost says nothing of the rest, which may be lost to its disk
+    /// alone.
     pub why: Obstacle,
 }
 
+impl Stuck {
+    /// Sweeps over all that is dirty, from its beginning to its end, since the first of them.
+    pub fn whole_sweeps<B: Buf>(&self, volume: &Volume<B>) -> u64 {
+        (volume.sweeps.get() - self.sweeps).saturating_sub(1)
+    }
+}
+
+/// Nothing became clean of another chunk; the whole sweeps since the first one.
 fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64 {
-    let (since, rounds) = volume.stuck.get().map_or((core.now(), 0), |s| (s.since, s.rounds));
-    volume.stuck.set(Some(Stuck { since, rounds: rounds + 1, why }));
-    rounds + 1
+    let first = Stuck { since: core.now(), rounds: 0, sweeps: volume.sweeps.get(), why };
+    let before = volume.stuck.get().unwrap_or(first);
+    let stuck = Stuck { rounds: before.rounds + 1, why: before.why.max(why), ..before };
+    volume.stuck.set(Some(stuck));
+    stuck.whole_sweeps(volume)
 }
 
 fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {

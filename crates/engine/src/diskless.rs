@@ -12,7 +12,7 @@ use crate::segments::SegmentState;
 use crate::settings::Degraded;
 use crate::space::{checkpoint, relocate};
 use crate::stats::Fate;
-use crate::write::{Content, absorb, absorbed, by_block, forget, older_dirty, wait_for_appends};
+use crate::write::{Content, absorb, absorbed, by_block, forget, may_come_back, wait_for_appends};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -79,6 +79,7 @@ pub(crate) async fn write<B: Buf>(
     content: Content<B>,
     fua: bool,
 ) -> Result<Fate, RequestError> {
+    let losses = volume.losses.get();
     // Where a copy is missing the other one takes it: there is no disk that could.
     if core.pool.borrow().degraded() && core.settings.degraded == Degraded::ReadOnly {
         return Err(RequestError::Io);
@@ -88,7 +89,7 @@ pub(crate) async fn write<B: Buf>(
         Content::Data(data) => put(core, volume, &range, &data.owned().ok_or(RequestError::Io)?).await?,
         Content::Zeroes | Content::Discarded => zero(core, volume, &range).await?,
     }
-    absorbed(core, volume, bytes, fua).await
+    absorbed(core, volume, bytes, fua, losses).await
 }
 
 /// An error where no cache device is left, or no majority stands behind them.
@@ -157,7 +158,7 @@ async fn zero<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<
     // A record that failed for want of them may be found at the next start, and would lie over what is not there now.
     has_votes(core)?;
     let version = core.next_version();
-    let there = older_dirty(volume, range, version);
+    let there = may_come_back(volume, range, version);
     let items: Vec<_> =
         there.iter().flat_map(by_block).map(|(block, first, sectors)| Item::Forget { block, first, sectors, version }).collect();
     if items.is_empty() {
@@ -166,6 +167,7 @@ async fn zero<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<
     core.mark(Mark::DisklessZeroed);
     let Ok(marked) = volume.dirty_log.append_marks(core, volume, items).await else { return Err(RequestError::Io) };
     forget(core, volume, range, version);
+    volume.left_behind.outdated(range, version);
     drop(marked);
     Ok(())
 }

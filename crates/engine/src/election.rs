@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use headpond_format::{MemberState, Superblock, WitnessRecord};
+use headpond_format::{InSync, MemberState, Superblock, WitnessRecord};
 
 /// By so much an epoch is raised without the witness: what was raised in vain and told to none but it is lower.
 const BEYOND: u64 = 1 << 20;
@@ -193,11 +193,15 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
     };
     if let Some(w) = its_own.filter(|w| w.epoch > newest.epoch && !w.in_sync.agrees_with(&newest.in_sync())) {
         let needed = members_of(w.in_sync.numbers);
+        // All may have left, which the witness alone has to agree to, and others have their numbers now. It is told of one that joins when all others
+        // have been.
+        let by_number = |m: &u8| newest.members.get(usize::from(*m)).map(|e| (*m, e.id));
+        let are_known = w.in_sync.agrees_with(&InSync::of(needed.iter().filter_map(by_number)));
         // The witness is written first: members in sync in its epoch, all here, have merely not heard of it yet.
         let all_here = !needed.is_empty() && needed.iter().all(|m| present.contains(m));
         // With those that are missing it could not have agreed on anything behind an epoch that was agreed on: it was told in vain.
         let in_vain = newest.agreed == newest.epoch && !needed.is_empty() && (missing.len() + 1) * 2 <= in_sync.len() + 1;
-        if !all_here && !in_vain {
+        if !are_known || !all_here && !in_vain {
             return Err(Refusal::Stale { pool: newest.name.clone(), epoch: newest.epoch, newest: w.epoch, needed });
         }
     }

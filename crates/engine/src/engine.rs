@@ -27,6 +27,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
+use core::task::Poll;
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, MemberState, Superblock, VolumeEntry};
 
 /// A pool with its volumes, being served.
@@ -401,7 +402,11 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     none_too_many_missing(core)?;
-    recovery::recover(core, &patience).await.map_err(CommandError::Start)?;
+    if let Err(why) = recovery::recover(core, &patience).await {
+        // Where all have failed meanwhile, that nothing can be read says nothing of what is there.
+        let why = if core.pool.borrow().stalled { recovery::StartError::NoMajority } else { why };
+        return Err(CommandError::Start(why));
+    }
     // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
     for m in core.catch_up(elected, behind).await {
         core.fail_member(m).await;
@@ -425,8 +430,9 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
     let mut opened = Vec::new();
     for v in core.all_volumes() {
         // As many members gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard of.
-        let uncertain = lost_copies && v.intent.any(Bit::Dirty);
+        let uncertain = v.uncertain.get() || lost_copies && v.intent.any(Bit::Dirty);
         core.mark_if(uncertain, Mark::UncertainVolume);
+        v.uncertain.set(uncertain);
         v.refused.set(uncertain);
         v.there.set(!v.has_disk() || backings.contains(&v.number));
         // What some members lack of the intent map they get now.
@@ -539,6 +545,9 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Pat
     pages
 }
 
+/// How soon a command that waits hears that it is cancelled, in nanoseconds.
+const CANCELLED_WITHIN_NS: u64 = 20_000_000;
+
 /// Whether a command was cancelled.
 pub(crate) struct Cancel {
     id: CommandId,
@@ -548,6 +557,25 @@ pub(crate) struct Cancel {
 impl Cancel {
     pub(crate) fn wanted(&self) -> bool {
         self.cancelled.borrow_mut().remove(&self.id.0)
+    }
+
+    /// What `waits` ends with, or that the command was cancelled before: then it is given up, and has to bear that wherever it waits.
+    pub(crate) async fn or<B: Buf, T>(&self, core: &Core<B>, waits: impl Future<Output = T>) -> Result<T, CommandError> {
+        let mut waits = core::pin::pin!(waits);
+        loop {
+            let mut sleep = core::pin::pin!(core.exec.sleep(CANCELLED_WITHIN_NS));
+            let ended = core::future::poll_fn(|cx| match waits.as_mut().poll(cx) {
+                Poll::Ready(value) => Poll::Ready(Some(value)),
+                Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+            });
+            if let Some(value) = ended.await {
+                return Ok(value);
+            }
+            if self.wanted() {
+                core.mark(Mark::CancelledInAWait);
+                return Err(CommandError::Cancelled);
+            }
+        }
     }
 }
 
@@ -594,7 +622,9 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
             if !v.there.get() {
                 return Err(CommandError::NotServed);
             }
-            v.disk_flusher.flush().await.map_err(|_| CommandError::Disk)
+            cancel.or(core, v.disk_flusher.flush()).await?.map_err(|_| CommandError::Disk)?;
+            // A client is to hear of it, too.
+            if v.disk_flusher.is_lost() { Err(CommandError::Unkept) } else { Ok(()) }
         }
         Command::AddMember { member, id, bytes } => joining::add(core, member, id, bytes, cancel).await,
         Command::RemoveMember { member } => joining::remove(core, member, cancel).await,
@@ -679,7 +709,7 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     }
     checkpoint_now(core).await?;
     for v in core.all_volumes() {
-        while !v.intent.settled() && !core.pool.borrow().stalled {
+        while !v.intent.settled() && !core.pool.borrow().stalled && core.pool.borrow().in_sync().next().is_some() {
             core.exec.sleep(1_000_000).await;
         }
     }

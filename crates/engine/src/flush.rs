@@ -1,6 +1,6 @@
 //! Flushes of one device, shared: whoever asks gets a flush that is issued after he asked (R6, R9).
 
-use crate::exec::{Exec, Slot};
+use crate::exec::{Exec, Signal, SignalWait, Slot};
 use crate::io::{Buf, Device, DeviceError, DeviceOp};
 use crate::marks::Mark;
 use alloc::rc::Rc;
@@ -23,6 +23,8 @@ pub(crate) struct Flusher<B: Buf> {
     owes: Cell<bool>,
     /// Such writes may have been covered by a flush that failed, and no client has been told.
     lost: Cell<bool>,
+    /// A flush has failed, or a client has been told of it.
+    news: Signal<B>,
     in_flight: RefCell<Option<Outcome<B>>>,
     /// When that was issued.
     issued: Cell<u64>,
@@ -35,13 +37,19 @@ pub(crate) struct Flusher<B: Buf> {
 
 impl<B: Buf> Flusher<B> {
     pub fn new(exec: &Rc<Exec<B>>, device: Device) -> Rc<Self> {
+        Self::after(exec, device, false)
+    }
+
+    /// As [`Flusher::new`], where a flush failed before the last start, and no client has been told.
+    pub fn after(exec: &Rc<Exec<B>>, device: Device, lost: bool) -> Rc<Self> {
         Rc::new(Self {
             device,
             exec: exec.clone(),
             unflushed: Cell::new(true),
             failures: Cell::new(0),
             owes: Cell::new(true),
-            lost: Cell::new(false),
+            lost: Cell::new(lost),
+            news: Signal::new(exec),
             in_flight: RefCell::new(None),
             issued: Cell::new(0),
             in_flight_owed: Cell::new(false),
@@ -78,12 +86,28 @@ impl<B: Buf> Flusher<B> {
         if self.failures.get() != failures {
             self.exec.marks.set(Mark::FlushFailedMeanwhile);
         }
-        self.lost.set(self.lost.get() || self.failures.get() != failures);
+        if self.failures.get() != failures && !self.lost.replace(true) {
+            self.news.notify();
+        }
     }
 
     /// Whether acknowledged writes of clients may be lost, which is told once.
     pub fn take_lost(&self) -> bool {
-        self.lost.take()
+        let lost = self.lost.take();
+        if lost {
+            self.news.notify();
+        }
+        lost
+    }
+
+    /// The same, and nobody is told.
+    pub fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    /// Ends when a flush fails from now on, or somebody is told of one.
+    pub fn news(&self) -> SignalWait<'_, B> {
+        self.news.wait()
     }
 
     /// As [`Flusher::flush`], for writes that began when there were `failures`: none may have failed since.
@@ -181,6 +205,7 @@ impl<B: Buf> Flusher<B> {
                 this.failures.set(this.failures.get() + 1);
                 // Nor is what was acknowledged while it was under way: the device may have had it before it flushed.
                 this.lost.set(this.lost.get() || owed || this.owes.get());
+                this.news.notify();
             }
             *this.in_flight.borrow_mut() = None;
             slot.set(result);

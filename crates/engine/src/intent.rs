@@ -38,6 +38,8 @@ struct Use {
     disk_touched: u64,
     /// The same for dirty data.
     dirty_touched: u64,
+    /// A flush of the disk failed while its intent bit was set: that stays.
+    doubted: bool,
 }
 
 /// Pages of the pool's intent map, one behind the other.
@@ -78,6 +80,10 @@ pub(crate) struct Intent<B: Buf> {
     ended: Cell<bool>,
     pages: RefCell<Vec<PageState>>,
     uses: RefCell<Vec<Use>>,
+    /// Flushes of the disk that had failed when it was last looked.
+    failures: Cell<u64>,
+    /// Any region is.
+    doubted: Cell<bool>,
     changed: Signal<B>,
 }
 
@@ -122,6 +128,8 @@ impl<B: Buf> Intent<B> {
             ended: Cell::new(false),
             pages: RefCell::new(pages.into_iter().enumerate().map(state).collect()),
             uses: RefCell::new(vec![Use::default(); regions]),
+            failures: Cell::new(0),
+            doubted: Cell::new(false),
             changed,
         }
     }
@@ -292,7 +300,28 @@ impl<B: Buf> Intent<B> {
     /// Regions whose intent bit the checkpoint that begins now may clear once it is durable.
     pub fn clearable(&self) -> Vec<u64> {
         let uses = self.uses.borrow();
-        (0..uses.len() as u64).filter(|r| uses[*r as usize].writing == 0 && self.is_set(*r, Bit::Intent)).collect()
+        let may_go = |u: Use| u.writing == 0 && !u.doubted;
+        (0..uses.len() as u64).filter(|r| may_go(uses[*r as usize]) && self.is_set(*r, Bit::Intent)).collect()
+    }
+
+    /// Flushes of the disk have failed so often: if one has since this was last said, the intent bits that are set now stay.
+    pub fn heed(&self, failures: u64) {
+        if self.failures.replace(failures) != failures {
+            self.doubt();
+        }
+    }
+
+    /// The intent bits that are set now stay: of a disk that failed a flush, in this life or one before it.
+    pub fn doubt(&self) {
+        for (r, u) in self.uses.borrow_mut().iter_mut().enumerate() {
+            u.doubted |= self.is_set(r as u64, Bit::Intent);
+            self.doubted.set(self.doubted.get() || u.doubted);
+        }
+    }
+
+    /// Whether any intent bit stays for that.
+    pub fn is_doubted(&self) -> bool {
+        self.doubted.get()
     }
 
     /// The checkpoint that was the `begun`th to begin is durable: clears the intent bits of `regions` that nothing has
@@ -301,7 +330,7 @@ impl<B: Buf> Intent<B> {
         let uses = self.uses.borrow();
         for r in regions {
             let u = uses[*r as usize];
-            if u.writing == 0 && u.disk_touched <= begun {
+            if u.writing == 0 && u.disk_touched <= begun && !u.doubted {
                 self.want(*r, Bit::Intent, false);
             }
         }

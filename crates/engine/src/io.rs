@@ -422,6 +422,13 @@ pub enum CommandError {
     },
     /// A share's maximum is above 100 percent, or its minimum above its maximum.
     ShareOrder,
+    /// A flush of the disk failed over acknowledged writes, and no client has been told yet.
+    Unkept,
+    /// What is dirty on a cache device that is to go can be moved nowhere just now.
+    CannotEmpty {
+        /// So many blocks.
+        blocks: u64,
+    },
     /// The minimum shares of all volumes would come to too much.
     ShareTooMuch {
         /// The most that this volume's may be, in percent.
@@ -480,6 +487,13 @@ impl fmt::Display for CommandError {
             CommandError::Cancelled => f.write_str("Cancelled. What was done so far is safe and stays; start it again to go on."),
             CommandError::Disk => f.write_str(
                 "The backing device failed. What is dirty stays in the cache, safe. Look at the device's own log, then try again.",
+            ),
+            CommandError::Unkept => f.write_str(
+                "A flush of the backing device failed, and no client has been told yet: what was written past the cache since the flush before it, and acknowledged, may not be on it. What is dirty in the cache is safe. The next flush of a client is answered with an error for it, and so was this; then both go on. Look at the device's own log, and check the file system before you rely on it.",
+            ),
+            CommandError::CannotEmpty { blocks } => write!(
+                f,
+                "For ten seconds none of the {blocks} dirty blocks left on this cache device could be moved, neither to the others, for want of room or since it cannot be read, nor to its disk. The device stays in the pool, and is used as before. No data is lost by this. `headpond status` shows which disk does not take what is dirty; mend that, or add a cache device, and try again."
             ),
             CommandError::Lost { blocks } => write!(
                 f,

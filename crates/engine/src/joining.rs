@@ -42,7 +42,7 @@ pub(crate) async fn add<B: Buf>(
     prepare(core, member, &entry).await?;
     // Whatever named this number before is not in the newest image, nor in the log behind it.
     if core.pool.borrow().in_sync().next().is_some() {
-        checkpoint_now(core).await?;
+        cancel.or(core, checkpoint_now(core)).await??;
     }
     if cancel.wanted() {
         return Err(CommandError::Cancelled);
@@ -56,7 +56,7 @@ pub(crate) async fn add<B: Buf>(
     }
     wait_for_copies(core, cancel).await?;
     // The image goes onto all members, and says that nothing lacks a copy.
-    checkpoint_now(core).await
+    cancel.or(core, checkpoint_now(core)).await?
 }
 
 /// What the pool is to know of a new cache device, if it will do.
@@ -183,7 +183,7 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
     let mut emptied = empty(core, member, cancel).await;
     if emptied.is_ok() {
         // The marks that speak of what was moved are in an image before the segments that hold them go.
-        emptied = checkpoint_now(core).await;
+        emptied = cancel.or(core, checkpoint_now(core)).await.flatten();
     }
     let stays = core.pool.borrow().is_in_sync(member);
     let layout = core.pool.borrow().members[usize::from(member)].layout;
@@ -282,7 +282,7 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
             None if dirty == 0 => break Ok(()),
             // The reserve is for what wins space.
             Some(n) if core.free() > core.settings.reserve_segments && relocate(core, n).await => {}
-            _ if core.exec.attended() - since > NO_PROGRESS_NS => break Err(CommandError::Lost { blocks: dirty }),
+            _ if core.exec.attended() - since > NO_PROGRESS_NS => break Err(CommandError::CannotEmpty { blocks: dirty }),
             _ => {
                 if destages.is_empty() && next.is_some() {
                     core.mark(Mark::RemovalDestages);

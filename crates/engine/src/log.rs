@@ -15,6 +15,7 @@ use crate::core::{Core, MarksGuard, Volume};
 use crate::exec::Slot;
 use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
+use crate::left_behind::LeftBehind;
 use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
 use crate::policy::bands::{self, Bands};
@@ -72,16 +73,16 @@ impl<B: Buf> Item<B> {
     fn sectors(&self) -> u32 {
         (self.bytes() / 512) as u32
     }
-    /// The sectors that a client writes by it.
-    fn of_client(&self) -> Option<Range<u64>> {
-        match self {
-            Item::Write { start, .. } => Some(*start..start + u64::from(self.sectors())),
-            Item::Zeroes { block, first, sectors, .. } => {
-                let start = block * BLOCK_SECTORS + u64::from(*first);
-                Some(start..start + u64::from(*sectors))
+    /// What a client writes by it, if some record of it was written, and none that counts.
+    fn left_behind(&self) -> Option<LeftBehind> {
+        let (start, sectors, version) = match self {
+            Item::Write { start, version, .. } => (*start, self.sectors(), *version),
+            Item::Zeroes { block, first, sectors, version } => {
+                (block * BLOCK_SECTORS + u64::from(*first), u32::from(*sectors), *version)
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(LeftBehind { sectors: start..start + u64::from(sectors), version })
     }
     /// How badly a segment is wanted for it; for a move, where it is sorted.
     fn draw(&self) -> Draw {
@@ -506,7 +507,7 @@ impl<B: Buf> Log<B> {
                         core.mark(Mark::NoSegmentToOpen);
                         if let Some((item, batch)) = item {
                             if batch.again.get() {
-                                volume.left_behind.borrow_mut().extend(item.of_client());
+                                volume.left_behind.add(item.left_behind());
                             }
                             batch.finish(1, Err(AppendError::Full));
                         }
@@ -956,6 +957,10 @@ impl<B: Buf> Log<B> {
             match self.append(core, volume, items.clone()).get().await {
                 Ok(()) => return Ok(guard),
                 Err(AppendError::Full) => {
+                    // Before all of the map is known none is won.
+                    if core.loading().is_some_and(|loading| loading.lost_page.is_some()) {
+                        return Err(core.passing(Mark::MarksHaveNoSpace, AppendError::Full));
+                    }
                     core.mark(Mark::MarksWaitForSpace);
                     // Space comes from a checkpoint, which must not wait for us.
                     drop(guard);

@@ -262,6 +262,14 @@ marks! {
     DiskSilentAtCheckpoint,
     /// As many members are gone as there are copies, and there may be dirty data: the volume is refused.
     UncertainVolume,
+    /// There is no space for marks, and none to be won: what of the image is not known cannot be read.
+    MarksHaveNoSpace,
+    /// A command was cancelled while it waited for something that may take for ever.
+    CancelledInAWait,
+    /// A superblock says that a flush of a disk failed, or that a client was told.
+    DoubtsWritten,
+    /// A flush of the disk failed in a life before this one, and intent bits stay for it.
+    DoubtedFromBefore,
     /// The disk is not what clean data says. Torture never reaches it: nothing there changes the disk behind the pool.
     DiskIsAnother,
     /// The newest page of the intent map is on some members alone.

@@ -4,9 +4,9 @@
 use crate::core::{Core, Member, Volume, WitnessSlot};
 use crate::intent::{Bit, write_pages};
 use crate::io::{Buf, CommandError, Device, DeviceError, DeviceOp, Reach};
-use crate::loading;
 use crate::marks::Mark;
 use crate::segments::Segment;
+use crate::{doubts, loading};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -107,6 +107,7 @@ impl<B: Buf> Core<B> {
                     intent_first: v.intent.named().first,
                     intent_pages: v.intent.named().count,
                     backing: v.backing.clone(),
+                    doubts: doubts::of(v),
                 })
                 .collect(),
             checkpoint: pool.checkpoint.clone(),
@@ -339,26 +340,12 @@ const TELL_AGAIN_NS: u64 = 60_000_000_000;
 async fn tell_witness<B: Buf>(core: Rc<Core<B>>) {
     loop {
         core.exec.sleep(TELL_AGAIN_NS).await;
-        loop {
-            core.wait_settled().await;
-            let wait = core.superblock_free.wait();
-            if !core.superblock_busy.get() {
-                break;
-            }
-            wait.await;
-        }
         // It was told with the next one; or what there is is not agreed on, and it must not know.
         if core.pool.borrow().stalled || !core.pool.borrow().witness_lags {
             return;
         }
-        core.superblock_busy.set(true);
-        let told = core.put_witness().await;
-        core.superblock_busy.set(false);
-        core.superblock_free.notify();
-        if told {
+        if core.tell_now().await {
             core.mark(Mark::WitnessToldLater);
-            let mut pool = core.pool.borrow_mut();
-            (pool.witness_lags, pool.witness_votes) = (false, true);
             return;
         }
     }
@@ -395,8 +382,13 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
     }
     let before: Vec<u8> = {
         let mut pool = core.pool.borrow_mut();
-        let before = pool.in_sync().collect();
+        let before: Vec<u8> = pool.in_sync().collect();
         pool.changing = true;
+        if before.is_empty() {
+            // The newest image was on those that have left, and none of it counts: whoever has their numbers does not have it.
+            pool.checkpoint.pages = 0;
+            pool.checkpoint.members.clear();
+        }
         let m = usize::from(member);
         if m < pool.members.len() {
             pool.members[m] = entry
@@ -447,6 +439,10 @@ pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(),
     let before: Vec<u8> = loop {
         core.wait_settled().await;
         let before: Vec<u8> = core.pool.borrow().in_sync().collect();
+        // Who failed where nobody could agree has not left: the next start may need all that it has.
+        if core.pool.borrow().stalled {
+            return Err(CommandError::NoMembers);
+        }
         if !before.contains(&member) {
             return Ok(());
         }
@@ -472,6 +468,30 @@ pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(),
 }
 
 impl<B: Buf> Core<B> {
+    /// Tells the witness what is agreed on now. Whether it knows it, durably.
+    async fn tell_now(&self) -> bool {
+        loop {
+            self.wait_settled().await;
+            let wait = self.superblock_free.wait();
+            if !self.superblock_busy.get() {
+                break;
+            }
+            wait.await;
+        }
+        if self.pool.borrow().stalled {
+            return false;
+        }
+        self.superblock_busy.set(true);
+        let told = self.put_witness().await;
+        self.superblock_busy.set(false);
+        self.superblock_free.notify();
+        if told {
+            let mut pool = self.pool.borrow_mut();
+            (pool.witness_lags, pool.witness_votes) = (false, true);
+        }
+        told
+    }
+
     /// Whether an epoch in which `members` are in sync would have the votes: those of them that are in sync now, and the
     /// witness, if it can be reached.
     pub(crate) async fn would_have_votes(&self, members: &[u8]) -> bool {
@@ -479,8 +499,14 @@ impl<B: Buf> Core<B> {
             let pool = self.pool.borrow();
             (pool.voters(), pool.witness)
         };
-        let votes = self.pool.borrow().witness_votes;
-        let reached = votes && self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok();
+        let (votes, starting) = (self.pool.borrow().witness_votes, self.pool.borrow().starting);
+        let reached = votes
+            && match starting {
+                // It must not know of what nobody has agreed on yet.
+                true => self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok(),
+                // What takes flushes need not take what is written.
+                false => self.tell_now().await,
+            };
         let votes = members.iter().filter(|m| before.contains(m)).count() + usize::from(reached);
         before.iter().all(|m| members.contains(m)) || votes * 2 > before.len() + usize::from(witness)
     }

@@ -5,23 +5,24 @@
 //! for its data, or for another one's, has to be out of the way on the right side of that.
 
 use crate::core::{Core, Volume};
-use crate::destage::{self, Obstacle};
+use crate::destage::{self, Obstacle, Stuck};
 use crate::engine::{Cancel, checkpoint_now};
 use crate::exec::Signal;
 use crate::fills::Fills;
 use crate::flush::Flusher;
 use crate::intent::{self, Intent};
 use crate::io::{Buf, CommandError, Device, NewVolume};
+use crate::left_behind::AllLeftBehind;
 use crate::log::Log;
 use crate::map::Map;
 use crate::marks::Mark;
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
-use crate::{grow, loading, recovery};
+use crate::{doubts, grow, loading, recovery};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use headpond_format::{Class, IntentPage, MAX_VOLUMES, Mode, VolumeEntry};
+use headpond_format::{Class, Doubts, IntentPage, MAX_VOLUMES, Mode, VolumeEntry};
 
 /// Blocks of each volume compared with its disk at a start.
 const SAMPLES: usize = 32;
@@ -33,6 +34,11 @@ const STUCK_NS: u64 = 10_000_000_000;
 pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPage, bool)>) -> Rc<Volume<B>> {
     let exec = &core.exec;
     let shift = (8 - u64::from(e.phase)) % 8;
+    let intent = Intent::new(Signal::new(exec), e.number, e.intent_first, pages);
+    if e.doubts.unkept {
+        core.mark(Mark::DoubtedFromBefore);
+        intent.doubt();
+    }
     Rc::new(Volume {
         number: e.number,
         id: e.id,
@@ -49,15 +55,16 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         serving: Cell::new(false),
         there: Cell::new(false),
         refused: Cell::new(false),
+        uncertain: Cell::new(e.doubts.uncertain),
         map: RefCell::new(Map::default()),
         pending: RefCell::default(),
-        left_behind: RefCell::default(),
+        left_behind: AllLeftBehind::default(),
         pending_changed: Signal::new(exec),
         writing: RefCell::default(),
         fills: Fills::default(),
         disk: RangeLocks::new(exec),
-        disk_flusher: Flusher::new(exec, Device::Backing(e.number)),
-        intent: Intent::new(Signal::new(exec), e.number, e.intent_first, pages),
+        disk_flusher: Flusher::after(exec, Device::Backing(e.number), e.doubts.untold),
+        intent,
         dirty_log: Log::new(Class::Mirrored),
         clean_log: Log::new(Class::Single),
         reads: RefCell::default(),
@@ -77,6 +84,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         sweep_at: Cell::new(0),
         swept_to: Cell::new(0),
         sweep_began: Cell::new(0),
+        sweeps: Cell::new(0),
         sparse: Cell::new(0),
         destage_failures: Cell::new(0),
         stuck: Cell::new(None),
@@ -118,6 +126,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
 pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
     v.serve(true);
     if v.has_disk() {
+        core.exec.spawn(doubts::keep(core.clone(), v.clone()));
         core.exec.spawn(destage::run(core.clone(), v));
     }
 }
@@ -198,6 +207,7 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
         intent_first: span.first,
         intent_pages: span.count,
         backing: new.backing,
+        doubts: Doubts::default(),
     };
     let volume = build(core, entry, pages);
     volume.intent.rewrite(core, &volume).await;
@@ -227,7 +237,10 @@ pub(crate) async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel:
         if cancel.wanted() {
             break Err(CommandError::Cancelled);
         }
-        if let Some(stuck) = v.stuck.get().filter(|s| s.rounds >= 3 && core.now().saturating_sub(s.since) >= STUCK_NS) {
+        // That it is lost has to be so of all that is dirty.
+        let is_over = |s: &Stuck| s.why != Obstacle::Lost || s.whole_sweeps(v) > 0;
+        let stuck = v.stuck.get().filter(|s| s.rounds >= 3 && core.now().saturating_sub(s.since) >= STUCK_NS);
+        if let Some(stuck) = stuck.filter(is_over) {
             break Err(match stuck.why {
                 Obstacle::Disk => CommandError::Disk,
                 Obstacle::Members => CommandError::NoMembers,
@@ -320,19 +333,26 @@ async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool
     };
     drop_clean(core, v).await;
     v.serve(false);
-    requests_end(v).await;
-    // A write that came by after the volume was clean went past the cache; nothing is dirty again.
-    let cleaned = if lost { Ok(()) } else { clean(core, v, cancel).await };
-    if cleaned.is_err() || v.disk_flusher.flush().await.is_err() {
-        v.serve(true);
-        return cleaned.and(Err(CommandError::Disk));
-    }
+    passed_by(core, v, lost, cancel).await.inspect_err(|_| v.serve(true))?;
     empty(core, v).await;
     if lost {
         forget_all(core, v);
     }
     take_off(core, v).await.inspect_err(|_| v.serve(true))?;
     checkpoint_now(core).await
+}
+
+/// Waits until what still came by while a volume became clean is on its disk, flushed. What came after that went past the cache; but what was
+/// on its way into the log then is dirty, and is no more lost than other data.
+async fn passed_by<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, lost: bool, cancel: &Cancel) -> Result<(), CommandError> {
+    cancel.or(core, requests_end(v)).await?;
+    match clean(core, v, cancel).await {
+        Err(CommandError::Lost { .. }) if lost => {}
+        result => result?,
+    }
+    cancel.or(core, v.disk_flusher.flush()).await?.map_err(|_| CommandError::Disk)?;
+    // Nobody is left whom a flush of his could tell.
+    if v.disk_flusher.take_lost() { Err(CommandError::Unkept) } else { Ok(()) }
 }
 
 /// Waits until no request to a volume is under way: it takes no more.
@@ -354,14 +374,19 @@ fn total_sets<B: Buf>(core: &Core<B>) -> u32 {
 /// Lets go of a volume that is not served, or has no disk, with all that the cache has of it. Nothing is written to its disk.
 pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), CommandError> {
     let ours = || core.volume(v.number).is_some_and(|w| Rc::ptr_eq(&w, v));
+    // One that is being detached is not served either, and what it has is on its way to its disk.
+    let is_in_use = || v.has_disk() && v.there.get() && !v.refused.get();
+    if is_in_use() {
+        return Err(CommandError::Served);
+    }
     if !v.has_disk() {
         v.serve(false);
         requests_end(v).await;
     }
     // Copies of what is dirty may be being mended.
     nothing_under_way(core, v).await;
-    // One that is being detached is not served either, and what it has is on its way to its disk.
-    if v.has_disk() && v.there.get() && !v.refused.get() {
+    // Its disk may have come meanwhile.
+    if is_in_use() {
         return Err(CommandError::Served);
     }
     if !ours() {

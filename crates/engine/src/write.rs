@@ -60,6 +60,7 @@ pub(crate) async fn write<B: Buf>(
         return Box::pin(diskless::write(core, volume, range, content, fua)).await;
     }
     let blocks = Volume::<B>::blocks(&range);
+    let losses = volume.losses.get();
     let _writing = core.begin_writing(volume, blocks);
     let bytes = (range.end - range.start) * 512;
     let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get(), fua);
@@ -91,7 +92,7 @@ pub(crate) async fn write<B: Buf>(
             Bypass::Sooner
         }
         Fate::Absorb => match absorb(core, volume, &range, &content).await {
-            Ok(()) => return absorbed(core, volume, bytes, fua).await,
+            Ok(()) => return absorbed(core, volume, bytes, fua, losses).await,
             Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
             Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
             Err(AppendError::Gone) => return Err(RequestError::Io),
@@ -113,11 +114,12 @@ pub(crate) async fn write<B: Buf>(
     if reason == Bypass::NoGain {
         note_gain(core, volume, came, bytes, written.is_ok());
     }
-    if matches!(reason, Bypass::Sooner | Bypass::NoGain) && written.is_err() {
-        // The disk need not have been asked: the log can take it.
+    // The disk need not have been asked, but for who waits for the volume to be clean: the log can take it, if it may now.
+    let may_absorb = || matches!(decide_though_cleaning(core, volume, &range, &content, belongs), Fate::Absorb);
+    if matches!(reason, Bypass::Sooner | Bypass::NoGain | Bypass::Mode) && written.is_err() && may_absorb() {
         core.mark(Mark::SoonerFails);
         if absorb(core, volume, &range, &content).await.is_ok() {
-            return absorbed(core, volume, bytes, fua).await;
+            return absorbed(core, volume, bytes, fua, losses).await;
         }
     }
     written?;
@@ -128,7 +130,6 @@ pub(crate) async fn write<B: Buf>(
     }
     core.mark(Mark::FuaPastTheCache);
     // What overlapped dirty data may be on the members: both.
-    let losses = volume.losses.get();
     volume.disk_flusher.request();
     durable(core).await?;
     let on_disk = volume.disk_flusher.flush_since(failures).await;
@@ -157,26 +158,24 @@ async fn settled<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestError> {
     if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }
 }
 
-/// What follows when the log has taken a write.
+/// What follows when the log has taken a write, which began when the volume had had `losses`.
 pub(crate) async fn absorbed<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Volume<B>,
     bytes: u64,
     fua: bool,
+    losses: u32,
 ) -> Result<stats::Fate, RequestError> {
     volume.stats.borrow_mut().absorbed.add(bytes);
     if fua {
         volume.asked_to_flush();
-        durable_for(core, volume).await?;
+        durable(core).await?;
+        // The last copy of dirty data is gone meanwhile: it may be this.
+        if volume.losses.get() != losses {
+            return Err(RequestError::Io);
+        }
     }
     Ok(stats::Fate::Absorbed)
-}
-
-/// The same as [`durable`] for what a volume's clients wrote; an error too if the last copy of dirty data is gone meanwhile.
-async fn durable_for<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> Result<(), RequestError> {
-    let losses = volume.losses.get();
-    durable(core).await?;
-    if volume.losses.get() == losses { Ok(()) } else { Err(RequestError::Io) }
 }
 
 /// All that was acknowledged before is durable after it.
@@ -184,6 +183,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
     volume.asked_to_flush();
     volume.stats.borrow_mut().flushes += 1;
+    let losses = volume.losses.get();
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
     let disk_use = core.use_disk_for_flush(volume);
@@ -202,8 +202,10 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
     let lost = volume.disk_flusher.take_lost();
     core.mark_if(lost, Mark::FailedFlushTold);
-    // So it is told of dirty data whose last copy is gone: it may be what this flush should have covered.
-    let gone = volume.losses.get() != volume.losses_told.replace(volume.losses.get());
+    // So it is told of dirty data whose last copy is gone: it may be what this flush should have covered, and what each of several that
+    // were under way then should.
+    let now = volume.losses.get();
+    let gone = volume.losses_told.replace(now) != now || losses != now;
     on_members?;
     if on_disk.is_err() || lost || gone { Err(RequestError::Io) } else { Ok(()) }
 }
@@ -304,8 +306,22 @@ fn decide<B: Buf>(
     content: &Content<B>,
     belongs: Belongs,
 ) -> Fate {
+    if volume.wanted_clean.get() > 0 {
+        return Fate::Bypass(Bypass::Mode);
+    }
+    decide_though_cleaning(core, volume, range, content, belongs)
+}
+
+/// As [`decide`], whoever waits for the volume to be clean.
+fn decide_though_cleaning<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+    belongs: Belongs,
+) -> Fate {
     let sectors = range.end - range.start;
-    if volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
+    if volume.mode() != Mode::WriteBack {
         return Fate::Bypass(Bypass::Mode);
     }
     if core.pool.borrow().degraded() {
@@ -557,7 +573,7 @@ async fn to_disk<B: Buf>(
         },
         _ => content.clone(),
     };
-    let result = if is_left_behind(volume, range) {
+    let result = if volume.left_behind.touches(range) {
         core.mark(Mark::LeftBehindOverwritten);
         ordered(core, volume, range, content, version).await
     } else if dirty.is_empty() {
@@ -740,7 +756,12 @@ async fn ordered<B: Buf>(
     core.mark_if(write.is_err(), Mark::OrderedWriteFails);
     write.map_err(|_| RequestError::Io)?;
     volume.disk_flusher.flush_since(failures).await.map_err(|_| RequestError::Io)?;
-    let items = by_block(range).map(|(block, first, sectors)| Item::Forget { block, first, sectors, version }).collect();
+    // What is clean there its intent bit keeps from being found again.
+    let items = may_come_back(volume, range, version)
+        .iter()
+        .flat_map(by_block)
+        .map(|(block, first, sectors)| Item::Forget { block, first, sectors, version })
+        .collect();
     let marked = volume.dirty_log.append_marks(core, volume, items).await;
     core.mark_if(marked.is_err(), Mark::OrderedWithoutMark);
     match &marked {
@@ -750,16 +771,16 @@ async fn ordered<B: Buf>(
         Err(_) => return Err(RequestError::Io),
     }
     forget(core, volume, range, version);
-    let overwritten = |r: &Range<u64>| range.start.clamp(r.start, r.end)..range.end.clamp(r.start, r.end);
-    let left = volume.left_behind.take();
-    volume.left_behind.replace(left.iter().flat_map(|r| subtract(r, &[overwritten(r)])).collect());
+    volume.left_behind.outdated(range, version);
     drop(marked);
     Ok(())
 }
 
-/// Whether a start might find a record of the range that the map does not know of.
-fn is_left_behind<B: Buf>(volume: &Volume<B>, range: &Range<u64>) -> bool {
-    volume.left_behind.borrow().iter().any(|r| r.start < range.end && range.start < r.end)
+/// The parts of a range, in whole blocks cut to it, of which a start might find something dirty that is older than `version`.
+pub(crate) fn may_come_back<B: Buf>(volume: &Volume<B>, range: &Range<u64>, version: u64) -> Vec<Range<u64>> {
+    let mut parts = older_dirty(volume, range, version);
+    parts.extend(volume.left_behind.within(range));
+    parts
 }
 
 /// Lets go of clean copies that a range touches.

@@ -27,7 +27,7 @@ pub use layout::{Layout, SUPERBLOCK_BYTES};
 pub use record::{Entry, EntryKind, Record, RecordPlace, data_seed};
 pub use segment::{Class, NO_MEMBER, Place, SegmentHeader};
 pub use superblock::{
-    CheckpointPointer, FORMAT_VERSION, INCOMPAT_KNOWN, MAX_MEMBERS, MAX_SECTORS, MAX_VOLUMES, MemberEntry, MemberState, Mode,
-    Superblock, VolumeEntry,
+    CheckpointPointer, Doubts, FORMAT_VERSION, INCOMPAT_KNOWN, MAX_MEMBERS, MAX_SECTORS, MAX_VOLUMES, MemberEntry, MemberState,
+    Mode, Superblock, VolumeEntry,
 };
 pub use witness::{InSync, WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord};

@@ -107,6 +107,20 @@ pub struct VolumeEntry {
     pub intent_pages: u32,
     /// What identifies the backing device, at most 256 bytes; empty where there is none.
     pub backing: String,
+    /// What is doubted of it.
+    pub doubts: Doubts,
+}
+
+/// What is doubted of a volume, for as long as it is on the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Doubts {
+    /// Dirty data may be missing of which nobody left has heard: it is not served.
+    pub uncertain: bool,
+    /// A flush of its disk failed over acknowledged writes, and no client has been told.
+    pub untold: bool,
+    /// A flush of its disk failed, and some of the regions that were written to before still have their intent bits: the disk may read as
+    /// it was written there, and not keep it.
+    pub unkept: bool,
 }
 
 /// Where the newest checkpoint is.
@@ -239,6 +253,11 @@ impl Superblock {
         }
         // Behind all that was there before it, and zero where there is nothing to tell.
         w.u64(if self.agreed == self.epoch { 0 } else { self.agreed });
+        let doubted =
+            |is: fn(&Doubts) -> bool| self.volumes.iter().fold(0, |bits, v| bits | u64::from(is(&v.doubts)) << v.number);
+        w.u64(doubted(|d| d.uncertain));
+        w.u64(doubted(|d| d.untold));
+        w.u64(doubted(|d| d.unkept));
         w.pad_to(4096);
         let len = w.len() as u32;
         w.put_u32(20, len);
@@ -339,7 +358,8 @@ impl Superblock {
             if end.is_none() || intent_pages < pages_for(sectors) || volumes.iter().any(meets) {
                 return Err(DecodeError::Invalid("where a volume's intent pages are"));
             }
-            volumes.push(VolumeEntry { number, id, name, sectors, phase, mode, intent_first, intent_pages, backing });
+            let doubts = Doubts::default();
+            volumes.push(VolumeEntry { number, id, name, sectors, phase, mode, intent_first, intent_pages, backing, doubts });
         }
         // Older ones end before it, some of them to the byte.
         let agreed = match r.u64() {
@@ -347,6 +367,15 @@ impl Superblock {
             Ok(agreed) if agreed < epoch => agreed,
             Ok(_) => return Err(DecodeError::Invalid("the epoch agreed on")),
         };
+        let [uncertain, untold, unkept] = core::array::from_fn(|_| r.u64().unwrap_or(0));
+        let numbers = volumes.iter().fold(0, |bits, v| bits | 1 << v.number);
+        if (uncertain | untold | unkept) & !numbers != 0 {
+            return Err(DecodeError::Invalid("the volumes that are doubted"));
+        }
+        for v in &mut volumes {
+            let is_in = |bits: u64| bits >> v.number & 1 == 1;
+            v.doubts = Doubts { uncertain: is_in(uncertain), untold: is_in(untold), unkept: is_in(unkept) };
+        }
         Ok(Self {
             pool,
             name,

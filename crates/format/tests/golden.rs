@@ -53,6 +53,7 @@ fn superblock() -> Superblock {
                 intent_first: 0,
                 intent_pages: 4,
                 backing: "serial-1234".into(),
+                doubts: Doubts::default(),
             },
             VolumeEntry {
                 number: 5,
@@ -64,6 +65,7 @@ fn superblock() -> Superblock {
                 intent_first: 4,
                 intent_pages: 1,
                 backing: String::new(),
+                doubts: Doubts::default(),
             },
         ],
         checkpoint: CheckpointPointer { sequence: 55, area: 1, pages: 9, members: vec![0, 1], version: 1 << 40, generation: 99 },
@@ -159,6 +161,11 @@ fn a_superblock_is_written_as_it_always_was() {
     let raised = Superblock { agreed: 5, ..superblock() };
     golden("superblock-raised.bin", &raised.encode());
     assert_eq!(Superblock::decode(&raised.encode()).unwrap(), raised);
+    let mut doubted = superblock();
+    doubted.volumes[0].doubts = Doubts { uncertain: false, untold: true, unkept: true };
+    doubted.volumes[1].doubts = Doubts { uncertain: true, untold: false, unkept: false };
+    golden("superblock-doubted.bin", &doubted.encode());
+    assert_eq!(Superblock::decode(&doubted.encode()).unwrap(), doubted);
     // Slots are read whole; what follows the structure in one does not matter.
     let mut slot = bytes;
     slot.resize(SUPERBLOCK_BYTES as usize, 0x5a);

@@ -117,7 +117,7 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("engine/src/io.rs", "CommandError", CommandError:
             Start(EngineStart::NoMajority), NoSuchVolume, NameTaken, BackingTaken, TooManyVolumes, TooLarge, NoDisk,
             NoRoom { most_bytes: 4096 }, NoRoomWithout, NotServed, Served,
-            DiskThere, NotLarger { sectors: 8 }, GrowBusy, Refused, Cancelled, Disk, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
+            DiskThere, NotLarger { sectors: 8 }, GrowBusy, Refused, Cancelled, Disk, Unkept, CannotEmpty { blocks: 1 }, Lost { blocks: 1 }, NoMembers, NoSuchMember, MemberTaken, MemberSmall { least: 1 }, MemberFailed, TooFewMembers,
             CopiesLacking, DetachBusy, MembersBusy, ScrubBusy, PreloadBusy, PassThrough, TooMuch { most_bytes: 1 }, OutsideVolume { sectors: 8 }, ShareOrder, ShareTooMuch { left: 1 }),
         one_of_each!("host/src/extents.rs", "ExtentsError", ExtentsError:
             Read { path: path(), source: io() }, Untold { path: path(), source: io() }),

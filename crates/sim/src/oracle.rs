@@ -21,6 +21,8 @@ struct Candidate {
     acknowledged: bool,
     /// A flush has covered it.
     durable: bool,
+    /// A flush that should have covered it failed, and its client knows: no later one does, until it is written again.
+    doubtful: bool,
     /// Reads submitted after this may not return it.
     hidden: u64,
     /// Not even a power cut brings it back; kept for reads that were submitted before it was hidden.
@@ -93,6 +95,7 @@ impl Oracle {
                 ended: 0,
                 acknowledged: true,
                 durable: true,
+                doubtful: false,
                 hidden: NEVER,
                 gone: false,
                 choosing: false,
@@ -117,6 +120,7 @@ impl Oracle {
                 ended: NEVER,
                 acknowledged: false,
                 durable: false,
+                doubtful: false,
                 hidden: NEVER,
                 gone: false,
                 choosing: false,
@@ -177,6 +181,9 @@ impl Oracle {
     /// written again, whatever a later flush says.
     pub fn flush_failed(&mut self) {
         self.flush_failed = self.tick();
+        for c in self.sectors.values_mut().flatten() {
+            c.doubtful |= !c.durable;
+        }
         self.unflushed.clear();
     }
 
@@ -205,6 +212,7 @@ impl Oracle {
         }
         // Zeroes of a newer write look like zeroes of an older one: then nothing is chosen yet.
         let newer = list.iter().any(|c| !c.choosing && c.stamp == stamp && c.hidden > submitted);
+        let doubtful = list.iter().any(|c| c.stamp == stamp && c.doubtful);
         if !newer && list.iter().any(|c| c.choosing && c.stamp == stamp && c.hidden > submitted) {
             for c in list.iter_mut().filter(|c| c.choosing) {
                 c.choosing = false;
@@ -218,7 +226,7 @@ impl Oracle {
                     c.gone |= c.durable && power;
                 }
             }
-            if self.flush_failed < crashed {
+            if self.flush_failed < crashed && !doubtful {
                 self.unflushed.push((sector, 1, crashed));
             }
         }
@@ -246,7 +254,7 @@ impl Oracle {
             for c in list.iter_mut() {
                 if power {
                     // Which of them is on the media is open; it is there to stay, and none hides another.
-                    (c.hidden, c.durable, c.acknowledged) = (NEVER, true, true);
+                    (c.hidden, c.durable, c.acknowledged, c.doubtful) = (NEVER, true, true, false);
                     (c.submitted, c.ended) = (now, now);
                 }
                 if c.ended == NEVER {
@@ -272,7 +280,8 @@ impl Oracle {
         for s in self.touched() {
             add(s);
             for c in self.sectors[&s].iter().filter(|c| !c.gone) {
-                let flags = [c.acknowledged, c.durable, c.choosing].iter().fold(0, |bits, f| bits << 1 | u64::from(*f));
+                let flags =
+                    [c.acknowledged, c.durable, c.doubtful, c.choosing].iter().fold(0, |bits, f| bits << 1 | u64::from(*f));
                 [c.stamp, flags, rank(c.submitted), rank(c.ended), rank(c.hidden)].into_iter().for_each(&mut add);
             }
         }

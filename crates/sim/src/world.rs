@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::sickness::{self, Snapshot};
 use headpond_engine::create::{InitialWrite, newest_superblock, newest_witness};
 use headpond_engine::election::{Election, Refusal, WitnessVote, elect};
-use headpond_engine::format::{Layout, SUPERBLOCK_BYTES, WITNESS_BYTES};
+use headpond_engine::format::{Layout, SUPERBLOCK_BYTES, Superblock, WITNESS_BYTES};
 use headpond_engine::{
     Buf, Command, CommandError, CommandId, Device, DeviceError, DeviceOp, DeviceResult, Effect, Engine, IoId, Reach, Request,
     RequestError, RequestId, Settings, Status,
@@ -172,6 +172,10 @@ pub struct World {
     answers: BTreeMap<u64, DeviceResult<SimBuf>>,
     /// Reads may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
+    /// Volumes a flush of whose disk failed since a client was told of one: a FLUSH of theirs may fail, and a detach.
+    untold: BTreeSet<u16>,
+    /// Volumes a client of which was told in this life. If it ends before that is written down, one is told again.
+    told: BTreeSet<u16>,
     /// Which clients lend their memory.
     pub lend: Lend,
     /// Reads that go past the engine.
@@ -220,6 +224,8 @@ impl World {
             held: Vec::new(),
             answers: BTreeMap::new(),
             errors_allowed: false,
+            untold: BTreeSet::new(),
+            told: BTreeSet::new(),
             lend: Lend::None,
             beside: Beside::default(),
             model_wakes: BTreeMap::new(),
@@ -264,9 +270,8 @@ impl World {
         }
     }
 
-    /// Reads the superblocks of the devices that are there and holds the election. In which order the devices are named
-    /// differs from start to start: which member one is, its superblock alone says.
-    pub fn elect(&self, witness: bool) -> Result<Election, Refusal> {
+    /// The newest superblock of each cache device that is there.
+    fn superblocks(&self) -> Vec<Superblock> {
         let mut found = Vec::new();
         for (device, d) in &self.devices {
             let Device::Member(_) = device else { continue };
@@ -283,6 +288,13 @@ impl World {
                 found.push(s);
             }
         }
+        found
+    }
+
+    /// Reads the superblocks of the devices that are there and holds the election. In which order the devices are named
+    /// differs from start to start: which member one is, its superblock alone says.
+    pub fn elect(&self, witness: bool) -> Result<Election, Refusal> {
+        let mut found = self.superblocks();
         let first = self.operations as usize % found.len().max(1);
         found.rotate_left(first);
         if self.operations / 2 % 2 == 1 {
@@ -764,6 +776,9 @@ impl World {
             }
             DeviceOp::Flush if d.fail_flushes > 0 && self.rng.one_in(d.fail_flushes) => {
                 d.flush_failed(&mut self.rng);
+                if let Device::Backing(volume) = f.device {
+                    self.untold.insert(volume);
+                }
                 Err(DeviceError::Failed)
             }
             DeviceOp::Flush => {
@@ -792,7 +807,8 @@ impl World {
         self.trace(id << 1 | u64::from(result.is_ok()));
         let error = result.as_ref().err().copied();
         self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));
-        if error.is_some() && !self.errors_allowed {
+        let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.is_told(a.volume);
+        if error.is_some() && !self.errors_allowed && !is_told {
             self.fail(format!("request {id} failed with {error:?}, though no more is broken than the pool bears"));
         }
         match (&a.kind, result) {
@@ -834,6 +850,29 @@ impl World {
             lent.give_back();
         }
         self.ended.push(Ended { id, took: self.now - a.at, error });
+    }
+
+    /// Somebody is told that acknowledged writes to a volume may be lost; whether there is a flush of its disk that failed, of which nobody was told.
+    pub fn is_told(&mut self, volume: u16) -> bool {
+        let is_news = self.untold.remove(&volume);
+        if is_news {
+            self.told.insert(volume);
+        }
+        is_news
+    }
+
+    /// Volumes a flush of whose disk has failed since a client was told of one.
+    #[must_use]
+    pub fn untold(&self) -> BTreeSet<u16> {
+        self.untold.clone()
+    }
+
+    /// Volumes of which the newest superblock says that a flush of their disk failed, and nobody was told.
+    #[must_use]
+    pub fn untold_by_superblock(&self) -> BTreeSet<u16> {
+        let newest = self.superblocks().into_iter().max_by_key(Superblock::newness);
+        let volumes = newest.into_iter().flat_map(|s| s.volumes);
+        volumes.filter(|v| v.doubts.untold).map(|v| v.number).collect()
     }
 
     /// Tells a story's narrator.

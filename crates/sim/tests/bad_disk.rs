@@ -1,7 +1,8 @@
 //! A disk with sectors that can neither be read nor written any more.
 
+use headpond_engine::format::Mode;
 use headpond_engine::stats::Bypass;
-use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp};
 use headpond_sim::scene::{Scene, Stage};
 
 const DISK: Device = Device::Backing(0);
@@ -88,4 +89,84 @@ fn a_write_sent_to_a_failing_disk_is_taken_by_the_cache() {
     assert_eq!(sooner(&s), 1, "the disk has just failed, and is asked again");
     s.device(DISK).dead_sectors.clear();
     s.end();
+}
+
+/// `headpond flush` waits for a disk that takes nothing. What clients write meanwhile goes to the disk, so that the flush has an end; that the disk fails it is
+/// no reason to fail the client, who would have been served without the command.
+#[test]
+fn a_small_write_is_taken_by_the_cache_where_the_disk_fails_it_while_all_is_wanted_clean() {
+    let mut s = Scene::new("a write beside a flush in vain", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    s.device(DISK).dead_sectors.extend((0..64_000).map(|sector| (sector, ())));
+    let destage = s.world.command(Command::Destage { volume: 0 });
+    s.pass(1_000_000_000);
+    let write = s.world.write(0, 8000, 8, false);
+    assert!(s.answer_to(write), "{}", s.story());
+    assert_eq!(s.end_of(destage), Err(CommandError::Disk));
+    s.device(DISK).dead_sectors.clear();
+    s.end();
+}
+
+/// The mode has become pass-through, and all was clean, when a write that was sent to the disk before fails there: it is told so, and not kept in a cache that was
+/// said to have nothing.
+#[test]
+fn a_write_that_the_disk_fails_is_not_taken_by_a_cache_that_was_said_to_be_empty() {
+    let mut stage = Stage::default();
+    stage.settings.route = true;
+    let mut s = Scene::new("a routed write, and another mode", stage);
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Write { .. })));
+    s.world.write(0, 0, 8, false);
+    s.until_held();
+    s.pass(1_000_000_000);
+    s.let_go();
+    s.answered();
+    s.destage();
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { .. }));
+    let late = s.world.write(0, 8000, 8, false);
+    s.until_held();
+    s.mode(Mode::PassThrough);
+    s.world.errors_allowed = true;
+    s.let_go_failing(DISK);
+    assert!(!s.answer_to(late), "{}", s.story());
+    s.world.errors_allowed = false;
+    assert_eq!(s.dirty(), 0, "{}", s.story());
+    s.end();
+}
+
+/// Nothing on a cache device can be moved: the others are full, and the disk takes nothing. That was told as if it were lost, with the advice to give it up.
+#[test]
+fn that_a_cache_device_cannot_be_emptied_does_not_mean_that_anything_is_lost() {
+    let mut s = Scene::new("a removal in vain", Stage { members: 3, ..Stage::default() });
+    s.world.hang(DISK, true);
+    s.write(0, 8);
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Read { .. })));
+    let Device::Member(member) = s.copies(0)[0].0 else { panic!("a copy is on a cache device") };
+    let id = s.world.command(Command::RemoveMember { member });
+    s.pass(15_000_000_000);
+    s.let_go();
+    let end = s.end_of(id);
+    assert!(matches!(end, Ok(()) | Err(CommandError::CannotEmpty { .. })), "{end:?}");
+    s.world.hang(DISK, false);
+    s.end();
+}
+
+/// A disk answers nothing when a volume that uses it is detached, or flushed: who asked for that can take it back, and the volume goes on.
+#[test]
+fn what_waits_for_a_disk_that_hangs_can_be_cancelled() {
+    for detach in [true, false] {
+        let mut s = Scene::new("cancelled beside a disk that hangs", Stage::default());
+        s.write(0, 1024);
+        s.world.hang(DISK, true);
+        let command = if detach { Command::Detach { volume: 0, give_up_lost: false } } else { Command::Destage { volume: 0 } };
+        let id = s.world.command(command);
+        s.pass(5_000_000_000);
+        assert_eq!(s.world.command_result(id), None, "{}", s.story());
+        s.world.command(Command::Cancel(CommandId(id)));
+        assert_eq!(s.end_of(id), Err(CommandError::Cancelled), "{}", s.story());
+        assert!(s.status().volumes[0].serving, "{}", s.story());
+        s.world.hang(DISK, false);
+        s.read(0, 8);
+        s.end();
+    }
 }

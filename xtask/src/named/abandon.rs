@@ -20,19 +20,15 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a volume thrown away while it is served",
         story: "Somebody names the wrong volume, and what was acknowledged and is not on its disk yet is gone.",
-        edits: &[Edit {
-            file: "volumes.rs",
-            old: "    if v.has_disk() && v.there.get() && !v.refused.get() {\n",
-            new: "    if false {\n",
-        }],
+        edits: &[Edit { file: "volumes.rs", old: "|| v.has_disk() && v.there.get() && !v.refused.get();", new: "|| false;" }],
     },
     Mistake {
         name: "a volume thrown away under its detach",
         story: "One that is being detached is served no more, and taken for one that never will be: two commands take it off the pool.",
         edits: &[Edit {
             file: "volumes.rs",
-            old: "    if v.has_disk() && v.there.get() && !v.refused.get() {\n",
-            new: "    if v.has_disk() && v.serving.get() && !v.refused.get() {\n",
+            old: "|| v.has_disk() && v.there.get() && !v.refused.get();",
+            new: "|| v.has_disk() && v.serving.get() && !v.refused.get();",
         }],
     },
     Mistake {

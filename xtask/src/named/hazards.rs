@@ -310,8 +310,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A region is written while a checkpoint is under way that clears its bit: what was read there is called clean, and the disk may lose it.",
         edits: &[Edit {
             file: "intent.rs",
-            old: "            if u.writing == 0 && u.disk_touched <= begun {\n",
-            new: "            if u.writing == 0 {\n",
+            old: "            if u.writing == 0 && u.disk_touched <= begun && !u.doubted {\n",
+            new: "            if u.writing == 0 && !u.doubted {\n",
         }],
     },
     Mistake {

@@ -22,6 +22,7 @@ pub const TOLD: &[Told] = &[
         "leaving::what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_now",
         "a predecessor's failure held against who has its number",
     ),
+    ("leaving::what_is_given_up_as_lost_is_lost", "given up as lost for what was met last"),
 ];
 
 /// Mistakes that only they need.
@@ -51,8 +52,13 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A cache device leaves under a write's append, and there is no segment to append it to again: the write goes to the disk as if the log had nothing of it, and the next start lays the record on the other device over what the disk got since.",
         edits: &[Edit {
             file: "write.rs",
-            old: "if is_left_behind(volume, range) {",
-            new: "if false && is_left_behind(volume, range) {",
+            old: "if volume.left_behind.touches(range) {",
+            new: "if false && volume.left_behind.touches(range) {",
         }],
+    },
+    Mistake {
+        name: "given up as lost for what was met last",
+        story: "Of what is dirty one block has no copy left, and the others only a disk that fails: with the one all are given up.",
+        edits: &[Edit { file: "destage.rs", old: "why: before.why.max(why)", new: "why" }],
     },
 ];

@@ -18,6 +18,7 @@ pub const TOLD: &[Told] = &[
     ("loading::a_flush_says_that_copies_are_gone_of_what_is_not_known", "copies lost of what is not known, and nobody told"),
     ("loading::a_stop_does_not_wait_for_the_map", "a stop that waits for a checkpoint which cannot be"),
     ("loading::what_a_damaged_page_tells_of_fails_until_the_page_is_back", "a damaged page taken for one that says nothing"),
+    ("loading::where_no_space_can_be_won_a_write_that_needs_some_fails", "marks that wait for space which never comes"),
 ];
 
 /// Mistakes that only they need.
@@ -105,6 +106,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "loading.rs",
             old: "            return Err(RequestError::Io);\n",
             new: "            return Ok(());\n",
+        }],
+    },
+    Mistake {
+        name: "marks that wait for space which never comes",
+        story: "A page of the image cannot be had, and no space is won: a write waits for ever, and the end of the daemon with it.",
+        edits: &[Edit {
+            file: "log.rs",
+            old: "if core.loading().is_some_and(|loading| loading.lost_page.is_some()) {",
+            new: "if false {",
         }],
     },
 ];

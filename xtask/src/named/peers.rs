@@ -203,8 +203,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A cache device that was left behind comes back alone; the witness knows of a later epoch, and it is started all the same.",
         edits: &[Edit {
             file: "election.rs",
-            old: "        if !all_here && !in_vain {",
-            new: "        if false && !all_here && !in_vain {",
+            old: "        if !are_known || !all_here && !in_vain {",
+            new: "        if false && !are_known && !all_here && !in_vain {",
         }],
     },
     Mistake {

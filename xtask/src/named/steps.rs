@@ -95,8 +95,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A cache device leaves while a checkpoint is named: two superblocks are in flight, and the power leaves none of them whole.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "            if !self.superblock_busy.get() {\n                break;\n            }\n            wait.await;",
-            new: "            if true {\n                break;\n            }\n            wait.await;",
+            old: "-> Raised {\n        loop {\n            let wait = self.superblock_free.wait();\n            if !self.superblock_busy.get() {",
+            new: "-> Raised {\n        loop {\n            let wait = self.superblock_free.wait();\n            if true {",
         }],
     },
     Mistake {
@@ -245,8 +245,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Another client's FLUSH was told of it; the write that was under way is acknowledged, and the next FLUSH calls it durable.",
         edits: &[Edit {
             file: "flush.rs",
-            old: "        self.lost.set(self.lost.get() || self.failures.get() != failures);\n",
-            new: "",
+            old: "        if self.failures.get() != failures && !self.lost.replace(true) {\n",
+            new: "        if false && self.failures.get() != failures && !self.lost.replace(true) {\n",
         }],
     },
     Mistake {
@@ -298,7 +298,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a detach that does not wait for requests",
         story: "The volume is gone and the disk somebody else's, and a write of ours lands on it.",
-        edits: &[Edit { file: "volumes.rs", old: "    requests_end(v).await;\n    // A write", new: "    // A write" }],
+        edits: &[Edit { file: "volumes.rs", old: "    cancel.or(core, requests_end(v)).await?;\n", new: "" }],
     },
     Mistake {
         name: "a segment that nobody frees when its last read ends",

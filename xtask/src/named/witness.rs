@@ -53,6 +53,20 @@ pub const TOLD: &[Told] = &[
         "a bit that nobody has to hold while all may come back",
     ),
     ("witness::a_device_that_is_to_be_removed_stays_where_the_votes_are_too_few_by_then", "votes that are asked for once"),
+    (
+        "witness::devices_whose_numbers_others_have_now_are_not_those_that_the_witness_asks_for",
+        "old members taken for those that have their numbers",
+    ),
+    ("witness::who_joins_a_pool_that_all_have_left_is_not_asked_for_their_image", "an image that nobody has any more"),
+    (
+        "witness::a_device_that_failed_while_it_was_being_removed_is_not_wiped_where_nobody_agreed",
+        "a device wiped that failed where nobody agreed",
+    ),
+    ("witness::a_removal_asks_the_witness_for_no_less_than_it_will_need", "a witness that is asked whether it flushes"),
+    (
+        "witness::a_start_in_which_all_fail_does_not_call_damaged_what_it_could_not_ask_for",
+        "what could not be asked for called damaged",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -163,7 +177,11 @@ pub const MISTAKES: &[Mistake] = &[
         story: "One of four is left and stalls; the other three come back without it, and the witness asks for that one.",
         edits: &[
             Edit { file: "membership.rs", old: "votes && may_agree(true) && joins.is_none()", new: "votes && joins.is_none()" },
-            Edit { file: "election.rs", old: "if !all_here && !in_vain {", new: "if !all_here && (!in_vain || true) {" },
+            Edit {
+                file: "election.rs",
+                old: "if !are_known || !all_here && !in_vain {",
+                new: "if !all_here && (!in_vain || true) {",
+            },
         ],
     },
     Mistake {
@@ -233,5 +251,42 @@ pub const MISTAKES: &[Mistake] = &[
             old: "        if !core.would_have_votes(&rest).await {\n",
             new: "        if false && !core.would_have_votes(&rest).await {\n",
         }],
+    },
+    Mistake {
+        name: "old members taken for those that have their numbers",
+        story: "All were replaced; the old ones start with the witness that asks for the new ones, and their old data goes over the disk.",
+        edits: &[Edit { file: "election.rs", old: "if !are_known || !all_here", new: "if !all_here" }],
+    },
+    Mistake {
+        name: "an image that nobody has any more",
+        story: "The first to join after the last has left is given a superblock that names the others' checkpoint.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "            pool.checkpoint.pages = 0;\n            pool.checkpoint.members.clear();\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "a device wiped that failed where nobody agreed",
+        story: "The pool stalls while one is being removed: that one is taken for gone, and loses what only it has.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "        if core.pool.borrow().stalled {\n            return Err(CommandError::NoMembers);\n        }\n        if !before.contains(&member)",
+            new: "        if !before.contains(&member)",
+        }],
+    },
+    Mistake {
+        name: "a witness that is asked whether it flushes",
+        story: "It does, and takes no write: a removal that it has to vote for stalls the pool.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "                false => self.tell_now().await,",
+            new: "                false => self.exec.io(Device::Witness, DeviceOp::Flush).await.is_ok(),",
+        }],
+    },
+    Mistake {
+        name: "what could not be asked for called damaged",
+        story: "All fail for a moment, and an operator is told that the checkpoint is damaged everywhere.",
+        edits: &[Edit { file: "engine.rs", old: "if core.pool.borrow().stalled { recovery", new: "if false { recovery" }],
     },
 ];

@@ -158,12 +158,15 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
     let name = &damaged.name;
     if damaged.refused {
         let s = pool.superblock();
-        let gone = usize::from(s.left) + pool.election.missing.len();
+        let gone = match usize::from(s.left) + pool.election.missing.len() {
+            few if few < usize::from(s.copies) => "As many cache devices have left before as there are copies".to_owned(),
+            gone => format!("{gone} cache devices have left, as many as there are copies"),
+        };
         let bytes: u64 = damaged.suspect.iter().map(|e| e.bytes).sum();
         say(Finding::new(Level::Loss, "volume-refused", format!("Volume {name} is refused by a start"))
             .of(name)
             .means(format!(
-                "{gone} cache devices have left, as many as there are copies: dirty data of it may be on them alone, within {} \
+                "{gone}: dirty data of it may be on them alone, within {} \
                  of its {} MiB. What these devices know of is whole but for what is listed as lost",
                 mib(bytes),
                 mib(damaged.bytes)

@@ -127,6 +127,7 @@ fn volume(v: &VolumeEntry) -> Value {
     json!({
         "number": v.number, "id": hex(&v.id), "name": v.name, "sectors": v.sectors, "phase": v.phase, "mode": v.mode.name(),
         "intent_first": v.intent_first, "intent_pages": v.intent_pages, "backing": v.backing,
+        "uncertain": v.doubts.uncertain, "flush_untold": v.doubts.untold, "flush_failed": v.doubts.unkept,
     })
 }
 

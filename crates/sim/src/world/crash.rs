@@ -96,6 +96,7 @@ impl World {
         self.commands.clear();
         self.ended.clear();
         self.model_wakes.clear();
+        self.untold.append(&mut self.told);
     }
 
     /// What was in flight, in an order of chance.

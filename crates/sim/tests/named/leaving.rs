@@ -197,3 +197,38 @@ fn what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_
     s.read_all();
     s.end();
 }
+
+/// Both copies of a block are gone, and another one is only kept from its disk, which fails. A detach that may give up what is lost gave up both, where
+/// the last thing that destage met before its ten seconds were over was the lost one.
+#[test]
+fn what_is_given_up_as_lost_is_lost() {
+    let mut stage = Stage { members: 4, ..Stage::default() };
+    stage.settings.chunk_blocks = 1;
+    for first in [0, 8000] {
+        let mut s = Scene::new("given up beside a disk that fails", stage.clone());
+        (0..60).for_each(|n| s.write(n * 2000, 8));
+        s.flush();
+        let gone: Vec<Device> = s.copies(first).iter().map(|c| c.0).collect();
+        let is_lost = |s: &Scene, sector: u64| s.copies(sector).iter().all(|c| gone.contains(&c.0));
+        let kept = (0..60).map(|n| n * 2000).filter(|sector| !is_lost(&s, *sector)).collect::<Vec<_>>();
+        s.world.errors_allowed = true;
+        gone.iter().for_each(|device| s.set_dead(*device, true));
+        let write = s.world.write(0, 120_000, 8, false);
+        s.answer_to(write);
+        s.rest();
+        s.device(Device::Backing(0)).dead_sectors.extend(kept.iter().map(|sector| (*sector, ())));
+        s.device(Device::Backing(0)).dead_sectors.insert(120_000, ());
+        assert!(!kept.is_empty(), "{}", s.story());
+        let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: true });
+        assert_eq!(s.end_of(detach), Err(CommandError::Disk), "{}", s.story());
+        s.device(Device::Backing(0)).dead_sectors.clear();
+        for sector in &kept {
+            s.read(*sector, 8);
+        }
+        s.obey(Command::Detach { volume: 0, give_up_lost: true });
+        for sector in &kept {
+            let there = s.device(Device::Backing(0)).visible.get(*sector).stamp();
+            assert_ne!(there, Some((1 << 50) + sector), "sector {sector} is what it was; {}", s.story());
+        }
+    }
+}

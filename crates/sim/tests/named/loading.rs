@@ -278,3 +278,31 @@ fn what_a_damaged_page_tells_of_fails_until_the_page_is_back() {
     s.read_all();
     s.end();
 }
+
+/// A page of the image cannot be had, and so no space is ever won. What is dirty is overwritten past the cache then, in order, each time with a mark: when there
+/// was no segment left for these, the write waited for ever, and the daemon's end with it.
+#[test]
+fn where_no_space_can_be_won_a_write_that_needs_some_fails() {
+    let stage = stage();
+    let settings = Settings { dirty_percent: 95, ..stage.settings };
+    let mut s = Scene::new("no space, and a page damaged", Stage { segments: 240, settings, ..stage });
+    (0..4 * PIECES + 18).for_each(|sector| s.write(sector, 1));
+    s.checkpoint();
+    let layout = s.stage.layout();
+    for (member, place) in [(0, 2), (1, 3)] {
+        for area in [0, 1] {
+            let at = layout.checkpoint(area) + place * PAGE;
+            s.rot(Device::Member(member), at..at + PAGE);
+        }
+    }
+    s.kill();
+    assert_eq!(s.status().loading.and_then(|loading| loading.lost_page), Some(2), "{}", s.story());
+    s.world.errors_allowed = true;
+    // What is known, again and again.
+    let fails = (0..12_000).map(|n| 2 * PIECES + 200 + n % 3800).any(|sector| {
+        let write = s.world.write(0, sector, 1, false);
+        !s.answer_to(write)
+    });
+    assert!(fails, "{}: there was room for all", s.story());
+    s.obey(Command::Stop);
+}

@@ -8,6 +8,7 @@ mod around;
 mod bands;
 mod beside;
 mod diskless;
+mod doubts;
 mod endurance;
 mod evict;
 mod gain;

@@ -448,7 +448,13 @@ fn a_device_whose_removal_is_not_agreed_on_keeps_its_superblocks() {
     let mut s = Scene::new("removed in vain", Stage { copies: 1, ..Stage::default() });
     s.write(0, 8);
     s.flush();
-    s.hold_back(|device, op| device == Device::Witness && !matches!(op, DeviceOp::Flush));
+    // It is asked twice before.
+    let asked = Cell::new(0);
+    s.hold_back(move |device, op| {
+        let is_told = device == Device::Witness && matches!(op, DeviceOp::Write { .. });
+        asked.set(asked.get() + u32::from(is_told));
+        is_told && asked.get() > 2
+    });
     let id = s.world.command(Command::RemoveMember { member: 1 });
     s.until_held();
     s.set_dead(Device::Witness, true);
@@ -682,6 +688,132 @@ fn a_device_that_is_to_be_removed_stays_where_the_votes_are_too_few_by_then() {
     assert!(!s.status().stalled && in_sync(&s) == 3, "{}", s.story());
     s.write(0, 8);
     s.flush();
+    s.read_all();
+    s.end();
+}
+
+/// All cache devices fail at once while nothing is dirty, and the witness alone remembers that they have left. Others are taken in, and have their numbers. The
+/// first ones are there again at the next start, and the others are not: "all that the witness asks for" was there, by number, and the old ones went on
+/// with what they held.
+#[test]
+fn devices_whose_numbers_others_have_now_are_not_those_that_the_witness_asks_for() {
+    let mut s = Scene::new("all replaced", Stage::default());
+    s.read(0, 8);
+    s.rest();
+    let old = [FIRST, SECOND_ONE].map(|device| s.device(device).clone());
+    [FIRST, SECOND_ONE].iter().for_each(|device| s.set_dead(*device, true));
+    s.write(0, 8);
+    assert_eq!(in_sync(&s), 0, "{}", s.story());
+    let bytes = s.stage.member_bytes();
+    for member in 0..2 {
+        s.world.devices.insert(Device::Member(member), SimDevice::new(bytes, None));
+        s.obey(Command::AddMember { member, id: [70 + member; 16], bytes });
+    }
+    s.write(0, 8);
+    s.flush();
+    killed(&mut s);
+    let [a, b] = old;
+    let new = [core::mem::replace(s.device(FIRST), a), core::mem::replace(s.device(SECOND_ONE), b)];
+    let refusal = s.refusal();
+    assert!(matches!(refusal, Refusal::Stale { .. }), "{refusal:?}");
+    let [a, b] = new;
+    (*s.device(FIRST), *s.device(SECOND_ONE)) = (a, b);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// The last cache devices have left, and the first of others joins; the power goes before a checkpoint. The superblock that it was given named the image
+/// of those that had left, which nobody has: the pool never started again, though nothing was lost.
+#[test]
+fn who_joins_a_pool_that_all_have_left_is_not_asked_for_their_image() {
+    let mut s = Scene::new("joined an empty pool", Stage::default());
+    s.read(0, 8);
+    s.rest();
+    s.checkpoint();
+    [FIRST, SECOND_ONE].iter().for_each(|device| s.set_dead(*device, true));
+    s.write(0, 8);
+    assert_eq!(in_sync(&s), 0, "{}", s.story());
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(FIRST, SimDevice::new(bytes, None));
+    // Which a checkpoint begins with.
+    s.hold_back(|device, op| device == Device::Backing(0) && matches!(op, DeviceOp::Flush));
+    s.world.command(Command::AddMember { member: 0, id: [70; 16], bytes });
+    s.until_held();
+    s.lose_power();
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// All cache devices fail for a moment while one is being emptied, to be removed, and the pool stalls. The command took it for one that had left by itself, wiped its
+/// superblocks, and said that all was well; and what it alone had was gone.
+#[test]
+fn a_device_that_failed_while_it_was_being_removed_is_not_wiped_where_nobody_agreed() {
+    let mut s = Scene::new("failed while removed", Stage { members: 3, ..Stage::default() });
+    (0..12).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    s.rest();
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Read { .. })));
+    let Device::Member(member) = s.copies(0)[0].0 else { panic!("a copy is on a cache device") };
+    let id = s.world.command(Command::RemoveMember { member });
+    s.until_held();
+    let set = |s: &mut Scene, one_in: u64| {
+        for device in [FIRST, SECOND_ONE, THIRD] {
+            s.device(device).fail_writes = one_in;
+            s.device(device).fail_flushes = one_in;
+        }
+    };
+    s.world.errors_allowed = true;
+    set(&mut s, 1);
+    // The one that goes is told that something may be dirty there.
+    let vain = s.world.write(0, 140_000, 8, false);
+    s.until("all fail", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().all(|m| !m.in_sync)));
+    s.pass(SECOND / 100);
+    assert!(s.status().stalled, "{}", s.story());
+    set(&mut s, 0);
+    s.let_go();
+    assert_eq!(s.end_of(id), Err(CommandError::NoMembers), "{}", s.story());
+    assert!(!s.answer_to(vain), "{}", s.story());
+    s.pass(SECOND);
+    killed(&mut s);
+    s.world.errors_allowed = false;
+    s.start();
+    assert!(s.status().members[usize::from(member)].in_sync, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// The witness takes flushes, and no writes. It was asked whether it flushes, and then for its vote: a removal that it would have had to vote for stalled the pool.
+#[test]
+fn a_removal_asks_the_witness_for_no_less_than_it_will_need() {
+    let mut s = Scene::new("flushes, and no writes", Stage { copies: 1, ..Stage::default() });
+    (0..6).for_each(|n| s.write(n * 8000, 8));
+    s.device(Device::Witness).fail_writes = 1;
+    let id = s.world.command(Command::RemoveMember { member: 1 });
+    assert_eq!(s.end_of(id), Err(CommandError::NoMembers), "{}", s.story());
+    assert!(!s.status().stalled && in_sync(&s) == 2, "{}", s.story());
+    s.write(0, 8);
+    s.device(Device::Witness).fail_writes = 0;
+    s.obey(Command::RemoveMember { member: 1 });
+    s.read_all();
+    s.end();
+}
+
+/// All cache devices fail their first flush of a start. That the image could not be read then was told as if it were damaged everywhere, for good.
+#[test]
+fn a_start_in_which_all_fail_does_not_call_damaged_what_it_could_not_ask_for() {
+    let mut s = Scene::new("all fail a flush", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    s.checkpoint();
+    killed(&mut s);
+    [FIRST, SECOND_ONE].iter().for_each(|device| s.device(*device).fail_flushes = 1);
+    let id = s.begin_start();
+    assert_eq!(s.end_of(id), Err(CommandError::Start(StartError::NoMajority)), "{}", s.story());
+    killed(&mut s);
+    [FIRST, SECOND_ONE].iter().for_each(|device| s.device(*device).fail_flushes = 0);
+    s.start();
     s.read_all();
     s.end();
 }

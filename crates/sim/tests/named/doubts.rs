@@ -1,0 +1,180 @@
+//! What is doubted of a volume, and no start may forget: that a flush of its disk failed, that a last copy is gone, that dirty data may be
+//! missing.
+
+use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_sim::device::SimDevice;
+use headpond_sim::models::SECOND;
+use headpond_sim::scene::{Scene, Stage};
+
+/// Sectors of a write that goes past the cache.
+const PAST: u64 = 1024;
+const DISK: Device = Device::Backing(0);
+
+/// A write past the cache is acknowledged; and a flush of destage that fails may have taken it along. No client was told yet.
+fn untold(story: &str, seed: u64) -> Scene {
+    let mut s = Scene::new(story, Stage { seed, ..Stage::default() });
+    s.write(50_000, 8);
+    s.flush();
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
+    let destage = s.world.command(Command::Destage { volume: 0 });
+    s.until_held();
+    s.write(0, PAST);
+    s.let_go_failing(DISK);
+    assert_eq!(s.end_of(destage), Err(CommandError::Unkept), "{story}");
+    s
+}
+
+/// The next FLUSH fails, and the one after it does not.
+fn told_once(s: &mut Scene) {
+    s.world.errors_allowed = true;
+    let flush = s.world.flush(0);
+    assert!(!s.answer_to(flush), "{}: what a failed flush may have taken along is called durable", s.story());
+    s.world.errors_allowed = false;
+    s.flush();
+}
+
+/// The daemon ends before any client has flushed: it is killed, or told to. The next one knew of no failure, and its first FLUSH called
+/// durable what the disk no longer had.
+#[test]
+fn a_flush_that_failed_before_the_daemon_ended_is_told_by_the_next_one() {
+    for stops in [false, true] {
+        for seed in 0..8 {
+            let mut s = untold("a flush that failed in an earlier life", seed);
+            if stops {
+                s.obey(Command::Stop);
+            }
+            s.kill();
+            told_once(&mut s);
+            s.pass(SECOND);
+            s.lose_power();
+            s.read_all();
+            // A client was told, and nobody is told again.
+            s.write(0, PAST);
+            s.flush();
+            s.end();
+        }
+    }
+}
+
+/// What was written there is read again by the next life, from a disk that has it in its cache and will not keep it. The copy was called clean, its
+/// region's bit was cleared after a flush that ended well, and a power cut left the cache newer than the disk: the volume was refused, or read as
+/// what nobody had.
+#[test]
+fn what_a_failed_flush_took_along_is_not_trusted_by_a_later_life() {
+    for seed in 0..8 {
+        let mut s = untold("a region that stays doubted", seed);
+        s.kill();
+        told_once(&mut s);
+        for sector in (0..PAST).step_by(8) {
+            s.read(sector, 8);
+        }
+        s.rest();
+        s.checkpoint();
+        s.checkpoint();
+        s.lose_power();
+        assert!(s.status().volumes[0].serving, "{}", s.story());
+        s.read_all();
+        s.end();
+    }
+}
+
+/// A volume is detached of which a flush has failed, and no client has flushed since: nobody is left who could be told but who asks for that.
+#[test]
+fn a_detach_tells_of_a_flush_that_failed_and_goes_through_when_it_is_asked_again() {
+    let mut s = untold("a detach after a failed flush", 3);
+    let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: false });
+    assert_eq!(s.end_of(detach), Err(CommandError::Unkept), "{}", s.story());
+    assert!(s.status().volumes[0].serving, "{}", s.story());
+    s.write(0, PAST);
+    s.end();
+}
+
+/// The last copy of something goes while two FLUSHes are under way. Each may cover it, and the second one that ended was told that all is well.
+#[test]
+fn the_loss_of_a_last_copy_is_told_to_each_flush_that_was_under_way() {
+    let mut s = Scene::new("two flushes and a loss", Stage { members: 4, ..Stage::default() });
+    (0..12).for_each(|n| s.write(n * 8000, 8));
+    let copies: Vec<Device> = s.copies(0).iter().map(|c| c.0).collect();
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Flush)));
+    let flushes = [s.world.flush(0), s.world.flush(0)];
+    s.until_held();
+    s.world.errors_allowed = true;
+    copies.iter().for_each(|device| s.set_dead(*device, true));
+    s.let_go();
+    s.until("both are answered", |w| flushes.iter().all(|flush| !w.waits(*flush)));
+    let told = s.world.take_ended().iter().filter(|e| flushes.contains(&e.id) && e.error.is_some()).count();
+    assert_eq!(told, 2, "{}", s.story());
+}
+
+/// The disk of one volume was changed, and that one is refused. A cache device dies, all that was dirty is copied again, and another one is missing at the
+/// next start. As long as any volume was refused no superblock said that all has its copies: the pool, with a whole copy of everything, did not start.
+#[test]
+fn a_volume_that_is_refused_does_not_keep_the_losses_of_others_counted() {
+    let stage = Stage { members: 3, segments: 60, volumes: 2, ..Stage::default() };
+    let mut s = Scene::new("refused beside another", stage);
+    let other = Device::Backing(1);
+    for n in 0..8 {
+        let write = s.world.write(1, n * 6000, 8, false);
+        assert!(s.answer_to(write));
+    }
+    s.obey(Command::Destage { volume: 1 });
+    s.checkpoint();
+    let write = s.world.write(1, 100_000, 8, false);
+    assert!(s.answer_to(write));
+    (0..20).for_each(|n| s.write(n * 6000, 8));
+    s.flush();
+    s.checkpoint();
+    s.world.kill_landing(|_, _, _| false);
+    let bytes = s.stage.sectors * 512;
+    let right = core::mem::replace(s.device(other), SimDevice::new(bytes, Some(1 << 55)));
+    s.start();
+    assert!(s.status().volumes[1].refused && s.status().volumes[0].serving, "{}", s.story());
+    // What is destaged needs no copy.
+    s.world.hang(DISK, true);
+    let gone = s.copies(0)[0].0;
+    s.set_dead(gone, true);
+    s.write(130_000, 8);
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2));
+    s.until("all has its copies", |w| w.engine.as_ref().is_some_and(|e| e.status().lacking_copies == 0));
+    s.pass(SECOND);
+    let next = s.copies(0)[0].0;
+    s.world.cut_power_keeping(|_, _, _| false);
+    s.world.hang(DISK, false);
+    s.set_dead(next, true);
+    s.start();
+    assert!(s.status().volumes[0].serving, "{}", s.story());
+    s.read_all();
+    s.world.kill_landing(|_, _, _| false);
+    *s.device(other) = right;
+    s.start();
+    s.end();
+}
+
+/// Of four cache devices two are gone for good, and the volume that may lack data is refused. Another one, attached since, lacks nothing, and is served after
+/// each start; the first one stays refused, also when all has its copies again.
+#[test]
+fn a_volume_that_may_lack_data_is_refused_until_it_is_given_up_and_no_other_is() {
+    let mut s = Scene::new("uncertain", Stage { members: 4, ..Stage::default() });
+    (0..200).for_each(|n| s.write(n * 64, 8));
+    s.flush();
+    for (device, _) in s.copies(0) {
+        s.set_dead(device, true);
+    }
+    s.stage.settings.without_missing = true;
+    s.lose_power();
+    s.stage.settings.without_missing = false;
+    s.obey(Command::Attach(s.stage.volume(1)));
+    let write = s.world.write(1, 8000, 8, false);
+    assert!(s.answer_to(write));
+    s.checkpoint();
+    let stands = |s: &Scene| s.status().volumes.iter().map(|v| (v.refused, v.serving)).collect::<Vec<_>>();
+    for _ in 0..2 {
+        s.kill();
+        assert_eq!(stands(&s), [(true, false), (false, true)], "{}", s.story());
+    }
+    s.obey(Command::Abandon { volume: 0 });
+    s.kill();
+    assert_eq!(stands(&s), [(false, true)], "{}", s.story());
+    s.read_all();
+    s.end();
+}

@@ -1,0 +1,71 @@
+//! What is doubted of a volume, and no start may forget.
+
+use super::Told;
+use crate::mistakes::{Edit, Mistake};
+
+/// The scenes of `crates/sim/tests/named/doubts.rs`.
+pub const TOLD: &[Told] = &[
+    ("doubts::a_flush_that_failed_before_the_daemon_ended_is_told_by_the_next_one", "a failed flush that no start has heard of"),
+    (
+        "doubts::what_a_failed_flush_took_along_is_not_trusted_by_a_later_life",
+        "what a failed flush took along trusted by the next life",
+    ),
+    (
+        "doubts::a_detach_tells_of_a_flush_that_failed_and_goes_through_when_it_is_asked_again",
+        "a detach that says nothing of a failed flush",
+    ),
+    ("doubts::the_loss_of_a_last_copy_is_told_to_each_flush_that_was_under_way", "a loss told to one flush of two"),
+    (
+        "doubts::a_volume_that_is_refused_does_not_keep_the_losses_of_others_counted",
+        "losses that count for as long as any volume is refused",
+    ),
+    (
+        "doubts::a_volume_that_may_lack_data_is_refused_until_it_is_given_up_and_no_other_is",
+        "losses that count for as long as any volume is refused",
+    ),
+    (
+        "doubts::a_volume_that_may_lack_data_is_refused_until_it_is_given_up_and_no_other_is",
+        "a refused volume forgiven by the next checkpoint",
+    ),
+];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a failed flush that no start has heard of",
+        story: "The disk fails a flush, and the daemon ends before a client was told: the next one's FLUSH calls durable what is gone.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "Device::Backing(e.number), e.doubts.untold)",
+            new: "Device::Backing(e.number), false)",
+        }],
+    },
+    Mistake {
+        name: "what a failed flush took along trusted by the next life",
+        story: "It reads from the disk's cache what the disk will not keep, and calls it clean.",
+        edits: &[Edit { file: "volumes.rs", old: "    if e.doubts.unkept {", new: "    if false && e.doubts.unkept {" }],
+    },
+    Mistake {
+        name: "a detach that says nothing of a failed flush",
+        story: "A client's write is gone from the disk, and the last one who could hear of it hears that all is well.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    if v.disk_flusher.take_lost() {",
+            new: "    if false && v.disk_flusher.take_lost() {",
+        }],
+    },
+    Mistake {
+        name: "a loss told to one flush of two",
+        story: "The last copy of what both may cover is gone, and the second one says that all is durable.",
+        edits: &[Edit { file: "write.rs", old: " || losses != now;", new: ";" }],
+    },
+    Mistake {
+        name: "losses that count for as long as any volume is refused",
+        story: "One volume's disk was changed: a pool that has a whole copy of all the others' data does not start.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "    if mended {",
+            new: "    if mended && !volumes.iter().any(|v| v.refused.get()) {",
+        }],
+    },
+];
