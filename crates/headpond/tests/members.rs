@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Contents, Loop, MIB, Nbd, Yard};
+use headpond_host::claim::{Claim, ClaimError};
 
 /// Blocks that are written, each with its number and the round it was written in.
 const BLOCKS: u64 = 1024;
@@ -318,4 +319,28 @@ fn a_device_that_has_left_for_good_is_forgotten_where_nothing_lacks_a_copy() {
     check_all(&mut yard.nbd("v"), 2);
     // Now it would be missed.
     yard.run(&["pool", "remove", "1"]).said(1, &["Cache device 1 was not removed", "Put another device in its place"]);
+}
+
+/// One that was refused was open to everybody from then on.
+#[test]
+fn a_device_that_has_left_and_is_not_taken_back_is_kept_from_others_as_before() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    daemon.stop();
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    yard.serve(&["a"]).stop();
+    fs::rename(yard.path("away"), yard.path("b")).unwrap();
+    let _daemon = yard.serve(&["a", "b"]);
+    let is_kept = || matches!(Claim::take(&yard.path("b"), Duration::ZERO), Err(ClaimError::Held { .. }));
+    assert!(is_kept());
+    // Somebody who does not ask for a claim has made swap space of it.
+    let b = fs::File::options().write(true).open(yard.path("b")).unwrap();
+    b.write_all_at(&[0; 512 << 10], 0).unwrap();
+    b.write_all_at(&[0; 512 << 10], 64 * MIB - (512 << 10)).unwrap();
+    b.write_all_at(b"SWAPSPACE2", 4086).unwrap();
+    let before = Contents::of(&[&yard.path("b")]);
+    yard.run(&["pool", "add", "b"]).said(3, &["b holds swap space", "Nothing was changed"]);
+    before.unchanged();
+    assert!(is_kept());
+    yard.run(&["pool", "add", "b", "--force"]).told(&["/b: cache device 1"]);
 }

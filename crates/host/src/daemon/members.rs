@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::service::{PATIENCE, Progress, TELL, ended};
 use super::status::is_somebody;
 use super::{Shared, lock};
+use crate::claim::Claim;
 use crate::control::Fault;
 use crate::pool::create::random;
 use crate::pool::join;
@@ -62,8 +63,17 @@ impl Shared {
         let status = self.handle.status().ok_or_else(ended)?;
         self.not_own(&path)?;
         // One that had left when the daemon started is kept from others; not from this.
-        lock(&self.stale).retain(|claim| !same_file(claim.path(), &path));
+        let had_left = {
+            let mut stale = lock(&self.stale);
+            let before = stale.len();
+            stale.retain(|claim| !same_file(claim.path(), &path));
+            stale.len() < before
+        };
         let claim = join::ready(&path, force, &status, &self.state, PATIENCE).map_err(|error| {
+            if had_left {
+                // It is as it was, and so is who keeps it.
+                lock(&self.stale).extend(Claim::take(&path, PATIENCE));
+            }
             if error.protects_data() { Fault::refused(error.to_string()) } else { Fault::failed(error.to_string()) }
         })?;
         let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
