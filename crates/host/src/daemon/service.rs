@@ -305,6 +305,7 @@ impl Shared {
                  by themselves.",
             ));
         }
+        self.members_stay()?;
         self.all_answer()?;
         let program = PathBuf::from(program);
         let tried = tried(&program).map_err(|error| {
@@ -339,6 +340,7 @@ impl Shared {
         if !matches!(*state, StopState::Running) {
             return Err(ended());
         }
+        self.members_stay()?;
         *state = StopState::Succeeded(program.clone());
         Ok(json!({ "program": program, "version": version }))
     }
