@@ -143,3 +143,26 @@ fn a_successor_that_nobody_listens_to_serves_on() {
     first.kill().unwrap();
     first.wait().unwrap();
 }
+
+/// Each upgrade started without whatever was missing by the command line's word: a device that had been added since was not looked for.
+#[test]
+fn what_is_missing_is_given_up_at_the_start_that_was_told_so_and_not_at_an_upgrade() {
+    let yard = Yard::new();
+    yard.pool();
+    for name in ["c", "disk"] {
+        yard.file(name, 64 * MIB);
+    }
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[7; 4096], false).unwrap();
+    daemon.stop();
+    fs::remove_file(yard.path("b")).unwrap();
+    let daemon = yard.serve(&["a", "--without-missing"]);
+    yard.run(&["pool", "add", "c"]).good();
+    let newer = copy(&yard);
+    yard.run(&["upgrade", "--cut", "--program", &newer]).told(&["is served by Headpond"]);
+    assert!(daemon.complaints().contains("c is taken too"), "{}", daemon.complaints());
+    yard.run(&["status"]).told(&["healthy"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+}

@@ -285,18 +285,21 @@ fn how_far(starting: Starting, since: Duration) -> String {
 
 /// Becomes another program, with the same command line; returns only if that fails.
 fn exec(program: &Path, estate: &str) -> std::io::Error {
-    // The new one does without what it need not do twice.
-    let given_up = |arg: &OsString| arg != "--give-up" && !arg.as_encoded_bytes().starts_with(b"--give-up=");
-    let mut args = Vec::new();
-    let mut all = std::env::args_os().skip(1);
+    process::Command::new(program).args(said_again(std::env::args_os().skip(1))).env(VARIABLE, estate).exec()
+}
+
+/// What of a daemon's command line the next program is told. What was given up is, and what was missing is out of the pool for good: said
+/// again it would be of others by now, and devices that were added since would not even be looked for.
+fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let (mut said, mut all) = (Vec::new(), args);
     while let Some(arg) = all.next() {
-        if given_up(&arg) {
-            args.push(arg);
-        } else if arg == "--give-up" {
+        if arg == "--give-up" {
             all.next();
+        } else if arg != "--without-missing" && !arg.as_encoded_bytes().starts_with(b"--give-up=") {
+            said.push(arg);
         }
     }
-    process::Command::new(program).args(args).env(VARIABLE, estate).exec()
+    said
 }
 
 /// Whether this version can serve these devices, from looking at them alone. Some may be dead.
@@ -334,6 +337,12 @@ fn ready(report: &Report, metrics: Option<SocketAddr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_program_is_not_told_what_holds_for_one_start_alone() {
+        let args = "serve a --give-up v --give-up=w --without-missing --wait 5 --backing v=b".split(' ').map(OsString::from);
+        assert_eq!(said_again(args), ["serve", "a", "--wait", "5", "--backing", "v=b"]);
+    }
 
     #[test]
     fn how_far_a_start_is_is_told_with_an_estimate_once_there_is_one() {
