@@ -12,9 +12,7 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use headpond_engine::{Settings, Starting};
 use headpond_host::backing::Spec;
-use headpond_host::daemon::{Choice, Daemon, Options};
-use headpond_host::pool::list::list;
-use headpond_host::pool::probe::Found;
+use headpond_host::daemon::{Choice, Daemon, Options, would_start};
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
 use headpond_host::succession::{Estate, VARIABLE, introduction};
@@ -130,7 +128,7 @@ impl Serve {
         let (stop_within, json, only_try) = (Duration::from_secs(self.stop_within), self.json, self.only_try);
         match self.options() {
             Err(error) => exit::code(Err(error.into())),
-            Ok((options, _)) if only_try => exit::code(tried(&options)),
+            Ok((options, _)) if only_try => exit::code(tried(options)),
             Ok((options, log)) => {
                 let result = serve(options, log, stop_within, json);
                 match log {
@@ -159,7 +157,7 @@ impl Serve {
         if nbd.is_some() && matches!(frontend, Choice::Ublk | Choice::Fuse | Choice::None) {
             return Err(Usage(crate::config::TWO_FRONTENDS.into()));
         }
-        let backings = config.backing.into_iter().chain(self.backing);
+        let spec = |(name, spec): (String, String)| (name, Spec::new(&spec));
         let log = self.log.or(config.log).unwrap_or(Log::Text);
         let options = Options {
             devices,
@@ -172,7 +170,8 @@ impl Serve {
             metrics: self.metrics.or(config.metrics.listen),
             scrub: config.scrub.scrubs(),
             give_up: self.give_up,
-            backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
+            backings: self.backing.into_iter().map(spec).collect(),
+            configured: config.backing.into_iter().map(spec).collect(),
             settings: Settings { without_missing: self.without_missing, ..config.engine.settings() },
             patience: Duration::from_secs(self.wait),
         };
@@ -302,24 +301,11 @@ fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     said
 }
 
-/// Whether this version can serve these devices, from looking at them alone. Some may be dead.
-fn tried(options: &Options) -> anyhow::Result<()> {
-    let mut members = 0;
-    for listed in list(&options.devices) {
-        match listed.found {
-            Ok((_, Found::Newer(version))) => {
-                let path = listed.path.display();
-                return Err(anyhow!(
-                    "{path} is of a pool in format {version}, which this version does not know. Use a newer one"
-                ));
-            }
-            Ok((_, Found::Member(_))) => members += 1,
-            _ => {}
-        }
-    }
-    if members == 0 {
-        return Err(anyhow!("None of the devices named is a cache device that can be read. Name the pool's own devices"));
-    }
+/// Whether this version would serve these devices, from looking at them alone. Some may be dead.
+fn tried(options: Options) -> anyhow::Result<()> {
+    // Which it would not be told.
+    let options = Options { give_up: Vec::new(), ..options };
+    would_start(&options)?;
     print(false, &json!({}), introduction())
 }
 

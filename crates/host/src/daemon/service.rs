@@ -326,7 +326,8 @@ impl Shared {
         if !tried.status.success() {
             let said = String::from_utf8_lossy(&tried.stderr);
             return Err(Fault::failed(format!(
-                "{} would not serve this pool: {}. The daemon goes on as it was. Use another version, or mend what it says.",
+                "{} would not serve this pool: {}. The daemon goes on as it was. Use another version, or mend what it says; what is wrong on the \
+                 daemon's own command line takes a restart with another one.",
                 program.display(),
                 said.trim().trim_end_matches('.')
             )));
