@@ -181,6 +181,27 @@ fn dirty_marks_that_cannot_be_read() {
     before.unchanged();
 }
 
+/// The other slot of the page was believed, which is from before the data became dirty: the device was wiped.
+#[test]
+fn dirty_marks_of_which_the_newest_cannot_be_read() {
+    let yard = with_dirty_data();
+    yard.file("c", 64 * MIB);
+    // The two slots of the volume's only page lie behind the two superblocks at the start.
+    let a = OpenOptions::new().read(true).write(true).open(yard.path("a")).unwrap();
+    for at in [128 << 10, 132 << 10] {
+        let mut slot = vec![0; 4096];
+        a.read_exact_at(&mut slot, at).unwrap();
+        assert!(slot.iter().any(|byte| *byte != 0), "a page is at {at}");
+        a.write_all_at(&[0xee; 4096], at).unwrap();
+        let before = Contents::of(&[&yard.path("a"), &yard.path("c")]);
+        let parts = ["does not tell any more", "volume v", "Nothing was changed"];
+        yard.run(&["pool", "destroy", "a"]).said(3, &parts);
+        yard.run(&["pool", "create", "new", "a", "c", "--force"]).said(3, &parts);
+        before.unchanged();
+        a.write_all_at(&slot, at).unwrap();
+    }
+}
+
 #[test]
 fn sizes_that_do_not_fit() {
     let yard = Yard::new();

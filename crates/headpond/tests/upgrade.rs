@@ -143,3 +143,92 @@ fn a_successor_that_nobody_listens_to_serves_on() {
     first.kill().unwrap();
     first.wait().unwrap();
 }
+
+/// It was handed over to a program that refused to start: nobody served the pool any more.
+#[test]
+fn an_upgrade_is_refused_while_the_command_line_names_a_device_that_was_replaced() {
+    let yard = Yard::new();
+    yard.pool();
+    for name in ["c", "disk"] {
+        yard.file(name, 64 * MIB);
+    }
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[7; 4096], false).unwrap();
+    yard.run(&["pool", "replace", "0", "c"]).good();
+    let before = report(&yard);
+    let newer = copy(&yard);
+    let upgrade = || yard.run(&["upgrade", "--cut", "--program", &newer]);
+    upgrade().said(1, &["a is no cache device of a pool", "The daemon goes on as it was", "a restart with another one"]);
+    // What another pool has by now is refused as well.
+    yard.run(&["pool", "create", "other", "a", "--copies", "1"]).good();
+    upgrade().said(1, &["to pool other", "The daemon goes on as it was"]);
+    let after = report(&yard);
+    assert_eq!((after.process, after.pause_seconds, after.degraded), (before.process, None, false));
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+    // A configuration can be put right while the daemon runs.
+    fs::write(yard.path("toml"), "devices = ['b', 'c']\n").unwrap();
+    let daemon = yard.serve(&["--config", "toml"]);
+    yard.run(&["pool", "replace", "b", "a", "--force"]).good();
+    upgrade().said(1, &["b is no cache device of a pool"]);
+    fs::write(yard.path("toml"), "devices = ['a', 'c']\n").unwrap();
+    upgrade().told(&["is served by Headpond"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+}
+
+/// The same for a volume; and a daemon that crashed after a volume of its configuration was detached served none of the others.
+#[test]
+fn a_volume_that_was_detached_is_refused_on_the_command_line_and_passed_over_in_the_configuration() {
+    let yard = Yard::new();
+    yard.pool();
+    for name in ["disk", "other"] {
+        yard.file(name, 64 * MIB);
+    }
+    let daemon = yard.serve(&["a", "b"]);
+    for (name, disk) in [("v", "disk"), ("w", "other")] {
+        yard.run(&["attach", name, disk]).good();
+    }
+    yard.nbd("w").write(0, &[7; 4096], false).unwrap();
+    daemon.stop();
+    let newer = copy(&yard);
+    let upgrade = || yard.run(&["upgrade", "--cut", "--program", &newer]);
+    let daemon = yard.serve(&["a", "b", "--backing", "v=disk"]);
+    yard.run(&["detach", "v"]).good();
+    upgrade().said(1, &["no volume v", "The daemon goes on as it was", "a restart with another one"]);
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.kill();
+    yard.try_serve(&["a", "b", "--backing", "v=disk"]).err().expect("v is no volume").said(2, &["no volume v"]);
+    fs::write(yard.path("toml"), "[backing]\nv = 'disk'\nw = 'other'\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    let said = daemon.complaints();
+    assert!(said.contains("backing device of volume v, which is not the pool's") && said.contains("[backing]"), "{said}");
+    assert!(!said.contains("volume w"), "{said}");
+    upgrade().told(&["is served by Headpond"]);
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+}
+
+/// Each upgrade started without whatever was missing by the command line's word: a device that had been added since was not looked for.
+#[test]
+fn what_is_missing_is_given_up_at_the_start_that_was_told_so_and_not_at_an_upgrade() {
+    let yard = Yard::new();
+    yard.pool();
+    for name in ["c", "disk"] {
+        yard.file(name, 64 * MIB);
+    }
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[7; 4096], false).unwrap();
+    daemon.stop();
+    fs::remove_file(yard.path("b")).unwrap();
+    let daemon = yard.serve(&["a", "--without-missing"]);
+    yard.run(&["pool", "add", "c"]).good();
+    let newer = copy(&yard);
+    yard.run(&["upgrade", "--cut", "--program", &newer]).told(&["is served by Headpond"]);
+    assert!(daemon.complaints().contains("c is taken too"), "{}", daemon.complaints());
+    yard.run(&["status"]).told(&["healthy"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+}

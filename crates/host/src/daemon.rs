@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Command, CommandError, CommandId, SECTOR};
 use headpond_engine::{Settings, Starting};
-use headpond_format::Mode;
+use headpond_format::{Mode, Superblock};
 
 use crate::backing::{HasDisk, Spec};
 use crate::claim::Claim;
@@ -86,6 +86,8 @@ pub struct Options {
     pub give_up: Vec<String>,
     /// Where backing devices are, by volume, if not where they were last.
     pub backings: BTreeMap<String, Spec>,
+    /// The same by the configuration, which is there for longer than a volume may be: what it says of others is passed over, with a warning.
+    pub configured: BTreeMap<String, Spec>,
     /// Where metrics are served over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// When everything that the cache holds is read, and how fast.
@@ -126,7 +128,7 @@ pub enum StartError {
     NoVolume { name: String, pool: String, volumes: String },
     #[error(
         "Volume {name} has no backing device: what it holds is on the cache devices alone, and it is served without one. Nothing was \
-         changed. Leave out --backing {name}=..., and what the configuration's [backing] says of it"
+         changed. Leave out --backing {name}=..."
     )]
     NoDisk { name: String },
     #[error(transparent)]
@@ -366,15 +368,14 @@ impl Daemon {
                 places.members.insert(number, path);
             }
         }
-        let known = |name: &String| superblock.volumes.iter().any(|volume| volume.name == *name);
-        if let Some(name) = options.backings.keys().chain(&options.give_up).find(|name| !known(name)) {
-            let names: Vec<&str> = superblock.volumes.iter().map(|volume| volume.name.as_str()).collect();
-            let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
-            return Err(StartError::NoVolume { name: name.clone(), pool: superblock.name, volumes });
-        }
-        let is_diskless = |name: &String| superblock.volumes.iter().any(|volume| volume.name == *name && !volume.has_disk());
-        if let Some(name) = options.backings.keys().find(|name| is_diskless(name)) {
-            return Err(StartError::NoDisk { name: name.clone() });
+        are_its_volumes(&options, &superblock)?;
+        for name in options.configured.keys() {
+            let what = match superblock.volumes.iter().find(|volume| volume.name == *name) {
+                Some(volume) if volume.has_disk() => continue,
+                Some(_) => "has none: what it holds is on the cache devices alone",
+                None => "is not the pool's, or is not any more",
+            };
+            tracing::warn!("the configuration names the backing device of volume {name}, which {what}. Take it out of [backing]");
         }
         let socket = match options.socket {
             Some(socket) => socket,
@@ -401,7 +402,7 @@ impl Daemon {
                 volumes.insert(volume.number, Slot::without_disk(volume.name.clone(), volume.sectors));
                 continue;
             }
-            let named = options.backings.get(&volume.name).cloned();
+            let named = options.backings.get(&volume.name).or_else(|| options.configured.get(&volume.name)).cloned();
             let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
             let spec = named.or_else(|| last.clone()).map(|spec| spec.after(last.as_ref()));
             wanted.push((volume, spec));
@@ -673,6 +674,29 @@ impl Daemon {
             std::mem::forget(self.runtime);
         }
         result
+    }
+}
+
+/// Whether a daemon can be started with these options, as far as that can be told from looking: the devices may be served by another one, which is
+/// to go on. It refuses what [`Daemon::start`] would.
+///
+/// # Errors
+/// What is wrong with a device, or with a name.
+pub fn would_start(options: &Options) -> Result<(), StartError> {
+    are_its_volumes(options, &pool::open::look(&options.devices)?)
+}
+
+/// Refuses names that are none of a pool's volumes, or of one that has no backing device, where there should be one.
+fn are_its_volumes(options: &Options, superblock: &Superblock) -> Result<(), StartError> {
+    let volume = |name: &String| superblock.volumes.iter().find(|volume| volume.name == *name);
+    if let Some(name) = options.backings.keys().chain(&options.give_up).find(|name| volume(name).is_none()) {
+        let names: Vec<&str> = superblock.volumes.iter().map(|volume| volume.name.as_str()).collect();
+        let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
+        return Err(StartError::NoVolume { name: name.clone(), pool: superblock.name.clone(), volumes });
+    }
+    match options.backings.keys().find(|name| volume(name).is_some_and(|volume| !volume.has_disk())) {
+        Some(name) => Err(StartError::NoDisk { name: name.clone() }),
+        None => Ok(()),
     }
 }
 

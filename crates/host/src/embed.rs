@@ -176,6 +176,7 @@ impl Pool {
             zero_copy: false,
             give_up: Vec::new(),
             backings: options.backings.into_iter().map(|(name, path)| (name, spec(path))).collect(),
+            configured: BTreeMap::new(),
             metrics: None,
             scrub: options.scrub,
             settings: options.settings,

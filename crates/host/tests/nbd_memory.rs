@@ -7,6 +7,7 @@ use headpond_host::nbd::server::{Backend, Command, Completion, Limits, ListenErr
 use headpond_host::nbd::session::ExportInfo;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ impl Backend for Memory {
     }
 }
 
-/// Answers nothing until the test does.
+/// Answers nothing until the test does; what is asked for is forgotten.
 #[derive(Default)]
 struct Holding(Mutex<Vec<Completion<Vec<u8>>>>);
 
@@ -132,6 +133,12 @@ fn reads(cookies: std::ops::Range<u8>) -> Vec<u8> {
     let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let one = |cookie| [&head[..], &[cookie], &[0; 10], &[2, 0]].concat();
     cookies.flat_map(one).collect()
+}
+
+/// A write of so many bytes at the beginning, with this cookie.
+fn write(cookie: u8, len: u16) -> Vec<u8> {
+    let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    [&head[..], &[cookie], &[0; 10], &len.to_be_bytes(), &vec![cookie; len.into()][..]].concat()
 }
 
 /// The error and the cookie of the next simple reply.
@@ -275,6 +282,42 @@ fn shutdown_cuts_off_a_connection_that_is_not_answered_in_time() {
     let _unanswered = backend.take(1);
     assert_eq!(server.shutdown(Duration::from_millis(50)), 1);
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+/// The kernel's client, and others, send what a connection owes them over another one: what the first one had not even read yet
+/// was done when its turn came, over what had been written and acknowledged since.
+#[test]
+fn of_a_client_that_hung_up_nothing_is_written_any_more_that_was_not_begun() {
+    const GOODBYE: [u8; 28] = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let zeroes = [&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 1][..], &[0; 10], &[2, 0]].concat();
+    let by_bytes = Limits { bytes: 4096, ..Limits::default() };
+    let by_count = Limits { requests: 1, ..Limits::default() };
+    // How the client goes, and whether what it had sent by then is begun all the same.
+    type Leave = fn(UnixStream) -> Option<UnixStream>;
+    let ways: [(&str, Leave, bool); 3] = [
+        ("closes", |_| None, false),
+        ("gives up, as the kernel does", |stream| stream.shutdown(Shutdown::Both).map(|()| stream).ok(), false),
+        ("sends no more", |stream| stream.shutdown(Shutdown::Write).map(|()| stream).ok(), true),
+    ];
+    for (how, leave, goes_on) in ways {
+        for (limits, later) in [(by_bytes, write(1, 512)), (by_count, write(1, 512)), (by_count, zeroes.clone())] {
+            for last in [&[][..], &GOODBYE] {
+                let (server, backend, path, _dir) = holding(limits);
+                let mut stream = client(&path);
+                stream.write_all(&[&write(0, 4096)[..], &later, last].concat()).unwrap();
+                let [first] = backend.take(1).try_into().ok().unwrap();
+                let stream = leave(stream);
+                first.finish(Ok(Vec::new()));
+                if goes_on {
+                    backend.take(1);
+                }
+                // It ends with its last connection.
+                assert_eq!(server.shutdown(GRACE), 0, "a client that {how}");
+                assert!(backend.0.lock().unwrap().is_empty(), "a client that {how}");
+                drop(stream);
+            }
+        }
+    }
 }
 
 /// Runs a client and returns what it printed, or nothing if it is not installed.

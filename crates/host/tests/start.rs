@@ -35,6 +35,7 @@ fn a_start_that_is_told_to_end_leaves_what_there_is_and_the_devices_free() {
             zero_copy: true,
             give_up: Vec::new(),
             backings: BTreeMap::new(),
+            configured: BTreeMap::new(),
             metrics: None,
             scrub: Default::default(),
             settings: Settings::default(),

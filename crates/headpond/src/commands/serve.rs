@@ -12,9 +12,7 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use headpond_engine::{Settings, Starting};
 use headpond_host::backing::Spec;
-use headpond_host::daemon::{Choice, Daemon, Options};
-use headpond_host::pool::list::list;
-use headpond_host::pool::probe::Found;
+use headpond_host::daemon::{Choice, Daemon, Options, would_start};
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
 use headpond_host::succession::{Estate, VARIABLE, introduction};
@@ -130,7 +128,7 @@ impl Serve {
         let (stop_within, json, only_try) = (Duration::from_secs(self.stop_within), self.json, self.only_try);
         match self.options() {
             Err(error) => exit::code(Err(error.into())),
-            Ok((options, _)) if only_try => exit::code(tried(&options)),
+            Ok((options, _)) if only_try => exit::code(tried(options)),
             Ok((options, log)) => {
                 let result = serve(options, log, stop_within, json);
                 match log {
@@ -159,7 +157,7 @@ impl Serve {
         if nbd.is_some() && matches!(frontend, Choice::Ublk | Choice::Fuse | Choice::None) {
             return Err(Usage(crate::config::TWO_FRONTENDS.into()));
         }
-        let backings = config.backing.into_iter().chain(self.backing);
+        let spec = |(name, spec): (String, String)| (name, Spec::new(&spec));
         let log = self.log.or(config.log).unwrap_or(Log::Text);
         let options = Options {
             devices,
@@ -172,7 +170,8 @@ impl Serve {
             metrics: self.metrics.or(config.metrics.listen),
             scrub: config.scrub.scrubs(),
             give_up: self.give_up,
-            backings: backings.map(|(name, spec)| (name, Spec::new(&spec))).collect(),
+            backings: self.backing.into_iter().map(spec).collect(),
+            configured: config.backing.into_iter().map(spec).collect(),
             settings: Settings { without_missing: self.without_missing, ..config.engine.settings() },
             patience: Duration::from_secs(self.wait),
         };
@@ -285,38 +284,28 @@ fn how_far(starting: Starting, since: Duration) -> String {
 
 /// Becomes another program, with the same command line; returns only if that fails.
 fn exec(program: &Path, estate: &str) -> std::io::Error {
-    // The new one does without what it need not do twice.
-    let given_up = |arg: &OsString| arg != "--give-up" && !arg.as_encoded_bytes().starts_with(b"--give-up=");
-    let mut args = Vec::new();
-    let mut all = std::env::args_os().skip(1);
-    while let Some(arg) = all.next() {
-        if given_up(&arg) {
-            args.push(arg);
-        } else if arg == "--give-up" {
-            all.next();
-        }
-    }
-    process::Command::new(program).args(args).env(VARIABLE, estate).exec()
+    process::Command::new(program).args(said_again(std::env::args_os().skip(1))).env(VARIABLE, estate).exec()
 }
 
-/// Whether this version can serve these devices, from looking at them alone. Some may be dead.
-fn tried(options: &Options) -> anyhow::Result<()> {
-    let mut members = 0;
-    for listed in list(&options.devices) {
-        match listed.found {
-            Ok((_, Found::Newer(version))) => {
-                let path = listed.path.display();
-                return Err(anyhow!(
-                    "{path} is of a pool in format {version}, which this version does not know. Use a newer one"
-                ));
-            }
-            Ok((_, Found::Member(_))) => members += 1,
-            _ => {}
+/// What of a daemon's command line the next program is told. What was given up is, and what was missing is out of the pool for good: said
+/// again it would be of others by now, and devices that were added since would not even be looked for.
+fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let (mut said, mut all) = (Vec::new(), args);
+    while let Some(arg) = all.next() {
+        if arg == "--give-up" {
+            all.next();
+        } else if arg != "--without-missing" && !arg.as_encoded_bytes().starts_with(b"--give-up=") {
+            said.push(arg);
         }
     }
-    if members == 0 {
-        return Err(anyhow!("None of the devices named is a cache device that can be read. Name the pool's own devices"));
-    }
+    said
+}
+
+/// Whether this version would serve these devices, from looking at them alone. Some may be dead.
+fn tried(options: Options) -> anyhow::Result<()> {
+    // Which it would not be told.
+    let options = Options { give_up: Vec::new(), ..options };
+    would_start(&options)?;
     print(false, &json!({}), introduction())
 }
 
@@ -334,6 +323,12 @@ fn ready(report: &Report, metrics: Option<SocketAddr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_program_is_not_told_what_holds_for_one_start_alone() {
+        let args = "serve a --give-up v --give-up=w --without-missing --wait 5 --backing v=b".split(' ').map(OsString::from);
+        assert_eq!(said_again(args), ["serve", "a", "--wait", "5", "--backing", "v=b"]);
+    }
 
     #[test]
     fn how_far_a_start_is_is_told_with_an_estimate_once_there_is_one() {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::service::{PATIENCE, Progress, TELL, ended};
 use super::status::is_somebody;
 use super::{Shared, lock};
+use crate::claim::Claim;
 use crate::control::Fault;
 use crate::pool::create::random;
 use crate::pool::join;
@@ -58,12 +59,21 @@ impl Shared {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let not_added = |error: CommandError| Fault::failed(format!("{} was not added: {error}", path.display()));
         // Before a number is chosen: another one that is being added would get the same.
-        let right = Right::take(&self.changing_members).map_err(not_added)?;
+        let right = self.change_members(not_added)?;
         let status = self.handle.status().ok_or_else(ended)?;
         self.not_own(&path)?;
         // One that had left when the daemon started is kept from others; not from this.
-        lock(&self.stale).retain(|claim| !same_file(claim.path(), &path));
+        let had_left = {
+            let mut stale = lock(&self.stale);
+            let before = stale.len();
+            stale.retain(|claim| !same_file(claim.path(), &path));
+            stale.len() < before
+        };
         let claim = join::ready(&path, force, &status, &self.state, PATIENCE).map_err(|error| {
+            if had_left {
+                // It is as it was, and so is who keeps it.
+                lock(&self.stale).extend(Claim::take(&path, PATIENCE));
+            }
             if error.protects_data() { Fault::refused(error.to_string()) } else { Fault::failed(error.to_string()) }
         })?;
         let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
@@ -74,16 +84,26 @@ impl Shared {
         let id = random().map_err(|error| Fault::failed(format!("No identity could be drawn: {error}. Try again.")))?;
         let bytes = claim.facts().size;
         let note = join::note(claim.facts(), &status);
+        // Before it is the pool's: a start after a crash is to find it, and until all is copied hours may pass. Should it not be the pool's by
+        // then, that is seen from the device.
+        let last = lock(&self.places).members.get(&member).cloned();
+        self.remember(|places| drop(places.members.insert(member, path.clone())));
         self.handle.add(Given { device: Device::Member(member), claim, pace: None });
         let lacking = |status: &Status| status.lacking_copies;
         let end = self.change_member(&right, Command::AddMember { member, id, bytes }, lacking, progress);
-        let joined = self.handle.status().is_some_and(|s| s.members.iter().any(|m| m.id == id && m.in_sync));
-        if joined {
-            self.remember(|places| drop(places.members.insert(member, path.clone())));
-        } else {
+        let now = self.handle.status();
+        let joined = now.as_ref().is_some_and(|s| s.members.iter().any(|m| m.id == id && m.in_sync));
+        if !joined {
             self.handle.remove(Device::Member(member));
         }
-        let lacking = self.handle.status().map_or(0, |status| status.lacking_copies) * BLOCK;
+        // The engine may have ended after it was taken: then the next start sees what it is.
+        if !joined && now.is_some() {
+            self.remember(|places| match last {
+                Some(last) => drop(places.members.insert(member, last)),
+                None => drop(places.members.remove(&member)),
+            });
+        }
+        let lacking = now.map_or(0, |status| status.lacking_copies) * BLOCK;
         match end {
             Err(CommandError::Cancelled) if joined => {}
             end => end.map_err(not_added)?,
@@ -95,7 +115,7 @@ impl Shared {
     pub(super) fn remove_member(&self, name: &str, progress: Progress<'_>) -> Result<Value, Fault> {
         let not_removed =
             |name: &dyn Display, error: CommandError| Fault::failed(format!("Cache device {name} was not removed: {error}"));
-        let right = Right::take(&self.changing_members).map_err(|error| not_removed(&name, error))?;
+        let right = self.change_members(|error| not_removed(&name, error))?;
         let status = self.handle.status().ok_or_else(ended)?;
         let (member, had_left) = self.member(name, &status)?;
         let dirty = move |status: &Status| status.members.iter().find(|m| m.number == member).map_or(0, |m| m.dirty);
@@ -105,6 +125,26 @@ impl Shared {
         let path = lock(&self.places).members.get(&member).cloned();
         self.remember(|places| drop(places.members.remove(&member)));
         Ok(json!({ "member": member, "path": path, "had_left": had_left }))
+    }
+
+    /// The right to add or remove a cache device: one at a time, and none from the moment on at which the daemon ends, or another program is to
+    /// go on in its place.
+    fn change_members(&self, busy: impl FnOnce(CommandError) -> Fault) -> Result<Right<'_>, Fault> {
+        let right = Right::take(&self.changing_members).map_err(busy)?;
+        // Looked at last, as an upgrade looks last whether anybody has the right.
+        if self.goes_on() { Ok(right) } else { Err(ended()) }
+    }
+
+    /// Refuses an upgrade while a cache device is being added or removed. The pool would come through it as through a crash; but nobody would
+    /// tell whoever began it what came of it, and a device that was to be removed would stay.
+    pub(super) fn members_stay(&self) -> Result<(), Fault> {
+        if lock(&self.changing_members).is_none() {
+            return Ok(());
+        }
+        Err(Fault::failed(
+            "A cache device is being added or removed. Nothing was changed, and the daemon goes on as it was. Wait until that has ended, or end \
+             it with `headpond pool add --cancel`, and upgrade then.",
+        ))
     }
 
     /// The number of a cache device, by that or by its path, and whether it has left.

@@ -305,6 +305,7 @@ impl Shared {
                  by themselves.",
             ));
         }
+        self.members_stay()?;
         self.all_answer()?;
         let program = PathBuf::from(program);
         let tried = tried(&program).map_err(|error| {
@@ -325,7 +326,8 @@ impl Shared {
         if !tried.status.success() {
             let said = String::from_utf8_lossy(&tried.stderr);
             return Err(Fault::failed(format!(
-                "{} would not serve this pool: {}. The daemon goes on as it was. Use another version, or mend what it says.",
+                "{} would not serve this pool: {}. The daemon goes on as it was. Use another version, or mend what it says; what is wrong on the \
+                 daemon's own command line takes a restart with another one.",
                 program.display(),
                 said.trim().trim_end_matches('.')
             )));
@@ -339,6 +341,7 @@ impl Shared {
         if !matches!(*state, StopState::Running) {
             return Err(ended());
         }
+        self.members_stay()?;
         *state = StopState::Succeeded(program.clone());
         Ok(json!({ "program": program, "version": version }))
     }

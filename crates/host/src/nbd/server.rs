@@ -3,11 +3,12 @@
 //! One thread reads requests and hands them to the [`Backend`]; the other writes replies in the order
 //! in which they are finished, many at a time where there are many. What a connection can have
 //! outstanding is bounded from the request's arrival until its reply is written, so a client that
-//! does not read its replies stops being read.
+//! does not read its replies stops being read. Of what a client has sent that hung up, no change is begun any more.
 
 use super::protocol::{Errno, Replies};
 use super::session::{ExportInfo, Kind, Request, Session, Wants};
 use crate::fuse::mark_io_flusher;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::HashMap;
 use std::fs;
@@ -431,7 +432,7 @@ fn serve<B: Backend>(stream: &UnixStream, registered: &Registered, backend: &B, 
     thread::scope(|scope| {
         thread::Builder::new().name("nbd-write".into()).spawn_scoped(scope, move || write_replies(stream, &replies))?;
         // The writer ends when this sender and those of all commands outstanding are gone.
-        read_requests(&mut reader, &mut session, export, backend, limits, to)
+        read_requests(stream, &mut reader, &mut session, export, backend, limits, to)
     })
 }
 
@@ -444,7 +445,20 @@ fn feed(reader: &mut impl BufRead, session: &mut Session) -> io::Result<(bool, O
     Ok((more, request))
 }
 
+/// Whether nobody is at the other end any more: the client has closed it both ways, or this side has, as a reply could not be written.
+///
+/// What the client sent before is there to be read nevertheless. It was told of nothing of that as done, and may have sent it again over
+/// another connection, and newer writes behind it, which were acknowledged: to do it now would undo those. `NBD_CMD_DISC` behind it makes no
+/// difference: who wants its requests done waits for the replies, or until the server closes the connection. A client that only sends no
+/// more (`SHUT_WR`) is there, and so is one that is only not read any more ([`Connected::read_no_more`]).
+fn is_gone(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    let polled = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
 fn read_requests<B: Backend>(
+    stream: &UnixStream,
     reader: &mut impl BufRead,
     session: &mut Session,
     export: usize,
@@ -454,9 +468,16 @@ fn read_requests<B: Backend>(
 ) -> io::Result<()> {
     let window = Arc::new(Window { limits, outstanding: Mutex::default(), freed: Condvar::new() });
     let replies = session.replies();
+    // False: the client is gone, and nothing was done.
     let submit = |request: Request, command, permit| {
+        // Looked at last, when all that is waited for is over. What changes nothing may as well be done.
+        if !matches!(request.kind, Kind::Read | Kind::Flush) && is_gone(stream) {
+            tracing::debug!(offset = request.offset, "an NBD client left before its write was begun, which is not done");
+            return false;
+        }
         let pending = Pending { to: to.clone(), replies, request, permit };
         backend.submit(export, command, Completion(Some(pending)));
+        true
     };
     loop {
         match session.wants() {
@@ -475,7 +496,9 @@ fn read_requests<B: Backend>(
                         Kind::Flush => (Command::Flush, 0),
                         Kind::Write => unreachable!("a write waits for its payload"),
                     };
-                    submit(request, command, window.acquire(bytes));
+                    if !submit(request, command, window.acquire(bytes)) {
+                        return Ok(());
+                    }
                 }
             }
             Wants::Payload(request) => {
@@ -485,7 +508,9 @@ fn read_requests<B: Backend>(
                 let room = data.as_mut().get_mut(..length as usize);
                 reader.read_exact(room.ok_or(io::Error::other("no room for a payload"))?)?;
                 session.payload_taken();
-                submit(request, Command::Write { offset, data, fua }, permit);
+                if !submit(request, Command::Write { offset, data, fua }, permit) {
+                    return Ok(());
+                }
             }
             Wants::Skip(left) => {
                 let len = reader.fill_buf()?.len().min(left as usize);

@@ -82,14 +82,20 @@ fn reason(file: BorrowedFd<'_>, superblock: &Superblock) -> io::Result<Option<St
     Ok((!reasons.is_empty()).then(|| reasons.join("; and it ")))
 }
 
-/// The newest whole copy of an intent page.
+/// The newest copy of an intent page; `None` where that may have been one that is not whole any more: the other one may be from before data
+/// became dirty.
 fn newest(file: BorrowedFd<'_>, pool: &Superblock, volume: &VolumeEntry, page: u32) -> io::Result<Option<IntentPage>> {
     let Some(member) = pool.members.get(usize::from(pool.member)) else { return Ok(None) };
     let mut best: Option<IntentPage> = None;
     for slot in 0..2 {
         let bytes = probe::read(file, member.layout.intent(page, slot), INTENT_PAGE_BYTES as u64)?;
-        let Ok(found) = IntentPage::decode(pool.key, bytes.as_slice(), page) else { continue };
-        if found.volume == volume.number && best.as_ref().is_none_or(|best| best.sequence < found.sequence) {
+        // Not written since the device joined the pool.
+        if bytes.as_slice().iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let found = IntentPage::decode(pool.key, bytes.as_slice(), page).ok().filter(|found| found.volume == volume.number);
+        let Some(found) = found else { return Ok(None) };
+        if best.as_ref().is_none_or(|best| best.sequence < found.sequence) {
             best = Some(found);
         }
     }

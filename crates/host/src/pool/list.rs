@@ -1,6 +1,6 @@
 //! What devices are, without claiming or changing them.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -42,9 +42,15 @@ pub fn list(devices: &[PathBuf]) -> Vec<Listed> {
 }
 
 fn look(path: &Path) -> io::Result<(u64, Found)> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(path)?;
-    let size = Facts::of(&file)?.size;
+    let (file, Facts { size, .. }) = open(path)?;
     Ok((size, probe::probe(file.as_fd(), size)?))
+}
+
+/// Opens a device to be looked at, whoever uses it.
+pub(super) fn open(path: &Path) -> io::Result<(File, Facts)> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(path)?;
+    let facts = Facts::of(&file)?;
+    Ok((file, facts))
 }
 
 fn block_devices() -> Vec<PathBuf> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,8 +14,10 @@ use headpond_format::{Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 
 use super::PoolError;
 use super::create::different;
+use super::list;
 use super::probe::{self, Found};
 use crate::claim::{Claim, ClaimError};
+use crate::device::facts::Facts;
 use crate::runtime::Given;
 use crate::state::{State, hex, is_whole_witness};
 
@@ -202,10 +204,48 @@ fn patiently<T>(patience: Duration, mut read: impl FnMut() -> Result<T, PoolErro
     }
 }
 
+/// The newest superblock of devices that are looked at alone: nothing is claimed, as they may be served. What is on one of them is refused as
+/// [`open()`] refuses it, and one that is not there, or cannot be read, is passed over as there. Votes are not counted.
+pub fn look(devices: &[PathBuf]) -> Result<Superblock, PoolError> {
+    different(devices)?;
+    let mut found: Vec<(Superblock, &Path)> = Vec::new();
+    let mut unread = None;
+    for path in devices {
+        let first = found.first().map(|(superblock, path)| (superblock, *path));
+        let superblock = match list::open(path) {
+            Ok((file, facts)) => superblock_in(path, file.as_fd(), &facts, first),
+            Err(source) => Err(ClaimError::Open { path: path.clone(), source }.into()),
+        };
+        let error = match superblock {
+            Ok(superblock) => {
+                found.push((superblock, path));
+                continue;
+            }
+            Err(error) => error,
+        };
+        match &error {
+            PoolError::Claim(ClaimError::Open { source, .. }) | PoolError::Io { source, .. } if is_of_the_device(source) => {}
+            _ => return Err(error),
+        }
+        unread = unread.or(Some(error));
+    }
+    let newest = found.into_iter().map(|(superblock, _)| superblock).max_by_key(Superblock::newness);
+    newest.ok_or_else(|| unread.unwrap_or(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() }))
+}
+
 /// The superblock of a claimed device, which fits it, and belongs to the same pool as the first.
 fn superblock_of(claim: &Claim, first: Option<(&Superblock, &Claim)>) -> Result<Superblock, PoolError> {
-    let (path, facts) = (claim.path().to_owned(), claim.facts());
-    let superblock = match probe::probe(claim.as_fd(), facts.size).map_err(PoolError::unread(&path))? {
+    superblock_in(claim.path(), claim.as_fd(), claim.facts(), first.map(|(superblock, claim)| (superblock, claim.path())))
+}
+
+fn superblock_in(
+    path: &Path,
+    file: BorrowedFd<'_>,
+    facts: &Facts,
+    first: Option<(&Superblock, &Path)>,
+) -> Result<Superblock, PoolError> {
+    let path = path.to_owned();
+    let superblock = match probe::probe(file, facts.size).map_err(PoolError::unread(&path))? {
         Found::Member(superblock) => *superblock,
         Found::Newer(version) => return Err(PoolError::Newer { path, version }),
         Found::Damaged(why) => return Err(PoolError::Damaged { path, why: why.to_string() }),
@@ -213,12 +253,12 @@ fn superblock_of(claim: &Claim, first: Option<(&Superblock, &Claim)>) -> Result<
         Found::Nothing => return Err(PoolError::NoMember { path, what: "nothing known" }),
     };
     let pool = superblock.name.clone();
-    if let Some((other, other_claim)) = first.filter(|(other, _)| other.pool != superblock.pool) {
+    if let Some((other, other_path)) = first.filter(|(other, _)| other.pool != superblock.pool) {
         let named = |superblock: &Superblock| format!("{} ({})", superblock.name, hex(&superblock.pool));
         return Err(PoolError::OtherPool {
             path,
             pool: named(&superblock),
-            other: other_claim.path().to_owned(),
+            other: other_path.to_owned(),
             other_pool: named(other),
         });
     }

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::abi::{self, DeviceInfo, feature, state};
 use super::attending::Place;
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
+use super::kernel_users::{BLOCK, CONFIG, kernel_user_in};
 use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
 use crate::device::facts;
@@ -562,7 +563,7 @@ fn exclusive(path: &Path) -> Result<OwnedFd, Error> {
     }
 }
 
-/// Another process that has a block device or one of its partitions open, or may have it, in words.
+/// Who has a block device or one of its partitions open, or may have it, in words: another process, or the kernel itself.
 fn user(path: &Path) -> Option<String> {
     let number = match fs::metadata(path) {
         Ok(it) => it.rdev(),
@@ -574,11 +575,14 @@ fn user(path: &Path) -> Option<String> {
             numbers.extend(fs::metadata(Path::new("/dev").join(entry.file_name())).map(|it| it.rdev()));
         }
     }
-    user_in("/proc".as_ref(), &numbers)
+    let is_it = |path: &Path| {
+        facts::look(path).is_ok_and(|it| facts::kind(&it) == FileType::BlockDevice && numbers.contains(&facts::number(&it)))
+    };
+    user_in("/proc".as_ref(), &numbers).or_else(|| kernel_user_in(BLOCK.as_ref(), CONFIG.as_ref(), is_it))
 }
 
-/// The same of block devices with these numbers, among the processes that a folder like `/proc` shows. One of which it cannot be seen may
-/// have them open: a device that is removed under its user loses what he has not flushed.
+/// A process that has one of the block devices with these numbers open, among those that a folder like `/proc` shows. One of which it
+/// cannot be seen may have them open: a device that is removed under its user loses what he has not flushed.
 fn user_in(proc: &Path, numbers: &[u64]) -> Option<String> {
     let own = std::process::id().to_string();
     let processes = match fs::read_dir(proc) {

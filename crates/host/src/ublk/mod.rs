@@ -29,6 +29,7 @@ mod attending;
 pub mod attributes;
 mod control;
 pub mod device;
+mod kernel_users;
 mod lending;
 mod namespace;
 pub mod queue;
