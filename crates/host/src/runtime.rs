@@ -37,7 +37,7 @@ use crate::ring::Waker;
 use crate::ublk::attendants::{Asked, Asker, Attendants};
 use crate::ublk::queue::Unattended;
 
-/// Device operations in the kernel at a time: enough for the queues of several members and a disk at once.
+/// Operations in the kernel at a time, of each device: as many as a sweep and the clients of several volumes want from one.
 const DEPTH: u32 = 256;
 
 /// Pieces looked at in one go for lost ones: a moment's work, as clients wait for its end.
