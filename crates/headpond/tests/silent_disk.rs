@@ -98,3 +98,51 @@ fn an_upgrade_beside_a_disk_that_has_fallen_silent_is_refused_until_it_answers()
     }
     daemon.stop();
 }
+
+/// The start waited for it for ever, though the other cache device and the witness were all that it takes; so did a list of devices, and whoever
+/// added it.
+#[test]
+fn a_pool_starts_without_a_cache_device_that_never_answers() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.file("a", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", &silent]).good();
+    yard.file("file", 16 * MIB);
+    let devices = ["a", &silent];
+    let daemon = yard.serve(&devices);
+    yard.run(&["attach", "w", "file"]).good();
+    yard.nbd("w").write(0, &[7; 4096], false).unwrap();
+    daemon.stop();
+    disk.fall_silent();
+    let begun = Instant::now();
+    let daemon = yard.serve(&devices);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let complaints = daemon.complaints();
+    assert!(complaints.contains(&format!("the pool starts without it: {silent} does not answer")), "{complaints}");
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    let begun = Instant::now();
+    let listed = yard.run(&["pool", "list", "a", &silent]).said(1, &["Not looked at", &silent]);
+    assert!(listed.out.contains("pool pool, cache device 0") && listed.out.contains("it does not answer"), "{listed:?}");
+    yard.run(&["pool", "add", &silent]).said(1, &[&silent, "does not answer", "Nothing was changed", "try again"]);
+    yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]).said(1, &[&silent, "does not answer"]);
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
+    disk.speak();
+    yard.run(&["pool", "add", &silent]).told(&["cache device 1", "has its copies"]);
+    yard.run(&["status"]).told(&["healthy"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_whose_only_cache_device_never_answers_is_refused_by_its_name() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &silent, "--copies", "1"]).good();
+    disk.fall_silent();
+    let begun = Instant::now();
+    let refused = yard.try_serve(&[&silent]).err().expect("there is nothing to start from");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    refused.said(1, &[&silent, "does not answer", "Nothing was changed", "Look at the kernel's log"]);
+}

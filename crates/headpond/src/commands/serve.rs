@@ -303,6 +303,13 @@ fn exec(program: &Path, estate: &str) -> std::io::Error {
 fn tried(options: &Options) -> anyhow::Result<()> {
     let mut members = 0;
     for listed in list(&options.devices) {
+        if listed.is_silent() {
+            return Err(anyhow!(
+                "{} does not answer, and the pool would be served without it. Look at the kernel's log, and upgrade when it answers again; or take it \
+                 out of the command line or the configuration, and restart",
+                listed.path.display()
+            ));
+        }
         match listed.found {
             Ok((_, Found::Newer(version))) => {
                 let path = listed.path.display();

@@ -13,6 +13,7 @@ use super::create::{clear_ends, may_be_overwritten, unit_for};
 use super::probe::{self, Found};
 use crate::claim::Claim;
 use crate::device::facts::Facts;
+use crate::silence;
 use crate::state::State;
 
 /// Claims a device for a pool, and clears both its ends of whatever it was before. What it holds is asked about as by
@@ -22,6 +23,7 @@ use crate::state::State;
 /// # Errors
 /// What is in the way; nothing was changed then, but where the ends could not be cleared.
 pub fn ready(path: &Path, force: bool, pool: &Status, state: &State, patience: Duration) -> Result<Claim, PoolError> {
+    silence::answers(path, silence::LIMIT).map_err(PoolError::silent(path))?;
     let claim = Claim::take(path, patience)?;
     let facts = claim.facts();
     match probe::probe(claim.as_fd(), facts.size).map_err(PoolError::unread(path))? {

@@ -16,7 +16,9 @@ use super::PoolError;
 use super::create::different;
 use super::probe::{self, Found};
 use crate::claim::{Claim, ClaimError};
+use crate::device::facts;
 use crate::runtime::Given;
+use crate::silence;
 use crate::state::{State, hex, is_whole_witness};
 
 /// How often it is looked for a device that is not there yet.
@@ -53,8 +55,7 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
     if missing.is_empty() {
         return first;
     }
-    drop(first);
-    // One that is damaged, or another's by now, is left out as if it were not there.
+    // One that is damaged, or another's by now, or silent, is left out as if it were not there.
     let is_ones = |path: &PathBuf, pool: &[u8; 16]| pool_of(std::slice::from_ref(path), patience) == Some(*pool);
     let remembered = missing.iter().filter_map(|(pool, member)| Some((state.places(pool).members.remove(member)?, pool)));
     let others: Vec<PathBuf> = remembered
@@ -62,8 +63,9 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
         .map(|(path, _)| path)
         .collect();
     if others.is_empty() {
-        return open(devices, state, patience);
+        return first;
     }
+    drop(first);
     for path in &others {
         tracing::warn!(
             "{} is taken too: a cache device of this pool was last seen there. Name it with the others",
@@ -76,6 +78,7 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
 /// The pool that the first of the devices belongs to.
 fn pool_of(devices: &[PathBuf], patience: Duration) -> Option<[u8; 16]> {
     let (path, patience) = (devices.first()?, patience.min(MOMENT));
+    silence::answers(path, silence::LIMIT).ok()?;
     let claim = claim_when_there(patience, |left| Claim::take(path, left)).ok()?;
     patiently(patience, || superblock_of(&claim, None)).ok().map(|superblock| superblock.pool)
 }
@@ -87,14 +90,22 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 /// Claims the devices of a pool and its witness, and holds the election. Nothing on the devices is changed; a witness
 /// file that is missing, or was never written whole, is made, without a vote in it, once the election has succeeded without it.
 ///
-/// A device that is not there, or cannot be read, is as good as not named if the others have the votes: an SSD that died is no
-/// reason not to start.
+/// A device that is not there, cannot be read, or does not answer, is as good as not named if the others have the votes: an SSD that died is
+/// no reason not to start.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     different(devices)?;
     let mut claims: Vec<Claim> = Vec::new();
     let mut found: Vec<Superblock> = Vec::new();
     let mut unread: Vec<PoolError> = Vec::new();
-    for path in devices {
+    let heard = silence::at_once(devices, |path| heard(path, patience));
+    for (path, heard) in devices.iter().zip(heard) {
+        let patience = match heard {
+            Ok(left) => left,
+            Err(error) => {
+                unread.push(error);
+                continue;
+            }
+        };
         let claim = match claim_when_there(patience, |left| Claim::take(path, left)) {
             Err(ClaimError::Open { path, source }) if is_of_the_device(&source) => {
                 unread.push(ClaimError::Open { path, source }.into());
@@ -153,6 +164,19 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         }
     }
     Ok(open)
+}
+
+/// Waits for a device to be there, up to `patience`, and then to answer; what is left of the patience for whoever holds it. Of one that does
+/// not come nothing is left.
+fn heard(path: &Path, patience: Duration) -> Result<Duration, PoolError> {
+    let begin = Instant::now();
+    let is_missing = || facts::look(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    while is_missing() && begin.elapsed() < patience {
+        thread::sleep(LOOK);
+    }
+    let left = patience.saturating_sub(begin.elapsed());
+    silence::answers(path, silence::LIMIT).map_err(PoolError::silent(path))?;
+    Ok(left)
 }
 
 /// Whether an error says that a device is gone or fails. Whoever goes on without the device takes it for left for good: what
