@@ -201,6 +201,59 @@ fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_d
     assert_eq!((of_a_part, len()), (whole, whole));
 }
 
+/// A file system that can be read alone from now on.
+struct ReadOnly(std::path::PathBuf);
+
+impl ReadOnly {
+    fn over(folder: &std::path::Path) -> Option<ReadOnly> {
+        let mount = |args: &[&str]| Command::new("mount").args(args).arg(folder).status().is_ok_and(|it| it.success());
+        if !rustix::process::geteuid().is_root() || !mount(&["--bind", folder.to_str().unwrap()]) {
+            println!("skipped: it takes root, and mounts");
+            return None;
+        }
+        let mounted = ReadOnly(folder.into());
+        assert!(mount(&["-o", "remount,bind,ro"]));
+        Some(mounted)
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A state folder that was full, or read-only as a root file system is after an error, kept the whole pool down, for a vote that nobody needed.
+#[test]
+fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() {
+    let yard = yard();
+    let state = yard.path("state");
+    let files = || fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
+    let witness = files().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("witness-")).unwrap();
+    for is_there in [true, false] {
+        if !is_there {
+            fs::remove_file(&witness).unwrap();
+        }
+        let Some(_read_only) = ReadOnly::over(&state) else { return };
+        let daemon = yard.serve(&["a", "b"]);
+        let complaints = daemon.complaints();
+        assert!(complaints.contains("the pool goes without its witness") && complaints.contains("Read-only"), "{complaints}");
+        yard.run(&["status"]).told(&["The witness, a file in the state folder, cannot be written"]);
+        yard.run(&["attach", "v", "disk"]).good();
+        write_all(&mut yard.nbd("v"), 1);
+        yard.run(&["detach", "v"]).good();
+        daemon.stop();
+    }
+    // It votes again once it can be written.
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["status"]).told(&["healthy"]);
+    daemon.kill();
+    assert!(witness.exists());
+    fs::remove_file(yard.path("b")).unwrap();
+    let _daemon = yard.serve(&["a", "--wait", "1"]);
+    yard.run(&["status"]).told(&["DEGRADED"]);
+}
+
 /// Both took the same number once, and the one that was refused took the other's device away: a healthy SSD was blamed.
 #[test]
 fn of_two_devices_added_at_once_each_is_in_or_is_refused_as_it_was() {

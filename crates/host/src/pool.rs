@@ -98,8 +98,7 @@ pub enum PoolError {
     )]
     WitnessOnMember { folder: PathBuf, device: PathBuf },
     #[error(
-        "{path}, the witness of the pool, cannot be made: {source}. The cache devices were not changed. Make room in the state folder, or \
-         name another one with --state"
+        "{path}, the witness of the pool, cannot be made: {source}. Make room in the state folder, or name another one with --state"
     )]
     Witness { path: PathBuf, source: io::Error },
     #[error(

@@ -88,7 +88,8 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 }
 
 /// Claims the devices of a pool and its witness, and holds the election. Nothing on the devices is changed; a witness
-/// file that is missing, or was never written whole, is made, without a vote in it, once the election has succeeded without it.
+/// file that is missing, or was never written whole, is made, without a vote in it, once the election has succeeded without it. One that
+/// cannot be used or made is as good as missing: it is there for the day on which a cache device is not.
 ///
 /// A device that is not there, cannot be read, or does not answer, is as good as not named if the others have the votes: an SSD that died is
 /// no reason not to start.
@@ -131,9 +132,9 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     };
     let pool = first.pool;
     // Witness or not is the same in every epoch.
-    let (vote, mut witness) = match first.witness {
+    let (vote, witness) = match first.witness {
         true => witness(&pool, devices, state, patience)?,
-        false => (WitnessVote::None, None),
+        false => (WitnessVote::None, Witness::Without),
     };
     let election = match elect(&found, vote) {
         Ok(election) => election,
@@ -147,12 +148,12 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     for error in &unread {
         tracing::warn!("the pool starts without it: {error}. Put another device in its place with `headpond pool replace`");
     }
-    if vote == WitnessVote::Missing && witness.is_none() {
+    let witness = match witness {
+        Witness::There(claim) => Some(claim),
         // The others suffice; from now on it votes again.
-        let path = state.witness(&pool);
-        state.make_witness(&pool).map_err(|source| PoolError::Witness { path: path.clone(), source })?;
-        witness = Some(Claim::take(&path, patience)?);
-    }
+        Witness::Missing => made(&pool, state, patience)?,
+        Witness::Without => None,
+    };
     let witness = witness.map(|claim| Given { device: Device::Witness, claim, pace: None });
     let mut open = OpenPool { election, devices: witness.into_iter().collect(), stale: Vec::new() };
     for (superblock, claim) in found.iter().zip(claims) {
@@ -256,28 +257,35 @@ fn superblock_of(claim: &Claim, first: Option<(&Superblock, &Claim)>) -> Result<
     Ok(superblock)
 }
 
+/// The witness of a pool that is being opened.
+enum Witness {
+    There(Claim),
+    /// To be made.
+    Missing,
+    /// The pool has none, or none that could be used.
+    Without,
+}
+
 /// Claims the witness, if it is there, and reads its vote.
-fn witness(
-    pool: &[u8; 16],
-    devices: &[PathBuf],
-    state: &State,
-    patience: Duration,
-) -> Result<(WitnessVote, Option<Claim>), PoolError> {
+fn witness(pool: &[u8; 16], devices: &[PathBuf], state: &State, patience: Duration) -> Result<(WitnessVote, Witness), PoolError> {
     if let Some(device) = state.carried_by(devices).map_err(PoolError::unread(state.path()))? {
         return Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device });
     }
     let path = state.witness(pool);
     if !path.exists() {
-        return Ok((WitnessVote::Missing, None));
+        return Ok((WitnessVote::Missing, Witness::Missing));
     }
-    let claim = Claim::take(&path, patience)?;
+    let asked = silence::answers(&path, silence::LIMIT).map_err(PoolError::silent(&path));
+    let Some(claim) = usable(&path, asked.and_then(|()| Claim::take(&path, patience).map_err(PoolError::from)))? else {
+        return Ok((WitnessVote::Missing, Witness::Without));
+    };
     let slots: Result<Vec<_>, _> =
         (0..WITNESS_SLOTS).map(|slot| probe::read(claim.as_fd(), slot * WITNESS_BYTES, WITNESS_BYTES)).collect();
     // A witness that cannot be read has no vote; the others may do without.
     let slots = slots.unwrap_or_default();
     let slots: Vec<&[u8]> = slots.iter().map(|slot| slot.as_slice()).collect();
     match newest_witness(&slots, *pool) {
-        Some(record) => Ok((WitnessVote::Found(record), Some(claim))),
+        Some(record) => Ok((WitnessVote::Found(record), Witness::There(claim))),
         // Its file system was full, or power failed, while it was made. What it never had it cannot have forgotten: it is as good as missing.
         None if !is_whole_witness(claim.facts().size) => {
             tracing::warn!(
@@ -285,9 +293,32 @@ fn witness(
                  that there is room in the state folder",
                 path.display()
             );
-            Ok((WitnessVote::Missing, None))
+            Ok((WitnessVote::Missing, Witness::Missing))
         }
-        None => Ok((WitnessVote::Missing, Some(claim))),
+        None => Ok((WitnessVote::Missing, Witness::There(claim))),
+    }
+}
+
+/// Makes the witness anew, and claims it.
+fn made(pool: &[u8; 16], state: &State, patience: Duration) -> Result<Option<Claim>, PoolError> {
+    let path = state.witness(pool);
+    let made = state.make_witness(pool).map_err(|source| PoolError::Witness { path: path.clone(), source });
+    usable(&path, made.and_then(|_| Claim::take(&path, patience).map_err(PoolError::from)))
+}
+
+/// The witness, or `None`, and a word, where it cannot be used. What somebody else holds is not gone on without: he may serve the pool.
+fn usable(path: &Path, witness: Result<Claim, PoolError>) -> Result<Option<Claim>, PoolError> {
+    match witness {
+        Ok(claim) => Ok(Some(claim)),
+        Err(error @ PoolError::Claim(ClaimError::Held { .. })) => Err(error),
+        Err(error) => {
+            tracing::warn!(
+                "the pool goes without its witness, {}: {error}. Its data is as safe as before; but should a cache device fail before the witness can be \
+                 written again, the others may be too few to go on. Put the state folder right, then restart the daemon",
+                path.display()
+            );
+            Ok(None)
+        }
     }
 }
 
