@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use common::silent::Disk;
@@ -145,4 +146,68 @@ fn a_pool_whose_only_cache_device_never_answers_is_refused_by_its_name() {
     let refused = yard.try_serve(&[&silent]).err().expect("there is nothing to start from");
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     refused.said(1, &[&silent, "does not answer", "Nothing was changed", "Look at the kernel's log"]);
+}
+
+/// How a process ends, if it comes to its end within a time; then the disk answers whatever it still waits for. The kernel may keep what has ended
+/// until it has been answered itself: a flush, say, waits in a thread of the process's.
+fn end_of(child: &mut Child, limit: Duration, disk: &Disk) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    let has_ended = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    };
+    while !has_ended() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let in_time = has_ended();
+    disk.speak();
+    let status = child.wait().unwrap();
+    Some(status).filter(|_| in_time)
+}
+
+fn terminate(child: &Child) {
+    assert!(Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap().success());
+}
+
+/// The pool had long gone on without it, and ended well; the process waited on for what it owed, past all limits.
+#[test]
+fn a_stop_does_not_wait_for_a_cache_device_that_has_left_since_it_is_silent() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.file("a", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", &silent]).good();
+    yard.file("file", 16 * MIB);
+    let mut daemon = yard.serve(&["a", &silent]);
+    yard.run(&["attach", "w", "file"]).good();
+    let mut nbd = yard.nbd("w");
+    disk.fall_silent();
+    nbd.patience(Duration::from_secs(60));
+    nbd.write(0, &[7; 4096], false).unwrap();
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    drop(nbd);
+    terminate(daemon.child());
+    let ended = end_of(daemon.child(), Duration::from_secs(20), &disk);
+    assert!(ended.is_some_and(|it| it.success()), "{ended:?}: {}", daemon.complaints());
+    assert!(daemon.complaints().contains(&format!("not answered yet by cache device 1 ({silent})")), "{}", daemon.complaints());
+    let _daemon = yard.serve(&["a", "--wait", "1"]);
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+}
+
+#[test]
+fn a_start_that_is_ended_does_not_wait_for_a_cache_device_that_is_silent() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &silent, "--copies", "1"]).good();
+    // What is looked at before it is taken answers.
+    disk.fall_silent_inside();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_headpond"));
+    serve.args(["serve", &silent, "--frontend", "none", "--socket", "control", "--state", "state"]);
+    let mut serve = serve.current_dir(yard.path("")).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(serve.try_wait().unwrap().is_none(), "it waits for the device");
+    terminate(&serve);
+    let ended = end_of(&mut serve, Duration::from_secs(20), &disk);
+    assert!(ended.is_some_and(|it| it.success()), "{ended:?}");
 }

@@ -8,7 +8,7 @@
 //! and `Devices` does not go away before.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
@@ -40,6 +40,8 @@ const MOST_PIECES: usize = 512;
 const TRANSFER_STEP: u64 = 1 << 30;
 /// Bytes zeroed or discarded by one step, so that none keeps a device, or the end of the daemon, waiting for long.
 const ZERO_STEP: u64 = 1 << 30;
+/// How long an end waits for what devices owe before it says so.
+const TELL: Duration = Duration::from_secs(1);
 /// A device that has refused what clients lend so many times in a row is not asked again.
 const MOST_REFUSALS: u8 = 16;
 /// Completions that the ring has room for, for each step that one device may have in the kernel: so many devices may have as many there. The
@@ -755,8 +757,20 @@ fn nanos(time: Duration) -> u64 {
 impl Drop for Devices {
     /// Waits for what the kernel has. It may write to the buffers until then, and the claims must outlive it.
     fn drop(&mut self) {
+        let begun = Instant::now();
+        let mut told = false;
         while self.in_kernel > 0 {
-            if let Err(error) = self.ring.wait(None) {
+            if !told && begun.elapsed() >= TELL {
+                told = true;
+                let owing = self.ops.iter().flatten().filter(|op| op.open.in_kernel.get() > 0);
+                let owing: BTreeSet<String> = owing.map(Op::name).collect();
+                tracing::warn!(
+                    "not answered yet by {}: what was asked there is waited for some seconds more, and then left to the kernel, which keeps the device \
+                     from others until that ends. Look at the kernel's log",
+                    Vec::from_iter(owing).join(", ")
+                );
+            }
+            if let Err(error) = self.ring.wait(if told { None } else { Some(TELL) }) {
                 tracing::error!(
                     "io_uring refused to wait for I/O in flight: {error}; its buffers and claims are kept. Restart the daemon"
                 );
@@ -764,7 +778,11 @@ impl Drop for Devices {
                 return;
             }
             self.ring.reap(&mut self.reaped);
-            self.in_kernel -= self.reaped.drain(..).filter(|(number, _)| number & (GUEST | lent::MARK) == 0).count();
+            for (number, _) in self.reaped.drain(..).filter(|(number, _)| number & (GUEST | lent::MARK) == 0) {
+                self.in_kernel -= 1;
+                let op = self.ops[number as usize].take().expect("what completes is in its slot");
+                op.open.in_kernel.update(|steps| steps - 1);
+            }
         }
     }
 }
