@@ -211,3 +211,76 @@ fn a_start_that_is_ended_does_not_wait_for_a_cache_device_that_is_silent() {
     let ended = end_of(&mut serve, Duration::from_secs(20), &disk);
     assert!(ended.is_some_and(|it| it.success()), "{ended:?}");
 }
+
+/// Whoever wanted to change anything waited for the disk of another volume, for ever, and was told nothing.
+#[test]
+fn a_change_beside_one_that_a_silent_disk_holds_up_is_refused_and_goes_through_when_that_is_cancelled() {
+    let yard = Yard::new();
+    let Some((disk, daemon)) = with_two(&yard) else { return };
+    yard.file("other", 16 * MIB);
+    yard.nbd("v").write(4 * MIB, &[8; 4096], false).unwrap();
+    disk.fall_silent();
+    std::thread::scope(|scope| {
+        let detach = scope.spawn(|| yard.run(&["detach", "v"]));
+        std::thread::sleep(Duration::from_secs(1));
+        let begun = Instant::now();
+        let parts = ["Detaching volume v is under way", "Nothing was changed", "`headpond detach NAME --cancel`"];
+        yard.run(&["attach", "x", "other"]).said(1, &parts);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        yard.run(&["detach", "v", "--cancel"]).good();
+        let detach = detach.join().unwrap();
+        assert!(detach.code == Some(1), "{detach:?}");
+    });
+    yard.run(&["attach", "x", "other"]).good();
+    yard.run(&["detach", "w"]).good();
+    disk.speak();
+    assert_eq!(yard.nbd("v").read(4 * MIB, 4096).unwrap(), [8; 4096]);
+    daemon.stop();
+}
+
+/// One that had answered at first, and not the engine, kept all others that came from being served, and all volumes from being changed.
+#[test]
+fn a_disk_that_comes_and_then_falls_silent_holds_up_neither_changes_nor_others_that_come() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 16 * MIB) else { return };
+    yard.pool();
+    yard.file("file", 16 * MIB);
+    yard.file("late", 16 * MIB);
+    let link = || std::os::unix::fs::symlink(disk.path(), yard.path("link")).unwrap();
+    link();
+    let daemon = yard.serve(&["a", "b"]);
+    for (volume, path) in [("v", "link"), ("w", "file"), ("x", "late")] {
+        yard.run(&["attach", volume, path]).good();
+        yard.nbd(volume).write(8 * MIB, &[7; 4096], false).unwrap();
+        // Clean data is what a disk is known by.
+        yard.run(&["flush", volume]).good();
+    }
+    daemon.stop();
+    std::fs::remove_file(yard.path("link")).unwrap();
+    std::fs::rename(yard.path("late"), yard.path("away")).unwrap();
+    let daemon = yard.serve(&["a", "b", "--wait", "1"]);
+    let wait_until = |is: &dyn Fn(&str) -> bool| {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is(&yard.run(&["status"]).good().out) {
+            assert!(Instant::now() < until, "{:?}", yard.run(&["status"]));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    disk.fall_silent_inside();
+    link();
+    wait_until(&|status| status.contains("has come, and is being looked at"));
+    std::fs::rename(yard.path("away"), yard.path("late")).unwrap();
+    wait_until(&|status| !status.contains("Volume x is not served"));
+    assert_eq!(yard.nbd("x").read(8 * MIB, 4096).unwrap(), [7; 4096]);
+    let begun = Instant::now();
+    yard.run(&["detach", "w"]).good();
+    yard.run(&["attach", "w", "file"]).good();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    yard.run(&["detach", "v", "--throw-away"])
+        .said(1, &["The disk of volume v is there", "Nothing was changed", "headpond status"]);
+    disk.speak();
+    wait_until(&|status| !status.contains("NOT SERVED"));
+    assert_eq!(yard.nbd("v").read(8 * MIB, 4096).unwrap(), [7; 4096]);
+    yard.run(&["detach", "v"]).good();
+    daemon.stop();
+}
