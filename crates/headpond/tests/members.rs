@@ -201,6 +201,39 @@ fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_d
     assert_eq!((of_a_part, len()), (whole, whole));
 }
 
+/// Status and events told to put it back; and it was "in use", by the very daemon that told so.
+#[test]
+fn a_cache_device_that_failed_is_put_back_while_the_pool_is_served() {
+    let yard = Yard::new();
+    yard.file("a", 64 * MIB);
+    let file = yard.file("b", 64 * MIB);
+    let Some(b) = Loop::over(&file) else { return };
+    let device = b.0.to_str().unwrap();
+    yard.run(&["pool", "create", "pool", "a", device]).good();
+    yard.file("disk", 64 * MIB);
+    let daemon = yard.serve(&["a", device]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let has = |bytes: u64| {
+        fs::File::options().write(true).open(&file).unwrap().set_len(bytes).unwrap();
+        b.follow_size();
+    };
+    // Its superblock stays, and the rest fails.
+    has(MIB);
+    write_all(&mut yard.nbd("v"), 1);
+    yard.run(&["status"]).told(&["DEGRADED", "has left the pool", "headpond pool add"]);
+    // Refused, it is kept from others as before.
+    yard.run(&["pool", "add", device]).said(1, &[device, "Nothing was changed"]);
+    yard.run(&["pool", "create", "other", device, "--copies", "1", "--force"]).said(1, &[device, "is in use"]);
+    has(64 * MIB);
+    yard.run(&["pool", "add", device]).told(&[device, "cache device 1", "has its copies"]);
+    yard.run(&["status"]).told(&["healthy"]);
+    write_all(&mut yard.nbd("v"), 2);
+    daemon.kill();
+    fs::remove_file(yard.path("a")).unwrap();
+    let _daemon = yard.serve(&[device, "--wait", "1"]);
+    check_all(&mut yard.nbd("v"), 2);
+}
+
 /// A file system that can be read alone from now on.
 struct ReadOnly(std::path::PathBuf);
 

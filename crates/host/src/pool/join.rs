@@ -23,7 +23,6 @@ use crate::state::State;
 /// # Errors
 /// What is in the way; nothing was changed then, but where the ends could not be cleared.
 pub fn ready(path: &Path, force: bool, pool: &Status, state: &State, patience: Duration) -> Result<Claim, PoolError> {
-    silence::answers(path, silence::LIMIT).map_err(PoolError::silent(path))?;
     let claim = Claim::take(path, patience)?;
     let facts = claim.facts();
     match probe::probe(claim.as_fd(), facts.size).map_err(PoolError::unread(path))? {
@@ -44,6 +43,14 @@ pub fn ready(path: &Path, force: bool, pool: &Status, state: &State, patience: D
     }
     clear_ends(&claim).map_err(PoolError::unwritten(path))?;
     Ok(claim)
+}
+
+/// Makes sure that a device answers, before anybody waits for it.
+///
+/// # Errors
+/// It does not.
+pub fn ask(path: &Path) -> Result<(), PoolError> {
+    silence::answers(path, silence::LIMIT).map_err(PoolError::silent(path))
 }
 
 /// What is to be known of a device that was taken though it does not suit the pool in all.
