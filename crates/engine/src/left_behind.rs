@@ -1,7 +1,6 @@
 //! Records that a start may find, and of which the map knows nothing: a cache device left under their append, and there was no segment to
 //! append them to again. What they say is overwritten past the cache in order, with a mark behind it, or it would lie over what the disk gets.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Range;
@@ -38,11 +37,14 @@ impl AllLeftBehind {
     pub fn outdated(&self, range: &Range<u64>, version: u64) {
         let rest = |l: LeftBehind| {
             let (start, end) = (l.sectors.start, l.sectors.end);
-            let parts = match l.version < version {
-                true => vec![start..end.min(range.start).max(start), start.max(range.end).min(end)..end],
-                false => vec![start..end],
+            let over = match l.version < version {
+                true => range.start.clamp(start, end)..range.end.clamp(start, end),
+                false => end..end,
             };
-            parts.into_iter().filter(|r| r.start < r.end).map(move |sectors| LeftBehind { sectors, version: l.version })
+            [start..over.start, over.end..end]
+                .into_iter()
+                .filter(|r| r.start < r.end)
+                .map(move |sectors| LeftBehind { sectors, version: l.version })
         };
         let all = self.0.take();
         self.0.replace(all.into_iter().flat_map(rest).collect());
@@ -52,6 +54,7 @@ impl AllLeftBehind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     fn left(ranges: &[(u64, u64, u64)]) -> AllLeftBehind {
         let all = AllLeftBehind::default();

@@ -204,6 +204,92 @@ fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_d
     assert_eq!((of_a_part, len()), (whole, whole));
 }
 
+/// Status and events told to put it back; and it was "in use", by the very daemon that told so.
+#[test]
+fn a_cache_device_that_failed_is_put_back_while_the_pool_is_served() {
+    let yard = Yard::new();
+    yard.file("a", 64 * MIB);
+    let file = yard.file("b", 64 * MIB);
+    let Some(b) = Loop::over(&file) else { return };
+    let device = b.0.to_str().unwrap();
+    yard.run(&["pool", "create", "pool", "a", device]).good();
+    yard.file("disk", 64 * MIB);
+    let daemon = yard.serve(&["a", device]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let has = |bytes: u64| {
+        fs::File::options().write(true).open(&file).unwrap().set_len(bytes).unwrap();
+        b.follow_size();
+    };
+    // Its superblock stays, and the rest fails.
+    has(MIB);
+    write_all(&mut yard.nbd("v"), 1);
+    yard.run(&["status"]).told(&["DEGRADED", "has left the pool", "headpond pool add"]);
+    // Refused, it is kept from others as before.
+    yard.run(&["pool", "add", device]).said(1, &[device, "Nothing was changed"]);
+    yard.run(&["pool", "create", "other", device, "--copies", "1", "--force"]).said(1, &[device, "is in use"]);
+    has(64 * MIB);
+    yard.run(&["pool", "add", device]).told(&[device, "cache device 1", "has its copies"]);
+    yard.run(&["status"]).told(&["healthy"]);
+    write_all(&mut yard.nbd("v"), 2);
+    daemon.kill();
+    fs::remove_file(yard.path("a")).unwrap();
+    let _daemon = yard.serve(&[device, "--wait", "1"]);
+    check_all(&mut yard.nbd("v"), 2);
+}
+
+/// A file system that can be read alone from now on.
+struct ReadOnly(std::path::PathBuf);
+
+impl ReadOnly {
+    fn over(folder: &std::path::Path) -> Option<ReadOnly> {
+        let mount = |args: &[&str]| Command::new("mount").args(args).arg(folder).status().is_ok_and(|it| it.success());
+        if !rustix::process::geteuid().is_root() || !mount(&["--bind", folder.to_str().unwrap()]) {
+            println!("skipped: it takes root, and mounts");
+            return None;
+        }
+        let mounted = ReadOnly(folder.into());
+        assert!(mount(&["-o", "remount,bind,ro"]));
+        Some(mounted)
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A state folder that was full, or read-only as a root file system is after an error, kept the whole pool down, for a vote that nobody needed.
+#[test]
+fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() {
+    let yard = yard();
+    let state = yard.path("state");
+    let files = || fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
+    let witness = files().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("witness-")).unwrap();
+    for is_there in [true, false] {
+        if !is_there {
+            fs::remove_file(&witness).unwrap();
+        }
+        let Some(_read_only) = ReadOnly::over(&state) else { return };
+        let daemon = yard.serve(&["a", "b"]);
+        let complaints = daemon.complaints();
+        assert!(complaints.contains("the pool goes without its witness") && complaints.contains("Read-only"), "{complaints}");
+        yard.run(&["status"]).told(&["The witness, a file in the state folder, cannot be written"]);
+        yard.run(&["attach", "v", "disk"]).good();
+        write_all(&mut yard.nbd("v"), 1);
+        yard.run(&["detach", "v"]).good();
+        daemon.stop();
+    }
+    // It votes again once it can be written.
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["status"]).told(&["healthy"]);
+    daemon.kill();
+    assert!(witness.exists());
+    fs::remove_file(yard.path("b")).unwrap();
+    let _daemon = yard.serve(&["a", "--wait", "1"]);
+    yard.run(&["status"]).told(&["DEGRADED"]);
+}
+
 /// Both took the same number once, and the one that was refused took the other's device away: a healthy SSD was blamed.
 #[test]
 fn of_two_devices_added_at_once_each_is_in_or_is_refused_as_it_was() {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use common::silent::Disk;
@@ -96,5 +97,190 @@ fn an_upgrade_beside_a_disk_that_has_fallen_silent_is_refused_until_it_answers()
     for volume in ["v", "w"] {
         assert_eq!(yard.nbd(volume).read(0, 4096).unwrap(), [7; 4096]);
     }
+    daemon.stop();
+}
+
+/// The start waited for it for ever, though the other cache device and the witness were all that it takes; so did a list of devices, and whoever
+/// added it.
+#[test]
+fn a_pool_starts_without_a_cache_device_that_never_answers() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.file("a", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", &silent]).good();
+    yard.file("file", 16 * MIB);
+    let devices = ["a", &silent];
+    let daemon = yard.serve(&devices);
+    yard.run(&["attach", "w", "file"]).good();
+    yard.nbd("w").write(0, &[7; 4096], false).unwrap();
+    daemon.stop();
+    disk.fall_silent();
+    let begun = Instant::now();
+    let daemon = yard.serve(&devices);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let complaints = daemon.complaints();
+    assert!(complaints.contains(&format!("the pool starts without it: {silent} does not answer")), "{complaints}");
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    let begun = Instant::now();
+    let listed = yard.run(&["pool", "list", "a", &silent]).said(1, &["Not looked at", &silent]);
+    assert!(listed.out.contains("pool pool, cache device 0") && listed.out.contains("it does not answer"), "{listed:?}");
+    yard.run(&["pool", "add", &silent]).said(1, &[&silent, "does not answer", "Nothing was changed", "try again"]);
+    yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]).said(1, &[&silent, "does not answer"]);
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
+    disk.speak();
+    yard.run(&["pool", "add", &silent]).told(&["cache device 1", "has its copies"]);
+    yard.run(&["status"]).told(&["healthy"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_whose_only_cache_device_never_answers_is_refused_by_its_name() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &silent, "--copies", "1"]).good();
+    disk.fall_silent();
+    let begun = Instant::now();
+    let refused = yard.try_serve(&[&silent]).err().expect("there is nothing to start from");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    refused.said(1, &[&silent, "does not answer", "Nothing was changed", "Look at the kernel's log"]);
+}
+
+/// How a process ends, if it comes to its end within a time; then the disk answers whatever it still waits for. The kernel may keep what has ended
+/// until it has been answered itself: a flush, say, waits in a thread of the process's.
+fn end_of(child: &mut Child, limit: Duration, disk: &Disk) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    let has_ended = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    };
+    while !has_ended() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let in_time = has_ended();
+    disk.speak();
+    let status = child.wait().unwrap();
+    Some(status).filter(|_| in_time)
+}
+
+fn terminate(child: &Child) {
+    assert!(Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap().success());
+}
+
+/// The pool had long gone on without it, and ended well; the process waited on for what it owed, past all limits.
+#[test]
+fn a_stop_does_not_wait_for_a_cache_device_that_has_left_since_it_is_silent() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.file("a", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", &silent]).good();
+    yard.file("file", 16 * MIB);
+    let mut daemon = yard.serve(&["a", &silent]);
+    yard.run(&["attach", "w", "file"]).good();
+    let mut nbd = yard.nbd("w");
+    disk.fall_silent();
+    nbd.patience(Duration::from_secs(60));
+    nbd.write(0, &[7; 4096], false).unwrap();
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    drop(nbd);
+    terminate(daemon.child());
+    let ended = end_of(daemon.child(), Duration::from_secs(20), &disk);
+    assert!(ended.is_some_and(|it| it.success()), "{ended:?}: {}", daemon.complaints());
+    assert!(daemon.complaints().contains(&format!("not answered yet by cache device 1 ({silent})")), "{}", daemon.complaints());
+    let _daemon = yard.serve(&["a", "--wait", "1"]);
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+}
+
+#[test]
+fn a_start_that_is_ended_does_not_wait_for_a_cache_device_that_is_silent() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let silent = disk.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &silent, "--copies", "1"]).good();
+    // What is looked at before it is taken answers.
+    disk.fall_silent_inside();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_headpond"));
+    serve.args(["serve", &silent, "--frontend", "none", "--socket", "control", "--state", "state"]);
+    let mut serve = serve.current_dir(yard.path("")).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(serve.try_wait().unwrap().is_none(), "it waits for the device");
+    terminate(&serve);
+    let ended = end_of(&mut serve, Duration::from_secs(20), &disk);
+    assert!(ended.is_some_and(|it| it.success()), "{ended:?}");
+}
+
+/// Whoever wanted to change anything waited for the disk of another volume, for ever, and was told nothing.
+#[test]
+fn a_change_beside_one_that_a_silent_disk_holds_up_is_refused_and_goes_through_when_that_is_cancelled() {
+    let yard = Yard::new();
+    let Some((disk, daemon)) = with_two(&yard) else { return };
+    yard.file("other", 16 * MIB);
+    yard.nbd("v").write(4 * MIB, &[8; 4096], false).unwrap();
+    disk.fall_silent();
+    std::thread::scope(|scope| {
+        let detach = scope.spawn(|| yard.run(&["detach", "v"]));
+        std::thread::sleep(Duration::from_secs(1));
+        let begun = Instant::now();
+        let parts = ["Detaching volume v is under way", "Nothing was changed", "`headpond detach NAME --cancel`"];
+        yard.run(&["attach", "x", "other"]).said(1, &parts);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        yard.run(&["detach", "v", "--cancel"]).good();
+        let detach = detach.join().unwrap();
+        assert!(detach.code == Some(1), "{detach:?}");
+    });
+    yard.run(&["attach", "x", "other"]).good();
+    yard.run(&["detach", "w"]).good();
+    disk.speak();
+    assert_eq!(yard.nbd("v").read(4 * MIB, 4096).unwrap(), [8; 4096]);
+    daemon.stop();
+}
+
+/// One that had answered at first, and not the engine, kept all others that came from being served, and all volumes from being changed.
+#[test]
+fn a_disk_that_comes_and_then_falls_silent_holds_up_neither_changes_nor_others_that_come() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 16 * MIB) else { return };
+    yard.pool();
+    yard.file("file", 16 * MIB);
+    yard.file("late", 16 * MIB);
+    let link = || std::os::unix::fs::symlink(disk.path(), yard.path("link")).unwrap();
+    link();
+    let daemon = yard.serve(&["a", "b"]);
+    for (volume, path) in [("v", "link"), ("w", "file"), ("x", "late")] {
+        yard.run(&["attach", volume, path]).good();
+        yard.nbd(volume).write(8 * MIB, &[7; 4096], false).unwrap();
+        // Clean data is what a disk is known by.
+        yard.run(&["flush", volume]).good();
+    }
+    daemon.stop();
+    std::fs::remove_file(yard.path("link")).unwrap();
+    std::fs::rename(yard.path("late"), yard.path("away")).unwrap();
+    let daemon = yard.serve(&["a", "b", "--wait", "1"]);
+    let wait_until = |is: &dyn Fn(&str) -> bool| {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is(&yard.run(&["status"]).good().out) {
+            assert!(Instant::now() < until, "{:?}", yard.run(&["status"]));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    disk.fall_silent_inside();
+    link();
+    wait_until(&|status| status.contains("has come, and is being looked at"));
+    std::fs::rename(yard.path("away"), yard.path("late")).unwrap();
+    wait_until(&|status| !status.contains("Volume x is not served"));
+    assert_eq!(yard.nbd("x").read(8 * MIB, 4096).unwrap(), [7; 4096]);
+    let begun = Instant::now();
+    yard.run(&["detach", "w"]).good();
+    yard.run(&["attach", "w", "file"]).good();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    yard.run(&["detach", "v", "--throw-away"])
+        .said(1, &["The disk of volume v is there", "Nothing was changed", "headpond status"]);
+    disk.speak();
+    wait_until(&|status| !status.contains("NOT SERVED"));
+    assert_eq!(yard.nbd("v").read(8 * MIB, 4096).unwrap(), [7; 4096]);
+    yard.run(&["detach", "v"]).good();
     daemon.stop();
 }

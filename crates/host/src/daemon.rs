@@ -187,6 +187,8 @@ struct Shared {
     volumes: Mutex<BTreeMap<u16, Slot>>,
     /// One volume comes or goes at a time.
     changing: Mutex<()>,
+    /// What whoever has that is doing.
+    under_way: Mutex<String>,
     /// Whether a cache device is being added or removed.
     changing_members: Mutex<Option<members::Change>>,
     /// The scrub that is under way.
@@ -239,6 +241,17 @@ struct Slot {
     problem: Option<Advice>,
     /// A long command that runs on it.
     running: Option<CommandId>,
+    /// What keeps others from changing it.
+    busy: Option<Busy>,
+}
+
+/// What is done with a volume beside changes of others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Busy {
+    /// Its disk is there, and the engine is looking at it.
+    Comes,
+    /// It is being thrown away.
+    Goes,
 }
 
 /// The block device of a volume.
@@ -497,6 +510,7 @@ impl Daemon {
             places: Mutex::new(places),
             volumes: Mutex::new(volumes),
             changing: Mutex::default(),
+            under_way: Mutex::default(),
             changing_members: Mutex::default(),
             scrubbing: Mutex::default(),
             scrubbed: Mutex::new(scrubbed),

@@ -7,8 +7,8 @@
 //! `Devices::ops`, with its buffers and its open file, from before it is pushed until its completion was reaped,
 //! and `Devices` does not go away before.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
@@ -40,8 +40,16 @@ const MOST_PIECES: usize = 512;
 const TRANSFER_STEP: u64 = 1 << 30;
 /// Bytes zeroed or discarded by one step, so that none keeps a device, or the end of the daemon, waiting for long.
 const ZERO_STEP: u64 = 1 << 30;
+/// How long an end waits for what devices owe before it says so.
+const TELL: Duration = Duration::from_secs(1);
 /// A device that has refused what clients lend so many times in a row is not asked again.
 const MOST_REFUSALS: u8 = 16;
+/// Completions that the ring has room for, for each step that one device may have in the kernel: so many devices may have as many there. The
+/// kernel keeps what is more until there is room.
+const DEVICES_AT_ONCE: u32 = 16;
+/// Threads in which the kernel does what would block: it makes as many as do. Flushes and zeroing go there, and what a device's own queue has no
+/// room for. Usually there are four for each processor, which a few silent disks would hold, and nothing would be flushed any more.
+const MOST_WORKERS: u32 = 1 << 14;
 /// Bytes zeroed by one step where zeroes must be written.
 const WRITTEN_ZEROES_STEP: u64 = 16 * SHARED_ZEROES as u64;
 
@@ -99,6 +107,10 @@ struct Open {
     refusals: Cell<u8>,
     /// Its model's place in `Devices::held`, if it has one.
     pace: Option<usize>,
+    /// Slots of its operations whose next step is still to be pushed, in order.
+    queue: RefCell<VecDeque<usize>>,
+    /// Steps that the kernel has.
+    in_kernel: Cell<usize>,
 }
 
 /// What threads have of a device in common that do I/O on it, each by [`Devices`] of its own.
@@ -115,6 +127,11 @@ impl Shared {
 }
 
 impl Open {
+    fn new(device: Device, shared: Arc<Shared>, pace: Option<usize>) -> Open {
+        let (lacks, refusals, size) = (Cell::new(0), Cell::new(0), Cell::new(shared.claim.facts().size));
+        Open { device, shared, size, lacks, refusals, pace, queue: RefCell::default(), in_kernel: Cell::new(0) }
+    }
+
     /// The first way to zero that this device may have; `None`: zeroes must be written.
     fn zeroing(&self, discard: bool) -> Option<Zeroing> {
         let ways: &[Zeroing] = match (discard, self.shared.claim.facts().kind) {
@@ -377,10 +394,11 @@ pub struct Devices {
     /// By slot: what was accepted and not yet finished by the kernel.
     ops: Vec<Option<Op>>,
     free: Vec<usize>,
-    /// Slots whose next step is still to be pushed, in order.
-    queue: VecDeque<usize>,
-    /// Steps that the kernel has, and how many it may have.
+    /// Whose queues may go on: something was queued there, or has ended.
+    waiting: VecDeque<Rc<Open>>,
+    /// Steps that the kernel has.
     in_kernel: usize,
+    /// How many of one device it may have.
     depth: usize,
     /// Ends that nobody was told of yet.
     ready: Vec<Completion>,
@@ -394,8 +412,8 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// No devices yet, on a ring with at most `depth` (at least one) steps in the kernel at a time. What is more waits in the
-    /// order of submission, whatever device it is for.
+    /// No devices yet, on a ring with at most `depth` (at least one) steps of each device in the kernel at a time. What is more of one waits in
+    /// the order of submission, and keeps nobody else waiting: one that does not answer holds what was asked of it, and nothing else.
     pub fn new(depth: u32) -> Result<Devices, DevicesError> {
         Devices::since(depth, Instant::now())
     }
@@ -404,14 +422,16 @@ impl Devices {
     /// count.
     pub fn since(depth: u32, origin: Instant) -> Result<Devices, DevicesError> {
         // One entry more, for the bell. What guests push goes to the kernel by itself when there is no room.
-        let ring = Ring::new(depth + 1).map_err(DevicesError::Setup)?;
+        let ring = Ring::new(depth + 1, (depth + 1).saturating_mul(DEVICES_AT_ONCE)).map_err(DevicesError::Setup)?;
+        // Linux 5.15; before it there are as many as there are.
+        let _ = ring.allow_workers(MOST_WORKERS);
         Ok(Devices {
             places: Places::of(&ring),
             ring,
             table: BTreeMap::new(),
             ops: Vec::new(),
             free: Vec::new(),
-            queue: VecDeque::new(),
+            waiting: VecDeque::new(),
             in_kernel: 0,
             depth: depth.max(1) as usize,
             ready: Vec::new(),
@@ -452,8 +472,7 @@ impl Devices {
 
     fn insert(&mut self, device: Device, shared: Arc<Shared>, pace: Option<usize>) {
         shared.load().advance(nanos(self.origin.elapsed()));
-        let (lacks, refusals, size) = (Cell::new(0), Cell::new(0), Cell::new(shared.claim.facts().size));
-        self.table.insert(device, Rc::new(Open { device, shared, size, lacks, refusals, pace }));
+        self.table.insert(device, Rc::new(Open::new(device, shared, pace)));
     }
 
     /// Forgets a device: what is in flight ends as it would have, what comes later is answered `Gone`. Its claim
@@ -586,7 +605,14 @@ impl Devices {
             self.ops.len() - 1
         });
         self.ops[slot] = Some(Op { io, open, work, offset, len, done: 0, since: self.heard });
-        self.queue.push_back(slot);
+        self.enqueue(slot);
+    }
+
+    /// Has an operation's next step wait for its turn, behind others of its device.
+    fn enqueue(&mut self, slot: usize) {
+        let op = self.ops[slot].as_ref().expect("what is queued is in its slot");
+        op.open.queue.borrow_mut().push_back(slot);
+        self.waiting.push_back(Rc::clone(&op.open));
     }
 
     /// Starts what was submitted, and appends to `done` what has ended. Returns when there is something, also of a guest's, when
@@ -618,32 +644,39 @@ impl Devices {
     }
 
     fn push_queued(&mut self) -> io::Result<()> {
-        while self.in_kernel < self.depth {
-            let Some(slot) = self.queue.pop_front() else {
-                break;
-            };
-            let op = self.ops[slot].as_mut().expect("a queued slot holds an operation");
-            let place = if let Work::Lent { .. } = op.work { self.places.take() } else { None };
-            if place.is_none()
-                && let Err(error) = op.copy()
-            {
-                self.finish(slot, Err(error));
-                continue;
+        while let Some(open) = self.waiting.pop_front() {
+            while open.in_kernel.get() < self.depth {
+                let Some(slot) = open.queue.borrow_mut().pop_front() else { break };
+                self.push(slot)?;
             }
-            let entry = op.entry(place.unwrap_or_default()).user_data(slot as u64);
-            let entries = match (&op.work, place) {
-                (Work::Lent { buf, .. }, Some(place)) => buf.lender().map(|(lent, _)| lent.around(entry.clone(), place)),
-                _ => None,
-            };
-            let entries = entries.as_ref().map_or(slice::from_ref(&entry), |linked| &linked[..]);
-            // SAFETY: buffers, list of pieces and open file belong to the operation, which stays in its slot and is
-            // not touched until its completion was reaped, nor are these moved when the slots are; at drop we wait
-            // for it or leak it. Memory of a read has no other handle yet; memory of a write is only read. What a client lends
-            // is the kernel's, and lives as long as the kernel uses it; so does its device's file, which the kernel looks up
-            // at once.
-            unsafe { self.ring.push_linked(entries)? };
-            self.in_kernel += 1;
         }
+        Ok(())
+    }
+
+    /// Has the kernel begin an operation's next step.
+    fn push(&mut self, slot: usize) -> io::Result<()> {
+        let op = self.ops[slot].as_mut().expect("a queued slot holds an operation");
+        let place = if let Work::Lent { .. } = op.work { self.places.take() } else { None };
+        if place.is_none()
+            && let Err(error) = op.copy()
+        {
+            self.finish(slot, Err(error));
+            return Ok(());
+        }
+        let entry = op.entry(place.unwrap_or_default()).user_data(slot as u64);
+        let entries = match (&op.work, place) {
+            (Work::Lent { buf, .. }, Some(place)) => buf.lender().map(|(lent, _)| lent.around(entry.clone(), place)),
+            _ => None,
+        };
+        let entries = entries.as_ref().map_or(slice::from_ref(&entry), |linked| &linked[..]);
+        // SAFETY: buffers, list of pieces and open file belong to the operation, which stays in its slot and is
+        // not touched until its completion was reaped, nor are these moved when the slots are; at drop we wait
+        // for it or leak it. Memory of a read has no other handle yet; memory of a write is only read. What a client lends
+        // is the kernel's, and lives as long as the kernel uses it; so does its device's file, which the kernel looks up
+        // at once.
+        unsafe { self.ring.push_linked(entries)? };
+        op.open.in_kernel.update(|steps| steps + 1);
+        self.in_kernel += 1;
         Ok(())
     }
 
@@ -663,8 +696,12 @@ impl Devices {
             let slot = number as usize;
             self.in_kernel -= 1;
             let op = self.ops[slot].as_mut().expect("what completes is in its slot");
+            op.open.in_kernel.update(|steps| steps - 1);
+            if !op.open.queue.borrow().is_empty() {
+                self.waiting.push_back(Rc::clone(&op.open));
+            }
             match op.step(result) {
-                None => self.queue.push_back(slot),
+                None => self.enqueue(slot),
                 Some(result) => self.finish(slot, result),
             }
         }
@@ -720,8 +757,20 @@ fn nanos(time: Duration) -> u64 {
 impl Drop for Devices {
     /// Waits for what the kernel has. It may write to the buffers until then, and the claims must outlive it.
     fn drop(&mut self) {
+        let begun = Instant::now();
+        let mut told = false;
         while self.in_kernel > 0 {
-            if let Err(error) = self.ring.wait(None) {
+            if !told && begun.elapsed() >= TELL {
+                told = true;
+                let owing = self.ops.iter().flatten().filter(|op| op.open.in_kernel.get() > 0);
+                let owing: BTreeSet<String> = owing.map(Op::name).collect();
+                tracing::warn!(
+                    "not answered yet by {}: what was asked there is waited for some seconds more, and then left to the kernel, which keeps the device \
+                     from others until that ends. Look at the kernel's log",
+                    Vec::from_iter(owing).join(", ")
+                );
+            }
+            if let Err(error) = self.ring.wait(if told { None } else { Some(TELL) }) {
                 tracing::error!(
                     "io_uring refused to wait for I/O in flight: {error}; its buffers and claims are kept. Restart the daemon"
                 );
@@ -729,7 +778,11 @@ impl Drop for Devices {
                 return;
             }
             self.ring.reap(&mut self.reaped);
-            self.in_kernel -= self.reaped.drain(..).filter(|(number, _)| number & (GUEST | lent::MARK) == 0).count();
+            for (number, _) in self.reaped.drain(..).filter(|(number, _)| number & (GUEST | lent::MARK) == 0) {
+                self.in_kernel -= 1;
+                let op = self.ops[number as usize].take().expect("what completes is in its slot");
+                op.open.in_kernel.update(|steps| steps - 1);
+            }
         }
     }
 }
@@ -786,7 +839,7 @@ mod tests {
             let work = Work::Lent { buf, writes, through: false };
             let offset = if writes { 256 << 10 } else { 512 << 10 };
             devices.ops.push(Some(Op { io: IoId(n), open, work, offset, len: LEN as u64, done: 0, since: 0 }));
-            devices.queue.push_back(devices.ops.len() - 1);
+            devices.enqueue(devices.ops.len() - 1);
         }
         while done.len() < 4 {
             devices.wait(None, &mut done).unwrap();
@@ -849,10 +902,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new_in(std::env::temp_dir()).unwrap();
         file.as_file().set_len(1 << 20).unwrap();
         let claim = Claim::take(file.path(), Duration::ZERO).unwrap();
-        let (device, lacks) = (Device::Witness, Cell::new(0));
-        let (size, refusals) = (Cell::new(1 << 20), Cell::new(0));
         let shared = Arc::new(Shared { claim, load: Mutex::default() });
-        let open = Rc::new(Open { device, shared, size, lacks, refusals, pace: None });
+        let open = Rc::new(Open::new(Device::Witness, shared, None));
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192, false);

@@ -152,7 +152,7 @@ mod tests {
     /// With a file that knows nothing of requests: the use is cancelled, so that whoever wanted it copies.
     #[test]
     fn what_cannot_be_registered_is_not_used() {
-        let mut ring = Ring::new(8).unwrap();
+        let mut ring = Ring::new(8, 16).unwrap();
         let mut places = Places::of(&ring);
         let Some(place) = places.take() else { return };
         let lent = Lent::new(Arc::new(File::open("/dev/zero").unwrap().into()), 0, 5);

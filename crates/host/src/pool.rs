@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use headpond_engine::create::PlanError;
 use headpond_engine::election::Refusal;
@@ -34,6 +35,11 @@ pub enum PoolError {
     Claim(#[from] ClaimError),
     #[error("{path} cannot be {what}: {source}. {meaning}. Look at the kernel's log, then try again")]
     Io { path: PathBuf, what: &'static str, source: io::Error, meaning: &'static str },
+    #[error(
+        "{path} does not answer: a read that was begun {seconds:.1} s ago has not ended. Nothing was changed. Look at the kernel's log, and at the \
+         way to the device, then try again"
+    )]
+    Silent { path: PathBuf, seconds: f64 },
     #[error("{path} was named twice. Nothing was changed. Name each cache device once")]
     Twice { path: PathBuf },
     #[error("{path} holds {what}. Nothing was changed. Name another device, or give --force to overwrite what is there")]
@@ -92,8 +98,7 @@ pub enum PoolError {
     )]
     WitnessOnMember { folder: PathBuf, device: PathBuf },
     #[error(
-        "{path}, the witness of the pool, cannot be made: {source}. The cache devices were not changed. Make room in the state folder, or \
-         name another one with --state"
+        "{path}, the witness of the pool, cannot be made: {source}. Make room in the state folder, or name another one with --state"
     )]
     Witness { path: PathBuf, source: io::Error },
     #[error(
@@ -119,6 +124,11 @@ impl PoolError {
                 | PoolError::NotNamed { .. }
                 | PoolError::WitnessOnMember { .. }
         )
+    }
+
+    fn silent(path: &Path) -> impl FnOnce(Duration) -> PoolError {
+        let path = path.to_owned();
+        |silent| PoolError::Silent { path, seconds: silent.as_secs_f64() }
     }
 
     fn unread(path: &Path) -> impl FnOnce(io::Error) -> PoolError {

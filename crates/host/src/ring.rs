@@ -48,15 +48,19 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of at least `entries` entries, rounded up to a power of two.
-    pub fn new(entries: u32) -> io::Result<Ring> {
+    /// A ring of at least `entries` entries, and as many completions, rounded up to powers of two.
+    pub fn new(entries: u32, completions: u32) -> io::Result<Ring> {
+        let sized = || {
+            let mut builder = IoUring::builder();
+            builder.setup_cqsize(completions.max(2 * entries)).setup_clamp();
+            builder
+        };
         // Completions are worked on only inside our own calls: from Linux 6.1; without that where it is older.
-        let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_submit_all().build(entries).or_else(
-            |error| match error.raw_os_error() {
-                Some(libc::EINVAL) => IoUring::new(entries),
-                _ => Err(error),
-            },
-        )?;
+        let newer = sized().setup_single_issuer().setup_defer_taskrun().setup_submit_all().build(entries);
+        let uring = newer.or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => sized().build(entries),
+            _ => Err(error),
+        })?;
         if !uring.params().is_feature_ext_arg() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -102,6 +106,12 @@ impl Ring {
     /// Makes a table of so many places for buffers of the kernel's; once.
     pub fn make_places(&self, places: u32) -> io::Result<()> {
         self.uring.submitter().register_buffers_sparse(places)
+    }
+
+    /// Lets the kernel have up to so many threads for what would block, each made when there is no other one for it.
+    pub fn allow_workers(&self, most: u32) -> io::Result<()> {
+        // The others are for what may wait for ever by its nature, as on a socket.
+        self.uring.submitter().register_iowq_max_workers(&mut [most, 0])
     }
 
     /// Submits what is queued and returns when there is a completion, when the bell rang, or after `timeout`

@@ -37,11 +37,14 @@ use crate::ring::Waker;
 use crate::ublk::attendants::{Asked, Asker, Attendants};
 use crate::ublk::queue::Unattended;
 
-/// Device operations in the kernel at a time: enough for the queues of several members and a disk at once.
+/// Operations in the kernel at a time, of each device: as many as a sweep and the clients of several volumes want from one.
 const DEPTH: u32 = 256;
 
 /// Pieces looked at in one go for lost ones: a moment's work, as clients wait for its end.
 const LOOKS_AT: usize = 1 << 14;
+
+/// How long the end of a runtime waits for what devices owe: a step of theirs takes no longer, if they answer at all.
+const OWED: Duration = Duration::from_secs(5);
 
 /// The start of the engine is a command, too: the first.
 const START: CommandId = CommandId(0);
@@ -230,6 +233,8 @@ impl Running {
 pub struct Runtime {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
+    /// Hung up when the thread has let go of all devices.
+    let_go: Receiver<()>,
 }
 
 impl Runtime {
@@ -241,7 +246,9 @@ impl Runtime {
         let (inbox, messages) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         let (up, is_up) = mpsc::channel();
+        let (has_devices, let_go) = mpsc::channel();
         let thread = thread::Builder::new().name("engine".into()).spawn(move || {
+            let _has_devices: Sender<()> = has_devices;
             let body = || {
                 let mut devices = match Devices::new(DEPTH) {
                     Ok(devices) => devices,
@@ -279,7 +286,7 @@ impl Runtime {
         let thread = thread.map_err(DevicesError::Setup)?;
         let (waker, registry) = is_up.recv().map_err(|_| DevicesError::Setup(std::io::Error::other("its thread ended")))??;
         let handle = Handle { inbox, waker, next_command: Arc::new(AtomicU64::new(START.0 + 1)), registry };
-        Ok((Runtime { handle, thread: Some(thread) }, Running { id: START, ended }))
+        Ok((Runtime { handle, thread: Some(thread), let_go }, Running { id: START, ended }))
     }
 
     /// How to reach it.
@@ -289,10 +296,12 @@ impl Runtime {
 }
 
 impl Drop for Runtime {
-    /// Waits for the device operations that the kernel has: the claims must outlive them.
+    /// Waits for the device operations that the kernel has: the claims must outlive them. One that a device never ends is not waited for
+    /// longer than others take: the thread keeps what there is of it, until it ends after all or the process does.
     fn drop(&mut self) {
         self.handle.send(Message::End);
-        if let Some(thread) = self.thread.take() {
+        let owed = matches!(self.let_go.recv_timeout(OWED), Err(RecvTimeoutError::Timeout));
+        if let Some(thread) = self.thread.take().filter(|_| !owed) {
             let _ = thread.join();
         }
     }

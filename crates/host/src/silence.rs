@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,6 +56,20 @@ pub fn answers(path: &Path, limit: Duration) -> Result<(), Duration> {
         }
     }
     ends(path, ask(path, &places), until)
+}
+
+/// The same of several, all asked at once: what has become of each, in their order.
+pub fn all_answer(paths: &[PathBuf], limit: Duration) -> Vec<Result<(), Duration>> {
+    at_once(paths, |path| answers(path, limit))
+}
+
+/// Asks about several at once, and waits for all the answers.
+pub(crate) fn at_once<T: Send>(paths: &[PathBuf], ask: impl Fn(&Path) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let ask = &ask;
+        let asking: Vec<_> = paths.iter().map(|path| scope.spawn(move || ask(path))).collect();
+        asking.into_iter().map(|it| it.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 /// The blocks that are looked at before a disk is taken: its first, and one at its end, which may be on another device of an array.

@@ -20,6 +20,10 @@ use headpond_host::device::modelled::{Pace, PaceKind};
 use headpond_host::device::{Completion, Devices};
 use tempfile::TempDir;
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../headpond/tests/common/silent.rs"]
+mod silent;
+
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const DISK: Device = Device::Backing(0);
@@ -310,6 +314,56 @@ fn a_claim_ends_when_the_process_that_holds_it_is_killed() {
     child.kill().unwrap();
     Claim::take(&path, Duration::from_secs(5)).unwrap();
     child.wait().unwrap();
+}
+
+/// All devices shared the places in the kernel, and the threads in which it does what would block. One disk that answered nothing came to hold both,
+/// and nothing was asked of any other: clients of all volumes waited, or healthy cache devices were taken for silent.
+#[test]
+fn a_disk_that_does_not_answer_keeps_no_other_device_waiting() {
+    const STUCK: u64 = 400;
+    let mount = tempfile::tempdir().unwrap();
+    let Some(disk) = silent::Disk::new(&mount.path().join("mount"), 16 * MIB) else { return };
+    let (_dir, path) = file(4 * MIB);
+    let other = Device::Backing(1);
+    let mut devices = Devices::new(256).unwrap();
+    devices.add(DISK, Claim::take(&disk.path(), Duration::from_secs(5)).unwrap());
+    devices.add(other, Claim::take(&path, NOW).unwrap());
+    disk.fall_silent();
+    // More than may be in the kernel at a time, some of them such as take one of its threads each.
+    for n in 0..STUCK {
+        let op = match n % 4 {
+            0 => DeviceOp::Flush,
+            1 => DeviceOp::Discard { offset: n * 4096, len: 4096 },
+            _ => DeviceOp::Read { offset: n * 4096, len: 4096, into: None },
+        };
+        devices.submit(IoId(n), DISK, op);
+    }
+    let mut done = Vec::new();
+    devices.wait(Some(Duration::from_millis(500)), &mut done).unwrap();
+    let wanted = [
+        DeviceOp::Read { offset: 0, len: 4096, into: None },
+        DeviceOp::Write { offset: MIB, bufs: vec![filled(4096, 1)], reach: Reach::Cache },
+        DeviceOp::WriteZeroes { offset: 2 * MIB, len: 4096 },
+        DeviceOp::Flush,
+    ];
+    let begun = Instant::now();
+    for (n, op) in (STUCK..).zip(wanted) {
+        devices.submit(IoId(n), other, op);
+    }
+    let of_other = |done: &[Completion]| done.iter().filter(|(io, end)| io.0 >= STUCK && end.is_ok()).count();
+    while of_other(&done) < 4 && begun.elapsed() < Duration::from_secs(20) {
+        devices.wait(Some(Duration::from_millis(100)), &mut done).unwrap();
+    }
+    let (took, ended, loads) = (begun.elapsed(), of_other(&done), devices.loads());
+    // Also where this fails nobody is left waiting.
+    disk.speak();
+    let left = (STUCK + 4) as usize - done.len();
+    done.extend(ends(&mut devices, left));
+    drop(devices);
+    println!("{ended} of 4 ended after {took:?}");
+    assert_eq!(ended, 4);
+    assert!(loads[&other].oldest_ns == 0 && loads[&DISK].oldest_ns > 0, "{loads:?}");
+    assert!(done.iter().all(|(_, end)| end.is_ok()));
 }
 
 #[test]

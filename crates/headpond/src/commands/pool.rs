@@ -215,7 +215,10 @@ impl List {
         let all = self.devices.is_empty();
         let mut listed = list(&self.devices);
         if all {
-            listed.retain(|device| matches!(device.found, Ok((_, Found::Member(_) | Found::Newer(_) | Found::Damaged(_)))));
+            let is_ours =
+                |device: &Listed| matches!(device.found, Ok((_, Found::Member(_) | Found::Newer(_) | Found::Damaged(_))));
+            // One that does not answer may be.
+            listed.retain(|device| is_ours(device) || device.is_silent());
         }
         let values: Vec<Value> = listed.iter().map(value).collect();
         let lines: Vec<String> = listed.iter().map(line).collect();

@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use headpond_engine::{Settings, Starting};
 use headpond_host::backing::Spec;
 use headpond_host::daemon::{Choice, Daemon, Options, would_start};
+use headpond_host::pool::list::list;
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
 use headpond_host::succession::{Estate, VARIABLE, introduction};
@@ -303,6 +304,15 @@ fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// Whether this version would serve these devices, from looking at them alone. Some may be dead.
 fn tried(options: Options) -> anyhow::Result<()> {
+    for listed in list(&options.devices) {
+        if listed.is_silent() {
+            return Err(anyhow!(
+                "{} does not answer, and the pool would be served without it. Look at the kernel's log, and upgrade when it answers again; or take it \
+                 out of the command line or the configuration, and restart",
+                listed.path.display()
+            ));
+        }
+    }
     // Which it would not be told.
     let options = Options { give_up: Vec::new(), ..options };
     would_start(&options)?;

@@ -213,6 +213,10 @@ impl Daemon {
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()

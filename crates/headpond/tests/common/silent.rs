@@ -12,14 +12,39 @@ struct Memory {
     size: u64,
 }
 
+/// Bytes at each end of a disk that may answer while the rest does not: who looks what it is, asks there.
+const ENDS: u64 = 1 << 20;
+
+#[derive(Default, Clone, Copy)]
+enum Silent {
+    #[default]
+    Nowhere,
+    Inside,
+    Everywhere,
+}
+
 #[derive(Default)]
 struct State {
     bytes: Vec<u8>,
-    is_silent: bool,
+    silent: Silent,
     waiting: Vec<(Request<Vec<u8>>, Completion)>,
 }
 
 impl State {
+    fn is_kept_waiting(&self, request: &Request<Vec<u8>>) -> bool {
+        let inside = ENDS..self.bytes.len() as u64 - ENDS;
+        let is_inside = |sector: u64, bytes: u64| sector * SECTOR + bytes > inside.start && sector * SECTOR < inside.end;
+        match (self.silent, request) {
+            (Silent::Nowhere, _) => false,
+            (Silent::Everywhere, _) | (Silent::Inside, Request::Flush) => true,
+            (Silent::Inside, Request::Read { sector, sectors, .. }) => is_inside(*sector, u64::from(*sectors) * SECTOR),
+            (Silent::Inside, Request::Write { sector, data, .. }) => is_inside(*sector, data.len() as u64),
+            (Silent::Inside, Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. }) => {
+                is_inside(*sector, sectors * SECTOR)
+            }
+        }
+    }
+
     fn answer(&mut self, request: Request<Vec<u8>>, done: Completion) {
         let range = |sector: u64, bytes: u64| (sector * SECTOR) as usize..(sector * SECTOR + bytes) as usize;
         match request {
@@ -49,7 +74,7 @@ impl Backend for Memory {
 
     fn submit(&self, request: Request<Vec<u8>>, done: Completion) {
         let mut state = self.state.lock().unwrap();
-        match state.is_silent {
+        match state.is_kept_waiting(&request) {
             true => state.waiting.push((request, done)),
             false => state.answer(request, done),
         }
@@ -82,13 +107,18 @@ impl Disk {
 
     /// What it is asked from now on waits.
     pub fn fall_silent(&self) {
-        self.memory.state.lock().unwrap().is_silent = true;
+        self.memory.state.lock().unwrap().silent = Silent::Everywhere;
+    }
+
+    /// The same of what is not at its ends.
+    pub fn fall_silent_inside(&self) {
+        self.memory.state.lock().unwrap().silent = Silent::Inside;
     }
 
     /// It answers all that has waited, and what comes.
     pub fn speak(&self) {
         let mut state = self.memory.state.lock().unwrap();
-        state.is_silent = false;
+        state.silent = Silent::Nowhere;
         for (request, done) in std::mem::take(&mut state.waiting) {
             state.answer(request, done);
         }

@@ -26,7 +26,7 @@ impl Slot {
     /// Of a volume that has no backing device.
     pub(super) fn without_disk(name: String, sectors: u64) -> Slot {
         let shape = Some(Shape::without_disk(sectors));
-        Slot { name, spec: None, shape, export: None, place: None, problem: None, running: None }
+        Slot { name, spec: None, shape, export: None, place: None, problem: None, running: None, busy: None }
     }
 }
 
@@ -47,7 +47,7 @@ impl Shared {
             return Err(Fault::failed("A volume has at least one block. Nothing was changed. Name a size of 4 KiB or more."));
         }
         let bytes = whole_blocks(new.bytes);
-        let _changing = self.change()?;
+        let _changing = self.change(format!("Creating volume {name}"))?;
         let number = self.number_for(name)?;
         let id = random().map_err(|error: io::Error| {
             Fault::failed(format!("The system gives no random numbers: {error}. Nothing was changed. Look at the kernel's log."))
@@ -70,7 +70,7 @@ impl Shared {
 
     /// Deletes a volume with what is on it; one whose block device is in use is refused at once.
     pub(super) fn delete_volume(&self, name: &str, throw_away: bool) -> Result<Value, Fault> {
-        let _changing = self.change()?;
+        let _changing = self.change(format!("Deleting volume {name}"))?;
         self.wait_for_the_map()?;
         let volume = self.volume(name)?;
         if volume.has_disk() {

@@ -4,7 +4,7 @@ use headpond_engine::io::{BLOCK, Command, Device, SECTOR};
 use headpond_engine::status::VolumeStatus;
 use serde_json::{Value, json};
 
-use super::service::{ended, failed};
+use super::service::{ended, failed, is_free};
 use super::{Export, Frontend, Shared, lock, watch};
 use crate::backing::HasDisk;
 use crate::control::{Fault, Grow};
@@ -13,9 +13,13 @@ use crate::report::Advice;
 impl Shared {
     pub(super) fn grow(&self, wish: &Grow) -> Result<Value, Fault> {
         let name = &wish.name;
-        let _changing = self.change()?;
+        let _changing = self.change(format!("Growing volume {name}"))?;
         let volume = self.volume(name)?;
         let (number, bytes) = (volume.number, volume.sectors * SECTOR);
+        // Its block device may be being made.
+        if let Some(slot) = lock(&self.volumes).get(&number).filter(|slot| slot.busy.is_some()) {
+            is_free(slot)?;
+        }
         let not_served = || {
             Fault::refused(format!(
                 "Volume {name} is not served, and cannot grow now. Nothing was changed. `headpond status` says why."

@@ -3,25 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, TryLockError, Weak};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use headpond_engine::Status;
 use headpond_engine::io::{Command, CommandError, Device};
 use headpond_format::VolumeEntry;
 use rustix::fs::FileType;
 
 use super::disks::{Mismatch, open_disk, problem_with};
-use super::{Shape, Shared, lock, watch};
+use super::{Busy, Shape, Shared, lock, watch};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
 use crate::device::facts;
 use crate::report::Advice;
+use crate::runtime::Running;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(3);
+/// How long one that has come is waited for while the engine looks at it, until others have their turn.
+const SOON: Duration = Duration::from_millis(100);
 /// How long one may take to answer until the next look.
 const ASKED: Duration = Duration::from_millis(500);
 
@@ -38,7 +40,7 @@ impl Late {
             let slots = lock(&shared.volumes);
             let missing = |volume: &VolumeEntry| {
                 let slot = slots.get(&volume.number).filter(|slot| slot.shape.is_none())?;
-                Some((volume.number, Missing { volume: volume.clone(), spec: slot.spec.clone()?, not: None }))
+                Some((volume.number, Missing { volume: volume.clone(), spec: slot.spec.clone()?, not: None, coming: None }))
             };
             volumes.iter().filter_map(missing).collect()
         };
@@ -49,13 +51,25 @@ impl Late {
         let (end, ended) = mpsc::channel::<()>();
         let shared: Weak<Shared> = Arc::downgrade(shared);
         let body = move || {
-            while !(missing.is_empty() && silent.is_empty()) && matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout))
-            {
+            let mut looked = Instant::now();
+            while !(missing.is_empty() && silent.is_empty()) {
+                let pause = if missing.values().any(|missing| missing.coming.is_some()) { Duration::ZERO } else { LOOK };
+                let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) else { return };
                 let Some(shared) = shared.upgrade() else { return };
+                let looks = looked.elapsed() >= LOOK;
+                if looks {
+                    looked = Instant::now();
+                }
                 // Each may take its time, and the end of the daemon waits for this thread.
                 let goes_on = || matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
-                missing.retain(|_, missing| !goes_on() || !shared.look_for(missing, &ended));
-                silent.retain(|number| !shared.offer_late(*number));
+                missing.retain(|_, missing| {
+                    let is_done = match missing.coming {
+                        Some(_) => shared.has_come(missing),
+                        None => looks && goes_on() && shared.look_for(missing),
+                    };
+                    !is_done
+                });
+                silent.retain(|number| !looks || !shared.offer_late(*number));
             }
         };
         let thread = thread::Builder::new().name("late-disks".into()).spawn(body);
@@ -81,6 +95,9 @@ struct Missing {
     spec: Spec,
     /// What was there in its place last.
     not: Option<Sight>,
+    /// It is there, and the engine looks at it: how that ends, and what clients are to see of it. Nobody waits long for that, as a disk may have
+    /// answered so far and no further.
+    coming: Option<(Running, Shape)>,
 }
 
 /// What can be seen of a device or file without opening it: its node, and its size. What is the same as before is not tried
@@ -120,6 +137,7 @@ impl Shared {
                        the way to the device."
                     .into(),
             });
+            slot.busy = Some(Busy::Comes);
             silent.insert(volume.number);
         }
         silent
@@ -127,8 +145,6 @@ impl Shared {
 
     /// Offers such a volume once the engine serves it; whether it need not be looked at any more.
     fn offer_late(&self, number: u16) -> bool {
-        // Whoever attaches and detaches has its own way to offer one.
-        let Ok(_changing) = self.changing.try_lock() else { return false };
         let Some(status) = self.handle.status() else { return true };
         let Some(volume) = status.volumes.iter().find(|volume| volume.number == number) else { return true };
         if !volume.serving && !volume.refused {
@@ -146,14 +162,14 @@ impl Shared {
             let news = if volume.serving { watch::of_late_disk } else { watch::of_refused_disk };
             lock(&self.events).add(news(&volume.name, &spec));
         }
+        self.is_free_again(number);
         true
     }
 
-    /// Whether a volume need not be looked for any more: its disk is there, and the volume is served, or refused by the engine;
-    /// or there is no such volume any more. While another volume comes or goes it is looked for in vain.
-    /// The wait for the engine's word is cut short when the daemon ends.
-    fn look_for(&self, missing: &mut Missing, ended: &Receiver<()>) -> bool {
-        let Missing { volume, spec, not } = missing;
+    /// Looks whether a volume's disk is there, and has the engine look at it then. Whether it need not be looked for any more, as there is no such
+    /// volume any more. What becomes of other volumes meanwhile does not matter; this one is kept from being changed.
+    fn look_for(&self, missing: &mut Missing) -> bool {
+        let Missing { volume, spec, not, coming } = missing;
         let Some(sight) = Sight::of(spec.path()) else {
             *not = None;
             return false;
@@ -168,16 +184,13 @@ impl Shared {
             }
             return false;
         }
-        // A detach has it for as long as it writes back, and the end of the daemon waits for this thread.
-        let _changing = match self.changing.try_lock() {
-            Ok(changing) => changing,
-            Err(TryLockError::Poisoned(changing)) => changing.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
         // It may have been thrown away meanwhile; its number may be another volume's, whose disk is not to be replaced.
-        let still = |status: &Status| status.volumes.iter().any(|it| it.number == volume.number && it.id == volume.id);
-        if !self.handle.status().as_ref().is_some_and(still) {
-            return true;
+        match lock(&self.volumes).get_mut(&volume.number) {
+            Some(slot) if slot.name == volume.name && slot.shape.is_none() => match slot.busy {
+                None => slot.busy = Some(Busy::Comes),
+                Some(_) => return false,
+            },
+            _ => return true,
         }
         let backing = match open_disk(volume, spec, Duration::ZERO) {
             Ok(backing) => backing,
@@ -185,37 +198,48 @@ impl Shared {
                 // Who holds it may let go without a sign.
                 *not = Some(sight).filter(|_| !error.may_pass());
                 if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
-                    slot.problem = Some(problem_with(&volume.name, &error));
+                    (slot.problem, slot.busy) = (Some(problem_with(&volume.name, &error)), None);
                 }
                 return false;
             }
         };
         let shape = Shape::of(&backing.facts(), volume.sectors);
         self.handle.add(backing.give(volume.number));
-        let running = self.handle.begin(Command::BackingCame { volume: volume.number });
-        let result = loop {
-            if let Some(result) = running.wait(Duration::from_millis(100)) {
-                break result;
-            }
-            if !matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty)) {
-                return true;
-            }
-        };
+        *coming = Some((self.handle.begin(Command::BackingCame { volume: volume.number }), shape));
+        if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
+            slot.problem = Some(Advice {
+                wrong: format!("Volume {} is not served yet: its backing device, {spec}, has come, and is being looked at.", volume.name),
+                next: "What is cached stays as it is, and the volume is served as soon as the device has answered. Look at the kernel's log, and \
+                       at the way to the device, if that takes long."
+                    .into(),
+            });
+        }
+        self.has_come(missing)
+    }
+
+    /// Whether the engine has looked at a disk that has come: the volume is served then, or refused.
+    fn has_come(&self, missing: &Missing) -> bool {
+        let Missing { volume, spec, coming: Some((running, shape)), .. } = missing else { return false };
+        let Some(result) = running.wait(SOON) else { return false };
+        self.take_in(volume, spec, shape, result);
+        self.is_free_again(volume.number);
+        true
+    }
+
+    fn take_in(&self, volume: &VolumeEntry, spec: &Spec, shape: &Shape, result: Result<(), CommandError>) {
         if let Err(error) = &result
             && *error != CommandError::Refused
         {
             // The daemon ends.
             tracing::info!("volume {} is not served: {error}", volume.name);
-            self.handle.remove(Device::Backing(volume.number));
-            return true;
+            return self.handle.remove(Device::Backing(volume.number));
         }
         if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
-            (slot.shape, slot.problem) = (Some(shape), None);
+            (slot.shape, slot.problem) = (Some(shape.clone()), None);
         }
         if result.is_err() {
             // As at a start, it stays claimed.
-            lock(&self.events).add(watch::of_refused_disk(&volume.name, spec));
-            return true;
+            return lock(&self.events).add(watch::of_refused_disk(&volume.name, spec));
         }
         self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
         if let Some(status) = self.handle.status()
@@ -225,7 +249,6 @@ impl Shared {
             self.look_for_left_over(now);
         }
         lock(&self.events).add(watch::of_late_disk(&volume.name, spec));
-        true
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Shared, lock};
 use crate::claim::Claim;
 use crate::control::Fault;
 use crate::pool::create::random;
-use crate::pool::join;
+use crate::pool::{PoolError, join};
 use crate::runtime::Given;
 
 /// How far whoever adds or removes a cache device is.
@@ -62,22 +62,21 @@ impl Shared {
         let right = self.change_members(not_added)?;
         let status = self.handle.status().ok_or_else(ended)?;
         self.not_own(&path)?;
-        // One that had left when the daemon started is kept from others; not from this.
-        let had_left = {
-            let mut stale = lock(&self.stale);
-            let before = stale.len();
-            stale.retain(|claim| !same_file(claim.path(), &path));
-            stale.len() < before
+        let refused = |error: PoolError| {
+            if error.protects_data() { Fault::refused(error.to_string()) } else { Fault::failed(error.to_string()) }
         };
+        join::ask(&path).map_err(refused)?;
+        let own = self.left_at(&path, &status);
+        let had_left = self.let_go_of_left(&path, own);
         let claim = join::ready(&path, force, &status, &self.state, PATIENCE).map_err(|error| {
             if had_left {
                 // It is as it was, and so is who keeps it.
                 lock(&self.stale).extend(Claim::take(&path, PATIENCE));
             }
-            if error.protects_data() { Fault::refused(error.to_string()) } else { Fault::failed(error.to_string()) }
+            refused(error)
         })?;
         let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
-        let member = left.unwrap_or(status.members.len() as u8);
+        let member = own.or(left).unwrap_or(status.members.len() as u8);
         if usize::from(member) >= MAX_MEMBERS {
             return Err(Fault::failed(CommandError::MemberTaken.to_string()));
         }
@@ -111,6 +110,26 @@ impl Shared {
         Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note }))
     }
 
+    /// The number of the cache device at a path that has left since the start, if it may come back: while the pool is stalled none joins, and
+    /// what is on one that has left may be all there is.
+    fn left_at(&self, path: &Path, status: &Status) -> Option<u8> {
+        let places = lock(&self.places).members.clone();
+        let is_there = |number: u8| places.get(&number).is_some_and(|place| same_file(place, path));
+        let left = status.members.iter().find(|member| !member.in_sync && is_somebody(member) && is_there(member.number));
+        left.filter(|_| !status.stalled).map(|member| member.number)
+    }
+
+    /// Lets go of a cache device that has left, as it may come back now: it is kept from others, by the engine where it has left since the start.
+    /// Whether it was kept.
+    fn let_go_of_left(&self, path: &Path, number: Option<u8>) -> bool {
+        // The engine asks nothing of it any more.
+        number.into_iter().for_each(|number| self.handle.remove(Device::Member(number)));
+        let mut stale = lock(&self.stale);
+        let before = stale.len();
+        stale.retain(|claim| !same_file(claim.path(), path));
+        number.is_some() || stale.len() < before
+    }
+
     /// Empties a cache device and takes it out of the pool; one that has left by itself is waited for no longer.
     pub(super) fn remove_member(&self, name: &str, progress: Progress<'_>) -> Result<Value, Fault> {
         let not_removed =
@@ -124,6 +143,8 @@ impl Shared {
         self.handle.remove(Device::Member(member));
         let path = lock(&self.places).members.get(&member).cloned();
         self.remember(|places| drop(places.members.remove(&member)));
+        // One that had left may have been kept from others.
+        lock(&self.stale).retain(|claim| path.as_ref().is_none_or(|path| !same_file(claim.path(), path)));
         Ok(json!({ "member": member, "path": path, "had_left": had_left }))
     }
 

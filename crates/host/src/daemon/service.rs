@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{MutexGuard, PoisonError, mpsc};
+use std::sync::{MutexGuard, PoisonError, TryLockError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use headpond_engine::{Status, create};
 use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
-use super::{Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
+use super::{Busy, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
@@ -26,6 +26,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const UNANSWERED: Duration = Duration::from_secs(5);
 /// How long a program may take to say whether it could take over.
 const TRIED: Duration = Duration::from_secs(60);
+/// How long one change of a volume waits for another one's end.
+const TURN: Duration = Duration::from_secs(10);
+/// How often it looks whether that has come.
+const SOON: Duration = Duration::from_millis(20);
 /// How often progress is told.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
@@ -105,10 +109,31 @@ pub(super) fn is_a_name(name: &str) -> Result<(), Fault> {
 }
 
 impl Shared {
-    /// The right to have a volume come, go or change: one at a time, and none while the daemon ends.
-    pub(super) fn change(&self) -> Result<MutexGuard<'_, ()>, Fault> {
-        let changing = lock(&self.changing);
-        if self.goes_on() { Ok(changing) } else { Err(ended()) }
+    /// The right to have a volume come, go or change, which `what` says: one at a time, and none while the daemon ends. It is not waited for
+    /// longer than a change usually takes: who has it may be waiting for a disk that never answers.
+    pub(super) fn change(&self, what: String) -> Result<MutexGuard<'_, ()>, Fault> {
+        let until = Instant::now() + TURN;
+        let changing = loop {
+            match self.changing.try_lock() {
+                Ok(changing) => break changing,
+                Err(TryLockError::Poisoned(changing)) => break changing.into_inner(),
+                Err(TryLockError::WouldBlock) if !self.goes_on() => return Err(ended()),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(SOON),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Fault::failed(format!(
+                        "{} is under way, and one volume comes, goes or changes at a time. Nothing was changed. Wait for the end of that and try \
+                         again; a detach that takes too long ends with `headpond detach NAME --cancel`. If it is a disk that does not answer, look \
+                         at the kernel's log.",
+                        lock(&self.under_way)
+                    )));
+                }
+            }
+        };
+        if !self.goes_on() {
+            return Err(ended());
+        }
+        *lock(&self.under_way) = what;
+        Ok(changing)
     }
 
     pub(super) fn volume(&self, name: &str) -> Result<VolumeStatus, Fault> {
@@ -130,7 +155,7 @@ impl Shared {
         let refused = |error: BackingError| Fault::refused(format!("{error}."));
         // Nobody else waits for it yet.
         Backing::ask(&spec, silence::LIMIT).map_err(refused)?;
-        let _changing = self.change()?;
+        let _changing = self.change(format!("Attaching volume {}", new.name))?;
         let number = self.number_for(&new.name)?;
         self.not_own(spec.path())?;
         let backing = Backing::open(&spec, PATIENCE).map_err(refused)?;
@@ -177,6 +202,7 @@ impl Shared {
             place: None,
             problem: None,
             running: None,
+            busy: None,
         };
         self.remember(|places| drop(places.volumes.insert(name.clone(), spec.to_string())));
         let (place, problem) = self.offer_new(number, &name, slot);
@@ -217,7 +243,7 @@ impl Shared {
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
     ) -> Result<Value, Fault> {
-        let _changing = self.change()?;
+        let _changing = self.change(format!("Detaching volume {name}"))?;
         let volume = self.volume_with_disk(name)?;
         let number = volume.number;
         if !volume.serving {
@@ -252,10 +278,18 @@ impl Shared {
 
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
-        let _changing = self.change()?;
+        let _changing = self.change(format!("Throwing away volume {name}"))?;
         self.wait_for_the_map()?;
         let volume = self.volume_with_disk(name)?;
-        self.handle.begin(Command::Abandon { volume: volume.number }).end().map_err(|error| failed(&volume, &error))?;
+        if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
+            is_free(slot)?;
+            // Its disk is not looked for meanwhile.
+            slot.busy = Some(Busy::Goes);
+        }
+        if let Err(error) = self.handle.begin(Command::Abandon { volume: volume.number }).end() {
+            self.is_free_again(volume.number);
+            return Err(failed(&volume, &error));
+        }
         self.forget(&volume);
         let thrown_away = volume.dirty_blocks * BLOCK;
         let what = format!(
@@ -296,7 +330,7 @@ impl Shared {
     /// Lets another program go on in this process. It is tried first whether that understands the daemon's command line, and the
     /// pool; the answer comes before the daemon's main thread hands over.
     fn upgrade(&self, program: &str, cut: bool) -> Result<Value, Fault> {
-        let _changing = self.change()?;
+        let _changing = self.change("An upgrade".into())?;
         if let Frontend::Nbd { .. } = &self.frontend
             && !cut
         {
@@ -455,6 +489,13 @@ impl Shared {
         Ok(running)
     }
 
+    /// Others may change a volume again.
+    pub(super) fn is_free_again(&self, number: u16) {
+        if let Some(slot) = lock(&self.volumes).get_mut(&number) {
+            slot.busy = None;
+        }
+    }
+
     /// What was begun on a volume has ended.
     fn ended_on(&self, number: u16) {
         if let Some(slot) = lock(&self.volumes).get_mut(&number) {
@@ -483,12 +524,19 @@ fn tried(program: &Path) -> std::io::Result<Option<process::Output>> {
 }
 
 /// Whether nothing runs on a volume.
-fn is_free(slot: &Slot) -> Result<(), Fault> {
-    if slot.running.is_none() {
-        return Ok(());
+pub(super) fn is_free(slot: &Slot) -> Result<(), Fault> {
+    let name = &slot.name;
+    match (slot.running, slot.busy) {
+        (None, None) => Ok(()),
+        (Some(_), _) => Err(Fault::failed(format!(
+            "Another command is under way on volume {name}. Nothing was changed. Wait for it, or cancel it with `headpond detach {name} --cancel`."
+        ))),
+        (None, Some(Busy::Comes)) => Err(Fault::failed(format!(
+            "The disk of volume {name} is there, and is being looked at. Nothing was changed. Wait until `headpond status` says that the volume is \
+             served, or why it is not; if that takes long, look at the kernel's log, and at the way to the disk."
+        ))),
+        (None, Some(Busy::Goes)) => Err(Fault::failed(format!(
+            "Volume {name} is being thrown away. Nothing was changed. Wait for the end of that; `headpond status` says what there is then."
+        ))),
     }
-    Err(Fault::failed(format!(
-        "Another command is under way on volume {0}. Nothing was changed. Wait for it, or cancel it with `headpond detach {0} --cancel`.",
-        slot.name
-    )))
 }

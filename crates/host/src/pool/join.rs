@@ -13,6 +13,7 @@ use super::create::{clear_ends, may_be_overwritten, unit_for};
 use super::probe::{self, Found};
 use crate::claim::Claim;
 use crate::device::facts::Facts;
+use crate::silence;
 use crate::state::State;
 
 /// Claims a device for a pool, and clears both its ends of whatever it was before. What it holds is asked about as by
@@ -42,6 +43,14 @@ pub fn ready(path: &Path, force: bool, pool: &Status, state: &State, patience: D
     }
     clear_ends(&claim).map_err(PoolError::unwritten(path))?;
     Ok(claim)
+}
+
+/// Makes sure that a device answers, before anybody waits for it.
+///
+/// # Errors
+/// It does not.
+pub fn ask(path: &Path) -> Result<(), PoolError> {
+    silence::answers(path, silence::LIMIT).map_err(PoolError::silent(path))
 }
 
 /// What is to be known of a device that was taken though it does not suit the pool in all.

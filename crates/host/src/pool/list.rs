@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::probe::{self, Found};
 use crate::claim::{Claim, ClaimError};
 use crate::device::facts::Facts;
+use crate::silence;
 
 /// A device that was looked at.
 #[derive(Debug)]
@@ -22,6 +23,14 @@ pub struct Listed {
     pub in_use: bool,
 }
 
+impl Listed {
+    /// Whether it was asked, and has not answered.
+    pub fn is_silent(&self) -> bool {
+        // One that the kernel says this of has a number.
+        self.found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none())
+    }
+}
+
 /// Looks at devices, or at all block devices if none is named.
 pub fn list(devices: &[PathBuf]) -> Vec<Listed> {
     let all: Vec<PathBuf>;
@@ -32,13 +41,23 @@ pub fn list(devices: &[PathBuf]) -> Vec<Listed> {
         }
         named => named,
     };
-    let listed = devices.iter().map(|path| Listed {
-        path: path.clone(),
-        found: look(path),
-        // Taken and let go at once; nothing is written by it. What cannot be opened at all is not in use by that.
-        in_use: matches!(Claim::take(path, Duration::ZERO), Err(ClaimError::Held { .. })),
+    let answers = silence::all_answer(devices, silence::LIMIT);
+    let listed = devices.iter().zip(answers).map(|(path, answers)| match answers {
+        Ok(()) => Listed {
+            path: path.clone(),
+            found: look(path),
+            // Taken and let go at once; nothing is written by it. What cannot be opened at all is not in use by that.
+            in_use: matches!(Claim::take(path, Duration::ZERO), Err(ClaimError::Held { .. })),
+        },
+        // Who opened it might wait for ever.
+        Err(silent) => Listed { path: path.clone(), found: Err(no_answer(silent)), in_use: false },
     });
     listed.collect()
+}
+
+fn no_answer(silent: Duration) -> io::Error {
+    let what = format!("it does not answer, a read that was begun {:.1} s ago has not ended", silent.as_secs_f64());
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
 fn look(path: &Path) -> io::Result<(u64, Found)> {

@@ -17,8 +17,9 @@ use super::create::different;
 use super::list;
 use super::probe::{self, Found};
 use crate::claim::{Claim, ClaimError};
-use crate::device::facts::Facts;
+use crate::device::facts::{self, Facts};
 use crate::runtime::Given;
+use crate::silence;
 use crate::state::{State, hex, is_whole_witness};
 
 /// How often it is looked for a device that is not there yet.
@@ -55,8 +56,7 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
     if missing.is_empty() {
         return first;
     }
-    drop(first);
-    // One that is damaged, or another's by now, is left out as if it were not there.
+    // One that is damaged, or another's by now, or silent, is left out as if it were not there.
     let is_ones = |path: &PathBuf, pool: &[u8; 16]| pool_of(std::slice::from_ref(path), patience) == Some(*pool);
     let remembered = missing.iter().filter_map(|(pool, member)| Some((state.places(pool).members.remove(member)?, pool)));
     let others: Vec<PathBuf> = remembered
@@ -64,8 +64,9 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
         .map(|(path, _)| path)
         .collect();
     if others.is_empty() {
-        return open(devices, state, patience);
+        return first;
     }
+    drop(first);
     for path in &others {
         tracing::warn!(
             "{} is taken too: a cache device of this pool was last seen there. Name it with the others",
@@ -78,6 +79,7 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
 /// The pool that the first of the devices belongs to.
 fn pool_of(devices: &[PathBuf], patience: Duration) -> Option<[u8; 16]> {
     let (path, patience) = (devices.first()?, patience.min(MOMENT));
+    silence::answers(path, silence::LIMIT).ok()?;
     let claim = claim_when_there(patience, |left| Claim::take(path, left)).ok()?;
     patiently(patience, || superblock_of(&claim, None)).ok().map(|superblock| superblock.pool)
 }
@@ -87,16 +89,25 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 }
 
 /// Claims the devices of a pool and its witness, and holds the election. Nothing on the devices is changed; a witness
-/// file that is missing, or was never written whole, is made, without a vote in it, once the election has succeeded without it.
+/// file that is missing, or was never written whole, is made, without a vote in it, once the election has succeeded without it. One that
+/// cannot be used or made is as good as missing: it is there for the day on which a cache device is not.
 ///
-/// A device that is not there, or cannot be read, is as good as not named if the others have the votes: an SSD that died is no
-/// reason not to start.
+/// A device that is not there, cannot be read, or does not answer, is as good as not named if the others have the votes: an SSD that died is
+/// no reason not to start.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     different(devices)?;
     let mut claims: Vec<Claim> = Vec::new();
     let mut found: Vec<Superblock> = Vec::new();
     let mut unread: Vec<PoolError> = Vec::new();
-    for path in devices {
+    let heard = silence::at_once(devices, |path| heard(path, patience));
+    for (path, heard) in devices.iter().zip(heard) {
+        let patience = match heard {
+            Ok(left) => left,
+            Err(error) => {
+                unread.push(error);
+                continue;
+            }
+        };
         let claim = match claim_when_there(patience, |left| Claim::take(path, left)) {
             Err(ClaimError::Open { path, source }) if is_of_the_device(&source) => {
                 unread.push(ClaimError::Open { path, source }.into());
@@ -122,9 +133,9 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     };
     let pool = first.pool;
     // Witness or not is the same in every epoch.
-    let (vote, mut witness) = match first.witness {
+    let (vote, witness) = match first.witness {
         true => witness(&pool, devices, state, patience)?,
-        false => (WitnessVote::None, None),
+        false => (WitnessVote::None, Witness::Without),
     };
     let election = match elect(&found, vote) {
         Ok(election) => election,
@@ -138,12 +149,12 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     for error in &unread {
         tracing::warn!("the pool starts without it: {error}. Put another device in its place with `headpond pool replace`");
     }
-    if vote == WitnessVote::Missing && witness.is_none() {
+    let witness = match witness {
+        Witness::There(claim) => Some(claim),
         // The others suffice; from now on it votes again.
-        let path = state.witness(&pool);
-        state.make_witness(&pool).map_err(|source| PoolError::Witness { path: path.clone(), source })?;
-        witness = Some(Claim::take(&path, patience)?);
-    }
+        Witness::Missing => made(&pool, state, patience)?,
+        Witness::Without => None,
+    };
     let witness = witness.map(|claim| Given { device: Device::Witness, claim, pace: None });
     let mut open = OpenPool { election, devices: witness.into_iter().collect(), stale: Vec::new() };
     for (superblock, claim) in found.iter().zip(claims) {
@@ -155,6 +166,19 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         }
     }
     Ok(open)
+}
+
+/// Waits for a device to be there, up to `patience`, and then to answer; what is left of the patience for whoever holds it. Of one that does
+/// not come nothing is left.
+fn heard(path: &Path, patience: Duration) -> Result<Duration, PoolError> {
+    let begin = Instant::now();
+    let is_missing = || facts::look(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    while is_missing() && begin.elapsed() < patience {
+        thread::sleep(LOOK);
+    }
+    let left = patience.saturating_sub(begin.elapsed());
+    silence::answers(path, silence::LIMIT).map_err(PoolError::silent(path))?;
+    Ok(left)
 }
 
 /// Whether an error says that a device is gone or fails. Whoever goes on without the device takes it for left for good: what
@@ -272,28 +296,35 @@ fn superblock_in(
     Ok(superblock)
 }
 
+/// The witness of a pool that is being opened.
+enum Witness {
+    There(Claim),
+    /// To be made.
+    Missing,
+    /// The pool has none, or none that could be used.
+    Without,
+}
+
 /// Claims the witness, if it is there, and reads its vote.
-fn witness(
-    pool: &[u8; 16],
-    devices: &[PathBuf],
-    state: &State,
-    patience: Duration,
-) -> Result<(WitnessVote, Option<Claim>), PoolError> {
+fn witness(pool: &[u8; 16], devices: &[PathBuf], state: &State, patience: Duration) -> Result<(WitnessVote, Witness), PoolError> {
     if let Some(device) = state.carried_by(devices).map_err(PoolError::unread(state.path()))? {
         return Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device });
     }
     let path = state.witness(pool);
     if !path.exists() {
-        return Ok((WitnessVote::Missing, None));
+        return Ok((WitnessVote::Missing, Witness::Missing));
     }
-    let claim = Claim::take(&path, patience)?;
+    let asked = silence::answers(&path, silence::LIMIT).map_err(PoolError::silent(&path));
+    let Some(claim) = usable(&path, asked.and_then(|()| Claim::take(&path, patience).map_err(PoolError::from)))? else {
+        return Ok((WitnessVote::Missing, Witness::Without));
+    };
     let slots: Result<Vec<_>, _> =
         (0..WITNESS_SLOTS).map(|slot| probe::read(claim.as_fd(), slot * WITNESS_BYTES, WITNESS_BYTES)).collect();
     // A witness that cannot be read has no vote; the others may do without.
     let slots = slots.unwrap_or_default();
     let slots: Vec<&[u8]> = slots.iter().map(|slot| slot.as_slice()).collect();
     match newest_witness(&slots, *pool) {
-        Some(record) => Ok((WitnessVote::Found(record), Some(claim))),
+        Some(record) => Ok((WitnessVote::Found(record), Witness::There(claim))),
         // Its file system was full, or power failed, while it was made. What it never had it cannot have forgotten: it is as good as missing.
         None if !is_whole_witness(claim.facts().size) => {
             tracing::warn!(
@@ -301,9 +332,32 @@ fn witness(
                  that there is room in the state folder",
                 path.display()
             );
-            Ok((WitnessVote::Missing, None))
+            Ok((WitnessVote::Missing, Witness::Missing))
         }
-        None => Ok((WitnessVote::Missing, Some(claim))),
+        None => Ok((WitnessVote::Missing, Witness::There(claim))),
+    }
+}
+
+/// Makes the witness anew, and claims it.
+fn made(pool: &[u8; 16], state: &State, patience: Duration) -> Result<Option<Claim>, PoolError> {
+    let path = state.witness(pool);
+    let made = state.make_witness(pool).map_err(|source| PoolError::Witness { path: path.clone(), source });
+    usable(&path, made.and_then(|_| Claim::take(&path, patience).map_err(PoolError::from)))
+}
+
+/// The witness, or `None`, and a word, where it cannot be used. What somebody else holds is not gone on without: he may serve the pool.
+fn usable(path: &Path, witness: Result<Claim, PoolError>) -> Result<Option<Claim>, PoolError> {
+    match witness {
+        Ok(claim) => Ok(Some(claim)),
+        Err(error @ PoolError::Claim(ClaimError::Held { .. })) => Err(error),
+        Err(error) => {
+            tracing::warn!(
+                "the pool goes without its witness, {}: {error}. Its data is as safe as before; but should a cache device fail before the witness can be \
+                 written again, the others may be too few to go on. Put the state folder right, then restart the daemon",
+                path.display()
+            );
+            Ok(None)
+        }
     }
 }
 

@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn whoever_made_a_queue_hears_that_its_first_commands_were_refused_and_its_place_is_free_again() {
-        let (mut attendants, mut ring) = (Attendants::default(), Ring::new(8).unwrap());
+        let (mut attendants, mut ring) = (Attendants::default(), Ring::new(8, 16).unwrap());
         let mut other = adopted(&mut attendants, &ring, 4);
         let mut queue = adopted(&mut attendants, &ring, 4);
         attendants.obey(&mut ring);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_parked_or_left_before_it_has_a_device_is_nobodys_burden() {
-        let (mut attendants, mut ring) = (Attendants::default(), Ring::new(8).unwrap());
+        let (mut attendants, mut ring) = (Attendants::default(), Ring::new(8, 16).unwrap());
         let queue = adopted(&mut attendants, &ring, 4);
         let parked = queue.park();
         attendants.obey(&mut ring);

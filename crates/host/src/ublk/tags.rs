@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_dropped_is_an_error_and_one_that_is_given_comes_once() {
-        let ring = Ring::new(2).unwrap();
+        let ring = Ring::new(2, 4).unwrap();
         let (answers, messages) = mpsc::channel();
         let completion = |tag| Completion::new(Held(tag), answers.clone(), ring.waker());
         drop(completion(3));
