@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use common::silent::Disk;
-use common::{Daemon, MIB, Yard};
+use common::{Daemon, MIB, Nbd, Yard};
 
 /// A pool with a volume `v` on a disk that speaks, and `w` on a file.
 fn with_two(yard: &Yard) -> Option<(Disk, Daemon)> {
@@ -22,6 +22,18 @@ fn with_two(yard: &Yard) -> Option<(Disk, Daemon)> {
         nbd.flush().unwrap();
     }
     Some((disk, daemon))
+}
+
+/// A client of a volume that is about to be served: status may say that it is a moment before clients can have it.
+fn soon(yard: &Yard, volume: &str) -> Nbd {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match Nbd::connect(&yard.path("nbd"), volume) {
+            Ok(nbd) => return nbd,
+            Err(error) => assert!(Instant::now() < until, "{error}: {:?}", yard.run(&["status"])),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// The start waited for it for ever, and nobody was served; so would have whoever asked for any change, and the daemon's end.
@@ -53,7 +65,7 @@ fn a_disk_that_never_answers_is_missing_and_holds_up_neither_a_start_nor_changes
         assert!(Instant::now() < until, "it is not served");
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    assert_eq!(soon(&yard, "v").read(0, 4096).unwrap(), [7; 4096]);
     daemon.stop();
 }
 
@@ -271,7 +283,7 @@ fn a_disk_that_comes_and_then_falls_silent_holds_up_neither_changes_nor_others_t
     wait_until(&|status| status.contains("has come, and is being looked at"));
     std::fs::rename(yard.path("away"), yard.path("late")).unwrap();
     wait_until(&|status| !status.contains("Volume x is not served"));
-    assert_eq!(yard.nbd("x").read(8 * MIB, 4096).unwrap(), [7; 4096]);
+    assert_eq!(soon(&yard, "x").read(8 * MIB, 4096).unwrap(), [7; 4096]);
     let begun = Instant::now();
     yard.run(&["detach", "w"]).good();
     yard.run(&["attach", "w", "file"]).good();
@@ -280,7 +292,7 @@ fn a_disk_that_comes_and_then_falls_silent_holds_up_neither_changes_nor_others_t
         .said(1, &["The disk of volume v is there", "Nothing was changed", "headpond status"]);
     disk.speak();
     wait_until(&|status| !status.contains("NOT SERVED"));
-    assert_eq!(yard.nbd("v").read(8 * MIB, 4096).unwrap(), [7; 4096]);
+    assert_eq!(soon(&yard, "v").read(8 * MIB, 4096).unwrap(), [7; 4096]);
     yard.run(&["detach", "v"]).good();
     daemon.stop();
 }
