@@ -692,7 +692,9 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
         }
         v.dirty_log.seal(core);
         v.clean_log.seal(core);
-        if v.has_disk() && v.disk_flusher.flush().await.is_err() && v.serving.get() {
+        // A disk that is not there, or another one, has nothing of ours: that it does not flush is not to be taken for a failure.
+        let is_ours = v.has_disk() && v.there.get() && !v.refused.get();
+        if is_ours && v.disk_flusher.flush().await.is_err() && v.serving.get() {
             return Err(CommandError::Disk);
         }
     }

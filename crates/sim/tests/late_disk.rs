@@ -188,3 +188,16 @@ fn a_clean_end_while_it_is_compared() {
     s.read_all();
     s.end();
 }
+
+/// The daemon ends while the disk is not there. That it could not be flushed then was taken for a flush that failed, and when the disk was back the first client
+/// to flush was told so. Found by the command's test `renumbered`, when what is doubted of a volume had been written down for a day.
+#[test]
+fn a_disk_that_is_not_there_has_failed_no_flush() {
+    let mut s = pool("an end without the disk", 1);
+    start_without(&mut s, false);
+    s.obey(Command::Stop);
+    s.set_dead(DISK, false);
+    s.kill();
+    s.flush();
+    s.end();
+}

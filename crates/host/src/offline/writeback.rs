@@ -436,6 +436,8 @@ fn one(
     let lost: u64 = written.lost.iter().map(|e| e.bytes).sum();
     match ended? {
         Ok(()) => (written.left_bytes, written.detached) = (0, !what.keep),
+        // All that is dirty is on the disk. What went past the cache before is for the next client to hear of.
+        Err(CommandError::Unkept) if what.keep => written.left_bytes = 0,
         // What is lost is listed as such; all the rest is on the disk.
         Err(error @ CommandError::Lost { .. }) => {
             (written.left_bytes, written.problem) = (0, Some(error.to_string()));
