@@ -204,7 +204,7 @@ fn what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_
 fn what_is_given_up_as_lost_is_lost() {
     let mut stage = Stage { members: 4, ..Stage::default() };
     stage.settings.chunk_blocks = 1;
-    for first in [0, 8000] {
+    for first in (0..60).step_by(6).map(|n| n * 2000) {
         let mut s = Scene::new("given up beside a disk that fails", stage.clone());
         (0..60).for_each(|n| s.write(n * 2000, 8));
         s.flush();
@@ -216,9 +216,8 @@ fn what_is_given_up_as_lost_is_lost() {
         let write = s.world.write(0, 120_000, 8, false);
         s.answer_to(write);
         s.rest();
-        s.device(Device::Backing(0)).dead_sectors.extend(kept.iter().map(|sector| (*sector, ())));
-        s.device(Device::Backing(0)).dead_sectors.insert(120_000, ());
-        assert!(!kept.is_empty(), "{}", s.story());
+        let last = *kept.last().expect("something is kept");
+        s.device(Device::Backing(0)).dead_sectors.insert(last, ());
         let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: true });
         assert_eq!(s.end_of(detach), Err(CommandError::Disk), "{}", s.story());
         s.device(Device::Backing(0)).dead_sectors.clear();
