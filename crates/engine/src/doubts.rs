@@ -7,7 +7,8 @@ use crate::marks::Mark;
 use alloc::rc::Rc;
 use headpond_format::Doubts;
 
-/// How soon what could not be written down is tried again, in nanoseconds.
+/// How soon what could not be written down is tried again, in nanoseconds. So late it is written down that a client was told: where flush after
+/// flush fails, each superblock would be out of date with the next one, and wear the cache devices out.
 const AGAIN_NS: u64 = 1_000_000_000;
 
 /// What the next superblock says of a volume.
@@ -34,6 +35,10 @@ pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         let is_there = core.volume(volume.number).is_some_and(|v| Rc::ptr_eq(&v, &volume));
         if !is_there || core.pool.borrow().stalled {
             return;
+        }
+        if of(&volume) == (Doubts { untold: false, ..written }) {
+            // Who is told twice, after a crash meanwhile, is told no lie.
+            core.exec.sleep(AGAIN_NS).await;
         }
         let doubts = of(&volume);
         if doubts == written {

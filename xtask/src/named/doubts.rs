@@ -10,6 +10,7 @@ pub const TOLD: &[Told] = &[
         "doubts::what_a_failed_flush_took_along_is_not_trusted_by_a_later_life",
         "what a failed flush took along trusted by the next life",
     ),
+    ("doubts::what_a_failed_flush_took_along_is_not_trusted_by_a_later_life", "bits that a failed flush does not keep"),
     (
         "doubts::a_detach_tells_of_a_flush_that_failed_and_goes_through_when_it_is_asked_again",
         "a detach that says nothing of a failed flush",
@@ -27,6 +28,7 @@ pub const TOLD: &[Told] = &[
         "doubts::a_volume_that_may_lack_data_is_refused_until_it_is_given_up_and_no_other_is",
         "a refused volume forgiven by the next checkpoint",
     ),
+    ("doubts::a_disk_that_fails_flush_after_flush_does_not_wear_the_cache_devices_out", "superblocks for each flush that fails"),
 ];
 
 /// Mistakes that only they need.
@@ -44,6 +46,15 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what a failed flush took along trusted by the next life",
         story: "It reads from the disk's cache what the disk will not keep, and calls it clean.",
         edits: &[Edit { file: "volumes.rs", old: "    if e.doubts.unkept {", new: "    if false && e.doubts.unkept {" }],
+    },
+    Mistake {
+        name: "bits that a failed flush does not keep",
+        story: "A later flush ends well, and the bits go, and clean copies of what the disk will not keep are trusted after a crash.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "        if self.failures.replace(failures) != failures {",
+            new: "        if false && self.failures.replace(failures) != failures {",
+        }],
     },
     Mistake {
         name: "a detach that says nothing of a failed flush",
@@ -66,6 +77,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "checkpoint.rs",
             old: "    if mended {",
             new: "    if mended && !volumes.iter().any(|v| v.refused.get()) {",
+        }],
+    },
+    Mistake {
+        name: "superblocks for each flush that fails",
+        story: "A client that asks again and again is told each time, and that is written down each time, on all cache devices, for as long as the disk fails.",
+        edits: &[Edit {
+            file: "doubts.rs",
+            old: "            core.exec.sleep(AGAIN_NS).await;\n        }\n        let doubts",
+            new: "        }\n        let doubts",
         }],
     },
 ];

@@ -3,6 +3,7 @@
 //! Chance seldom finds what each is for, as something else must go wrong in the same moment. As in the other stories a
 //! write of 512 KiB goes past the cache here, and one of a block is absorbed.
 
+use super::doubts::failed_under_a_write;
 use headpond_engine::format::{INTENT_PAGE_BYTES, Mode, REGION_SECTORS, REGIONS_PER_PAGE, SUPERBLOCK_BYTES, Superblock};
 use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, Reach, Settings, StartError};
 use headpond_sim::SimBuf;
@@ -539,14 +540,7 @@ fn a_flush_that_failed_under_a_write_is_told_to_the_next() {
 /// ended at the device, and the engine still waited for the other.
 #[test]
 fn a_flush_of_destage_that_fails_after_a_write_was_acknowledged_is_told_to_the_next() {
-    let mut s = Scene::new("destage's flush fails after a write was acknowledged", Stage::default());
-    s.write(50_000, 8);
-    s.flush();
-    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
-    let destage = s.world.command(Command::Destage { volume: 0 });
-    s.until_held();
-    s.write(0, PAST);
-    s.let_go_failing(DISK);
+    let (mut s, destage) = failed_under_a_write("destage's flush fails after a write was acknowledged", 1);
     s.world.errors_allowed = true;
     let next = s.world.flush(0);
     assert!(!s.answer_to(next), "a write that a failed flush may have taken with it is called durable");
