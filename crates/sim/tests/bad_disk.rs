@@ -141,7 +141,7 @@ fn that_a_cache_device_cannot_be_emptied_does_not_mean_that_anything_is_lost() {
     // More than two of the three have room for.
     for n in 0.. {
         s.write(n * 37 % 499 * 512 + n / 499 * 64, 8);
-        if s.status().segments_free * 4 < u64::from(s.status().segments) {
+        if s.status().segments_free * 4 < s.status().segments {
             break;
         }
     }
