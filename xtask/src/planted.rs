@@ -146,11 +146,12 @@ pub fn run(args: &[String]) -> Result<()> {
     let left = Mutex::new(wanted.iter().enumerate());
     let ends: Mutex<BTreeMap<usize, Result<Caught>>> = Mutex::default();
     let told: BTreeSet<&str> = wanted.iter().flat_map(|m| named::scenes_of(m.name)).collect();
+    let hunts = wanted.iter().any(|m| !named_alone || named::scenes_of(m.name).is_empty());
     // A copy that cannot be used ends it for all: a scene that fails without any mistake is to be told at once.
     let has_failed = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let work = |bench: &scratch::Bench| -> Result<()> {
-            prepare(bench, told.iter().filter(|_| bench.number() == 0))?;
+            prepare(bench, told.iter().filter(|_| bench.number() == 0), hunts)?;
             loop {
                 let Some((n, m)) = left.lock().unwrap_or_else(PoisonError::into_inner).next() else { return Ok(()) };
                 if has_failed.load(Ordering::Relaxed) {
@@ -183,10 +184,12 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds a copy without any mistake; these scenes must pass there.
-fn prepare<'a>(bench: &scratch::Bench, told: impl Iterator<Item = &'a &'a str>) -> Result<()> {
-    bench.build()?;
-    fs::copy(bench.hunter(), bench.unpatched())?;
+/// Builds a copy without any mistake; these scenes must pass there, and seeds, where some are to be run.
+fn prepare<'a>(bench: &scratch::Bench, told: impl Iterator<Item = &'a &'a str>, hunts: bool) -> Result<()> {
+    if hunts {
+        bench.build()?;
+        fs::copy(bench.hunter(), bench.unpatched())?;
+    }
     let scenes = bench.scenes()?;
     for name in told {
         if let Some(why) = bench.failure_of(&scenes, name)? {

@@ -275,7 +275,9 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     core.pool.borrow_mut().checkpoint = pointer;
     // What nobody has heard of no checkpoint can mend: a volume that is refused for it says so itself.
     if mended {
-        core.pool.borrow_mut().left = 0;
+        // With fewer members than copies there is nothing dirty now, and what comes lacks a copy.
+        let mut pool = core.pool.borrow_mut();
+        pool.left = pool.copies.saturating_sub(in_sync.len() as u8);
     }
     if !core.write_superblock().await {
         return false;

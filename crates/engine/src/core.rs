@@ -45,7 +45,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
-use headpond_format::{CheckpointPointer, Layout, MemberState, Mode};
+use headpond_format::{CheckpointPointer, Doubts, Layout, MemberState, Mode};
 
 /// A cache device as the pool knows it.
 #[derive(Clone, Debug)]
@@ -177,16 +177,23 @@ pub(crate) struct Volume<B: Buf> {
     pub wanted_clean: Cell<u32>,
     /// Requests are served.
     pub serving: Cell<bool>,
+    /// It is no longer the pool's: whoever works for it ends.
+    pub taken_off: Cell<bool>,
     /// Its disk is there, or was in this life.
     pub there: Cell<bool>,
     /// It cannot be served: dirty data and disk do not belong together, or are missing.
     pub refused: Cell<bool>,
     /// Dirty data of it may be missing of which nobody left has heard: it is refused, at each start.
     pub uncertain: Cell<bool>,
+    /// What the newest superblock says of that, and of flushes that failed.
+    pub doubts_told: Cell<Doubts>,
     pub map: RefCell<Map>,
     pub pending: RefCell<Vec<Pending>>,
     pub left_behind: AllLeftBehind,
     pub pending_changed: Signal<B>,
+    /// Blocks for which somebody waits until nothing is on its way into the log: nothing more sets out before that.
+    pub awaited: RefCell<Vec<Pending>>,
+    pub awaited_changed: Signal<B>,
     /// Blocks that requests are changing now, whatever way they take: nothing read from the disk there is admitted.
     pub writing: RefCell<Vec<Pending>>,
     pub fills: Fills<B>,
@@ -311,6 +318,21 @@ impl<B: Buf> Volume<B> {
     pub fn is_pending(&self, blocks: &Range<u64>) -> bool {
         self.pending.borrow().iter().any(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end)
     }
+    /// Whether somebody who came before `ticket` waits until nothing that overlaps `blocks` is on its way into the log.
+    pub fn is_awaited(&self, blocks: &Range<u64>, ticket: u64) -> bool {
+        self.awaited.borrow().iter().any(|p| p.ticket < ticket && p.blocks.start < blocks.end && blocks.start < p.blocks.end)
+    }
+    /// Lets them go first who came before `ticket` and wait until nothing that overlaps `blocks` is on its way into the log: each write that
+    /// set out would have them wait again, and where there are always some, for ever. Whether there were any.
+    pub async fn let_pass(&self, core: &Core<B>, blocks: &Range<u64>, ticket: u64) -> bool {
+        let mut has_waited = false;
+        while self.is_awaited(blocks, ticket) {
+            core.mark(Mark::LetsPass);
+            self.awaited_changed.wait().await;
+            has_waited = true;
+        }
+        has_waited
+    }
     /// Whether a request is changing anything in `blocks`.
     pub fn is_being_written(&self, blocks: &Range<u64>) -> bool {
         self.writing.borrow().iter().any(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end)
@@ -397,9 +419,12 @@ pub(crate) struct Core<B: Buf> {
     pub marks_held: Cell<u32>,
     /// What is being appended and not yet in the map: a checkpoint waits for all that began before it.
     pub flights: RefCell<BTreeSet<u64>>,
+    /// No request is taken any more.
     pub stopping: Cell<bool>,
-    /// Nothing is destaged any more.
+    /// No sweep is to be under way: the daemon is about to end.
     pub quiet: Cell<bool>,
+    /// Requests that wait for room, and fail where none is won.
+    pub awaiting_room: Cell<u32>,
     /// Who is read ahead of, with what is kept in memory for them; and that something more is.
     pub ahead: RefCell<Readers<Kept<B>>>,
     /// Whether writes want space.
@@ -424,6 +449,10 @@ pub(crate) struct Core<B: Buf> {
 impl<B: Buf> Core<B> {
     pub fn now(&self) -> u64 {
         self.exec.now()
+    }
+    /// The daemon ends, and nobody is left who waits for what housekeeping wins.
+    pub fn housekeeping_rests(&self) -> bool {
+        self.stopping.get() && self.awaiting_room.get() == 0
     }
     /// This place was reached.
     pub fn mark(&self, mark: Mark) {
@@ -491,6 +520,12 @@ impl<B: Buf> Core<B> {
         let ticket = self.ticket();
         volume.pending.borrow_mut().push(Pending { ticket, blocks });
         PendingGuard { volume: volume.clone(), ticket }
+    }
+    /// Somebody waits until nothing that overlaps `blocks` is on its way into the log, until the guard is dropped.
+    pub fn begin_awaiting(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> AwaitingGuard<B> {
+        let ticket = self.ticket();
+        volume.awaited.borrow_mut().push(Pending { ticket, blocks });
+        AwaitingGuard { volume: volume.clone(), ticket }
     }
     /// A request begins to change `blocks`: spoils fills, and keeps new ones away until the guard is dropped (R5).
     pub fn begin_writing(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> WritingGuard<B> {
@@ -611,6 +646,19 @@ impl<B: Buf> Drop for PendingGuard<B> {
     fn drop(&mut self) {
         self.volume.pending.borrow_mut().retain(|p| p.ticket != self.ticket);
         self.volume.pending_changed.notify();
+    }
+}
+
+/// Keeps blocks registered as awaited.
+pub(crate) struct AwaitingGuard<B: Buf> {
+    volume: Rc<Volume<B>>,
+    ticket: u64,
+}
+
+impl<B: Buf> Drop for AwaitingGuard<B> {
+    fn drop(&mut self) {
+        self.volume.awaited.borrow_mut().retain(|p| p.ticket != self.ticket);
+        self.volume.awaited_changed.notify();
     }
 }
 

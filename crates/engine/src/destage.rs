@@ -37,7 +37,7 @@ const OUTSTANDING: usize = 6;
 /// How soon after destage has looked it is told of more that is written, in nanoseconds: a look takes about a tenth of what a write does.
 const TOLD_NS: u64 = 1_000_000;
 
-/// Destages a volume as the policy says, for as long as the engine lives. While the ends of chunks are made clean the next
+/// Destages a volume as the policy says, for as long as the pool has it. While the ends of chunks are made clean the next
 /// one is written: neither the disk nor its sorted queue runs empty between them.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
     // A sweep is about all that is dirty.
@@ -45,9 +45,9 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         return;
     }
     let mut ends: VecDeque<Rc<Slot<End, B>>> = VecDeque::new();
-    loop {
+    while !volume.taken_off.get() {
         let now = core.now();
-        let nothing = volume.map.borrow().dirty_blocks() == 0 || core.stopping.get() && volume.wanted_clean.get() == 0;
+        let nothing = volume.map.borrow().dirty_blocks() == 0 || core.housekeeping_rests() && volume.wanted_clean.get() == 0;
         // Where there is nothing it is not looked again until it is told.
         volume.tell_from.set(if nothing { 0 } else { now + TOLD_NS });
         let depth = if nothing { 0 } else { wanted_depth(&core, &volume) };
@@ -237,7 +237,7 @@ fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
 
 /// Writes to keep in flight now.
 fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
-    if core.quiet.get() {
+    if core.quiet.get() && core.awaiting_room.get() == 0 {
         return 0;
     }
     depth(&load(core, volume), volume.window.get().beside(core.settings.destage_depth, &clients(volume)))

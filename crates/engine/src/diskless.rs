@@ -10,7 +10,7 @@ use crate::marks::Mark;
 use crate::policy::compact::{Crowd, Sparse, next_victim};
 use crate::segments::SegmentState;
 use crate::settings::Degraded;
-use crate::space::{checkpoint, relocate};
+use crate::space::{checkpoint, is_movable, is_unreadable, relocate};
 use crate::stats::Fate;
 use crate::write::{Content, absorb, absorbed, by_block, forget, may_come_back, wait_for_appends};
 use alloc::rc::Rc;
@@ -107,6 +107,7 @@ async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u
         let from = (at - range.start) as usize * 512;
         let bytes = (part.end - part.start) as usize * 512;
         wait_for_room(core, volume, since).await?;
+        volume.let_pass(core, &Volume::<B>::blocks(&part), core.ticket()).await;
         if absorb(core, volume, &part, &Content::Data(data.slice(from..from + bytes))).await.is_ok() {
             (at, since) = (part.end, core.exec.attended());
             continue;
@@ -125,8 +126,27 @@ async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u
     Ok(())
 }
 
+/// A request waits for room: housekeeping goes on for it, though the daemon is told to end.
+struct Awaiting<B: Buf> {
+    core: Rc<Core<B>>,
+}
+
+impl<B: Buf> Awaiting<B> {
+    fn room(core: &Rc<Core<B>>) -> Self {
+        core.awaiting_room.set(core.awaiting_room.get() + 1);
+        Self { core: core.clone() }
+    }
+}
+
+impl<B: Buf> Drop for Awaiting<B> {
+    fn drop(&mut self) {
+        self.core.awaiting_room.set(self.core.awaiting_room.get() - 1);
+    }
+}
+
 /// Waits until there is room for more; an error where there has been none since `since`, for too long.
 async fn wait_for_room<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, mut since: u64) -> Result<(), RequestError> {
+    let _waits = Awaiting::room(core);
     loop {
         has_votes(core)?;
         // Before all of the map is known none is won.
@@ -183,7 +203,7 @@ pub(crate) async fn compact<B: Buf>(core: &Rc<Core<B>>) {
         let capacity = core.pool.borrow().segment_sectors();
         let victim = {
             let segments = core.segments.borrow();
-            let sealed = segments.iter().filter(|(_, s)| s.diskless && s.state == SegmentState::Sealed && s.dirty > 0);
+            let sealed = segments.iter().filter(|(_, s)| s.diskless && is_movable(s, core.now()));
             let all: Vec<_> =
                 sealed.map(|(n, s)| Sparse { segment: n, generation: s.generation, live: s.dirty_sectors }).collect();
             next_victim(&all, capacity, &crowd)
@@ -198,7 +218,7 @@ pub(crate) async fn compact<B: Buf>(core: &Rc<Core<B>>) {
         }
         let Some(victim) = victim else { return };
         // One is left for marks: without them nothing gets clean, and nothing is freed.
-        if core.free() < 2 || !relocate(core, victim).await {
+        if core.free() < 2 || !relocate(core, victim).await && !is_unreadable(core, victim) {
             return;
         }
         core.mark(Mark::DisklessCompacted);

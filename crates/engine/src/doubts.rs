@@ -23,31 +23,36 @@ pub(crate) fn heed<B: Buf>(volume: &Volume<B>) {
     volume.intent.heed(volume.disk_flusher.failures());
 }
 
+/// The same, for a superblock that is being written.
+pub(crate) fn tell<B: Buf>(volume: &Volume<B>) -> Doubts {
+    let doubts = of(volume);
+    volume.doubts_told.set(doubts);
+    doubts
+}
+
 /// Has a superblock written whenever a flush of a volume's disk has failed, and when a client was told of it, for as long as the volume is
 /// there.
 pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
-    let mut written = of(&volume);
-    loop {
-        let wait = volume.disk_flusher.news();
-        if of(&volume) == written {
-            wait.await;
-        }
-        let is_there = core.volume(volume.number).is_some_and(|v| Rc::ptr_eq(&v, &volume));
-        if !is_there || core.pool.borrow().stalled {
-            return;
-        }
-        if of(&volume) == (Doubts { untold: false, ..written }) {
-            // Who is told twice, after a crash meanwhile, is told no lie.
-            core.exec.sleep(AGAIN_NS).await;
-        }
-        let doubts = of(&volume);
-        if doubts == written {
+    // Since when nothing is to be written down but that a client was told.
+    let mut told_since = None;
+    while !volume.taken_off.get() && !core.pool.borrow().stalled {
+        let news = volume.disk_flusher.news();
+        let (doubts, told) = (of(&volume), volume.doubts_told.get());
+        if doubts == told {
+            told_since = None;
+            news.await;
             continue;
         }
+        if doubts == (Doubts { untold: false, ..told }) {
+            // Who is told twice, after a crash meanwhile, is told no lie. A flush that fails meanwhile has it written down at once.
+            let due = *told_since.get_or_insert(core.now()) + AGAIN_NS;
+            if core.now() < due {
+                volume.disk_flusher.news_until(due).await;
+                continue;
+            }
+        }
         core.mark(Mark::DoubtsWritten);
-        if core.write_superblock().await {
-            written = doubts;
-        } else {
+        if !core.write_superblock().await {
             core.exec.sleep(AGAIN_NS).await;
         }
     }

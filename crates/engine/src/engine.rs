@@ -126,6 +126,7 @@ impl<B: Buf> Engine<B> {
             pins_signal: Signal::new(&exec),
             stopping: Cell::new(false),
             quiet: Cell::new(false),
+            awaiting_room: Cell::new(0),
             ahead: RefCell::default(),
             demand: Cell::default(),
             ghost: RefCell::default(),
@@ -187,6 +188,12 @@ impl<B: Buf> Engine<B> {
             let result = obey(&core, command, &stop).await;
             core.exec.effect(Effect::Done { id, result });
         });
+    }
+
+    /// Tasks that are alive: requests, commands, housekeeping of the pool and of each volume.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.core.exec.tasks()
     }
 
     /// The end of a device operation.
@@ -324,6 +331,9 @@ impl<B: Buf> Drop for Engine<B> {
     }
 }
 
+/// Most sectors that are read at once: no device is asked for 4 GiB.
+const MOST_READ: u32 = u32::MAX / 512;
+
 async fn serve<B: Buf>(
     core: &Rc<Core<B>>,
     v: &Rc<Volume<B>>,
@@ -339,6 +349,7 @@ async fn serve<B: Buf>(
         Ok(range)
     };
     match request {
+        Request::Read { sectors, .. } if sectors > MOST_READ => Err(RequestError::OutOfRange),
         Request::Read { sector, sectors, into } => {
             let (data, fate) = read::read(core, v, checked(sector, u64::from(sectors)).await?, into.as_ref()).await?;
             Ok((data, Some(fate)))
@@ -505,13 +516,13 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Pat
         let slots: Vec<_> = members.iter().flat_map(slots_of).collect();
         let read = patience.read(core, &slots).await;
         let mut best: Option<IntentPage> = None;
-        let (mut holders, mut whole) = (0, false);
+        let (mut holders, mut whole, mut all_blank) = (0, false, true);
         for slots in read.chunks(2) {
-            let mut told = 0;
+            let (mut told, mut blank) = (0, 0);
             for bytes in slots.iter().flatten() {
                 let bytes = bytes.to_bytes();
                 // Nothing was ever written there: the member joined after the slot was last due.
-                told += usize::from(bytes.iter().all(|b| *b == 0));
+                blank += usize::from(bytes.iter().all(|b| *b == 0));
                 let Some(p) = IntentPage::decode(key, &bytes, page).ok().filter(|p| p.volume == e.number) else { continue };
                 told += 1;
                 match &mut best {
@@ -526,8 +537,12 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Pat
                     _ => (best, holders) = (Some(p), 1),
                 }
             }
-            whole |= told == 2;
+            // One that has joined, and was given no page yet, says nothing.
+            whole |= told > 0 && told + blank == 2;
+            all_blank &= blank == 2;
         }
+        // Of a pool that all had left before it joined there is nothing to say.
+        whole |= all_blank && core.pool.borrow().missing.is_empty();
         // A page that counts is on every member: one with both its slots has the newest.
         core.mark_if(best.is_some() && !whole, Mark::IntentMayBeNewer);
         core.mark_if(best.is_none(), Mark::IntentNowhere);
@@ -546,7 +561,7 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Pat
 }
 
 /// How soon a command that waits hears that it is cancelled, in nanoseconds.
-const CANCELLED_WITHIN_NS: u64 = 20_000_000;
+pub(crate) const CANCELLED_WITHIN_NS: u64 = 20_000_000;
 
 /// Whether a command was cancelled.
 pub(crate) struct Cancel {
@@ -675,29 +690,34 @@ async fn quiesce<B: Buf>(core: &Rc<Core<B>>) {
 /// Ends cleanly: everything acknowledged is durable, and the whole cache is in the last checkpoint.
 async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     core.stopping.set(true);
+    let mut all_kept = true;
+    // One volume's request may wait for room that another's destage wins: what follows would be too early for either.
     for v in core.all_volumes() {
-        destage::hurry(&v);
-        loop {
-            let busy = v.requests.get() > 0
-                || v.destaging.get()
-                || !v.fills.is_empty()
-                || v.dirty_log.queued() + v.clean_log.queued() > 0
-                || !v.disk.idle();
-            if !busy {
-                break;
-            }
-            v.work.notify();
-            v.clean_log.hurry(core, &v);
-            core.exec.sleep(1_000_000).await;
-        }
+        ends(core, &v, |v| v.requests.get() > 0).await;
+    }
+    for v in core.all_volumes() {
+        let is_busy = |v: &Volume<B>| {
+            let queued = v.dirty_log.queued() + v.clean_log.queued();
+            v.destaging.get() || !v.fills.is_empty() || queued > 0 || !v.disk.idle()
+        };
+        ends(core, &v, is_busy).await;
         v.dirty_log.seal(core);
         v.clean_log.seal(core);
         // A disk that is not there, or another one, has nothing of ours: that it does not flush is not to be taken for a failure.
         let is_ours = v.has_disk() && v.there.get() && !v.refused.get();
-        if is_ours && v.disk_flusher.flush().await.is_err() && v.serving.get() {
-            return Err(CommandError::Disk);
-        }
+        all_kept &= !is_ours || v.disk_flusher.flush().await.is_ok() || !v.serving.get();
     }
+    // What one disk does not take is no reason to leave undone what the others need, and what the next life is to hear of it.
+    let ended = close(core).await;
+    if !all_kept {
+        core.mark(Mark::StopsUnkept);
+        core.write_superblock().await;
+    }
+    ended.and(if all_kept { Ok(()) } else { Err(CommandError::Disk) })
+}
+
+/// What is in memory is on the cache devices after it, as far as the next start needs it.
+async fn close<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     if core.pool.borrow().stalled {
         return Err(CommandError::NoMembers);
     }
@@ -716,6 +736,16 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
         }
     }
     Ok(())
+}
+
+/// Waits until a volume is no longer busy, with what it is busy with made to end soon.
+async fn ends<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, is_busy: impl Fn(&Volume<B>) -> bool) {
+    destage::hurry(volume);
+    while is_busy(volume) {
+        volume.work.notify();
+        volume.clean_log.hurry(core, volume);
+        core.exec.sleep(1_000_000).await;
+    }
 }
 
 fn status<B: Buf>(core: &Core<B>) -> Status {

@@ -323,6 +323,11 @@ impl<B: Buf> Exec<B> {
         self.sleep_until(self.now().saturating_add(nanoseconds))
     }
 
+    /// Tasks that are alive.
+    pub fn tasks(&self) -> usize {
+        self.tasks.borrow().iter().flatten().count()
+    }
+
     /// Forgets all tasks: the engine ends here.
     pub fn clear(&self) {
         let tasks = core::mem::take(&mut *self.tasks.borrow_mut());

@@ -105,9 +105,19 @@ impl<B: Buf> Flusher<B> {
         self.lost.get()
     }
 
+    /// Whoever waits for news looks again.
+    pub fn tell(&self) {
+        self.news.notify();
+    }
+
     /// Ends when a flush fails from now on, or somebody is told of one.
     pub fn news(&self) -> SignalWait<'_, B> {
         self.news.wait()
+    }
+
+    /// As [`Flusher::news`], and at a time at the latest.
+    pub async fn news_until(&self, at: u64) {
+        self.news.wait_until(at).await;
     }
 
     /// As [`Flusher::flush`], for writes that began when there were `failures`: none may have failed since.

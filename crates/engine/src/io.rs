@@ -205,7 +205,7 @@ pub enum Request<B> {
 pub enum RequestError {
     /// Data could not be read or written, or what is dirty there is missing (EIO).
     Io,
-    /// Outside the volume, or no sectors (EINVAL).
+    /// Outside the volume, or no sectors, or 4 GiB or more to read at once (EINVAL).
     OutOfRange,
     /// The volume is not served (ENXIO).
     NotServed,

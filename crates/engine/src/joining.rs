@@ -52,7 +52,7 @@ pub(crate) async fn add<B: Buf>(
         return Err(CommandError::NoMembers);
     }
     if !join(core, member, entry).await {
-        return Err(CommandError::MemberFailed);
+        return Err(if core.pool.borrow().stalled { CommandError::NoMembers } else { CommandError::MemberFailed });
     }
     wait_for_copies(core, cancel).await?;
     // The image goes onto all members, and says that nothing lacks a copy.
@@ -163,7 +163,7 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
     if !core.pool.borrow().is_in_sync(member) {
         return forget(core, member).await;
     }
-    let _busy = Busy::begin(core)?;
+    let busy = Busy::begin(core)?;
     let rest: Vec<u8> = core.pool.borrow().in_sync().filter(|m| *m != member).collect();
     if rest.len() < usize::from(core.pool.borrow().copies) {
         return Err(CommandError::TooFewMembers);
@@ -185,26 +185,28 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
         // The marks that speak of what was moved are in an image before the segments that hold them go.
         emptied = cancel.or(core, checkpoint_now(core)).await.flatten();
     }
-    let stays = core.pool.borrow().is_in_sync(member);
+    let stays = || core.pool.borrow().is_in_sync(member);
     let layout = core.pool.borrow().members[usize::from(member)].layout;
-    if emptied.is_ok() && stays {
+    if emptied.is_ok() && stays() {
         // It may have been given something while the checkpoint ran, by whoever began before it was closed.
         emptied = if dirty_on(core, member) == 0 { Ok(()) } else { empty(core, member, cancel).await };
     }
-    if let (Err(why), true) = (emptied, stays) {
-        core.mark(Mark::RemovalGivenUp);
-        core.segments.borrow_mut().open_member(member, layout.slots());
-        core.pool.borrow_mut().leaving = None;
-        return Err(why);
+    if emptied.is_ok() {
+        emptied = retire(core, member).await;
     }
-    let retired = retire(core, member).await;
     core.pool.borrow_mut().leaving = None;
-    if retired.is_err() {
+    if let Err(why) = emptied {
         core.mark(Mark::RemovalGivenUp);
-        if core.pool.borrow().is_in_sync(member) {
+        if stays() {
             core.segments.borrow_mut().open_member(member, layout.slots());
         }
-        return retired;
+        return Err(why);
+    }
+    if core.pool.borrow().members[usize::from(member)].id != [0; 16] {
+        // It failed meanwhile, and left by itself: it may have what nobody else has.
+        core.mark(Mark::LeavesBeforeItIsEmpty);
+        drop(busy);
+        return forget(core, member).await;
     }
     core.mark(Mark::MemberRemoved);
     // It is nobody's now. That it could not be told so does not matter: it is known to have left.
@@ -276,7 +278,9 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
             .segments
             .borrow()
             .iter()
-            .find(|(_, s)| s.dirty > 0 && s.state == SegmentState::Sealed && s.places().any(|p| p.member == member))
+            .filter(|(_, s)| s.dirty > 0 && s.state == SegmentState::Sealed && s.places().any(|p| p.member == member))
+            // What could not be read comes last.
+            .min_by_key(|(_, s)| s.moves_from)
             .map(|(n, _)| n);
         match next {
             None if dirty == 0 => break Ok(()),

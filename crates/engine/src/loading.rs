@@ -15,7 +15,7 @@ use crate::exec::Signal;
 use crate::image::{Image, Table};
 use crate::intent::{Bit, Intent};
 use crate::io::{BLOCK_SECTORS, Buf, CommandError, RequestError};
-use crate::map::{Piece, mask};
+use crate::map::{Mask, Piece, mask};
 use crate::marks::Mark;
 use crate::policy::unread::{Key, Unread};
 use crate::recovery::{StartError, is_inside};
@@ -47,12 +47,19 @@ pub(crate) struct LogMarks {
     entries: Vec<Entry>,
     /// Blocks of the longest one.
     longest: u64,
+    /// What was dirty in a record and can be read on no copy: sectors of a block, and the version.
+    unreadable: BTreeMap<u64, Vec<(Mask, u64)>>,
 }
 
 impl LogMarks {
     pub fn push(&mut self, entry: Entry) {
         self.longest = self.longest.max(u64::from(entry.count));
         self.entries.push(entry);
+    }
+
+    /// A record's data is on no copy.
+    pub fn unreadable(&mut self, entry: &Entry) {
+        self.unreadable.entry(entry.block).or_default().push((mask(entry.first, entry.sectors), entry.version));
     }
 
     fn sort(&mut self) {
@@ -359,6 +366,12 @@ fn apply_marks<B: Buf>(core: &Core<B>, loading: &Loading<B>, v: &Volume<B>, bloc
         map.each_in(of_both, |b, _| marked.push(b));
         marked.dedup();
         for b in marked {
+            // The disk has what cannot be read here: what is older there is in its way.
+            for (sectors, version) in marks.unreadable.get(&b).into_iter().flatten().filter(|(_, version)| *version <= e.version)
+            {
+                core.mark(Mark::UnreadableTurnsOutClean);
+                map.forget(&mut segments, b, *sectors, *version);
+            }
             map.mark_clean(&mut segments, b, e.version);
         }
     }

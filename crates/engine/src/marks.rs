@@ -108,6 +108,16 @@ marks! {
     AbsorbedOnOneCopy,
     /// A write past the cache waits for a record that is being appended under it.
     BypassWaitsForAppend,
+    /// What is to be appended waits for a write past the cache that waits for what is being appended there.
+    LetsPass,
+    /// A record's data can be read nowhere, and the log says that the disk has it: what is older in the log does not count.
+    UnreadableTurnsOutClean,
+    /// A cache device that was being removed failed, and left before it was empty.
+    LeavesBeforeItIsEmpty,
+    /// The daemon ends though a disk has not kept what it was given: that is written down.
+    StopsUnkept,
+    /// A cache device was about to join when all others failed, and does not.
+    JoinsTooLate,
     /// Without a majority a write past the cache is refused where there may be dirty data.
     BypassWithoutMajority,
     /// Of a write past the cache, what overlaps dirty data is absorbed, and the rest goes to the disk beside it.

@@ -107,7 +107,7 @@ impl<B: Buf> Core<B> {
                     intent_first: v.intent.named().first,
                     intent_pages: v.intent.named().count,
                     backing: v.backing.clone(),
-                    doubts: doubts::of(v),
+                    doubts: doubts::tell(v),
                 })
                 .collect(),
             checkpoint: pool.checkpoint.clone(),
@@ -380,6 +380,11 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
             wait.await;
         }
     }
+    // Who all failed at once has not left, and has all there is: it is not to be told by one who has nothing that it has.
+    if core.pool.borrow().stalled {
+        core.mark(Mark::JoinsTooLate);
+        return false;
+    }
     let before: Vec<u8> = {
         let mut pool = core.pool.borrow_mut();
         let before: Vec<u8> = pool.in_sync().collect();
@@ -508,7 +513,9 @@ impl<B: Buf> Core<B> {
                 false => self.tell_now().await,
             };
         let votes = members.iter().filter(|m| before.contains(m)).count() + usize::from(reached);
-        before.iter().all(|m| members.contains(m)) || votes * 2 > before.len() + usize::from(witness)
+        // Where all have left there is nobody but the witness to remember.
+        let all = !before.is_empty() && before.iter().all(|m| members.contains(m));
+        all || votes * 2 > before.len() + usize::from(witness)
     }
 }
 

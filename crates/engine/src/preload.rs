@@ -5,7 +5,7 @@
 //! disk is idle. While the cache is short of room for writes, pinned data is not let in: pins are a wish, no promise.
 
 use crate::core::{Core, Volume};
-use crate::engine::Cancel;
+use crate::engine::{CANCELLED_WITHIN_NS, Cancel};
 use crate::evict::pieces_of;
 use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
@@ -116,7 +116,13 @@ async fn bring_all<B: Buf>(
         volume.preload.set(preload);
         if volume.disk_in_use.get() > 0 {
             // Clients have the disk for as long as it had been ours.
-            core.exec.sleep(core.now() - begun).await;
+            let until = core.now() + (core.now() - begun);
+            while core.now() < until {
+                if cancel.wanted() {
+                    return Err(CommandError::Cancelled);
+                }
+                core.exec.sleep((until - core.now()).min(CANCELLED_WITHIN_NS)).await;
+            }
         }
     }
     Ok(())

@@ -129,6 +129,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
                     queue: if f.header.class == Class::Single { Queue::Main } else { Queue::Probation },
                     turn: f.header.generation,
                     looked: Looked::default(),
+                    moves_from: 0,
                     needed_by: 0,
                     marks: false,
                     blocks: Blocks::default(),
@@ -462,7 +463,12 @@ async fn replay_segment<B: Buf>(
                     core.segments.borrow_mut().marked(f.number);
                     marks.push(*e);
                 }
-                _ if !there => core.mark(Mark::DataOnNoCopy),
+                kind if !there => {
+                    core.mark(Mark::DataOnNoCopy);
+                    if kind != EntryKind::Clean {
+                        marks.unreadable(e);
+                    }
+                }
                 _ => {
                     let Some(v) = volume.as_ref().filter(|v| is_inside(&v.extent(), e.block, e.first, e.sectors)) else {
                         continue;

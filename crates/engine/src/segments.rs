@@ -67,6 +67,8 @@ pub struct Segment {
     pub turn: u64,
     /// How much of it is pinned.
     pub looked: Looked,
+    /// When it may be moved again, in nanoseconds of the engine's time: all that was dirty in it could not be read the last time.
+    pub moves_from: u64,
     /// The number of checkpoints begun when it last got a mark or became limbo: only a later one frees it.
     pub needed_by: u64,
     /// Blocks of the volume that were named in it; some may since be elsewhere.
@@ -314,6 +316,7 @@ impl Segments {
             queue: Queue::default(),
             turn: generation,
             looked: Looked::default(),
+            moves_from: 0,
             needed_by: 0,
             marks: false,
             blocks: Blocks::default(),
@@ -361,6 +364,7 @@ impl Segments {
                 queue: Queue::default(),
                 turn: 0,
                 looked: Looked::default(),
+                moves_from: 0,
                 needed_by: 0,
                 marks: false,
                 blocks: Blocks::default(),
@@ -402,7 +406,8 @@ impl Segments {
             s.dirty_sectors += u32::from(sectors);
             (s.diskless, s.sorted, s.volume)
         });
-        let (stays, sorted, volume) = changed.unwrap_or_default();
+        // Of what is lost nobody knows where it was.
+        let Some((stays, sorted, volume)) = changed else { return };
         if stays {
             self.dirty_diskless += u64::from(dirty.is_some());
         } else {
@@ -417,14 +422,13 @@ impl Segments {
         self.live -= 1;
         self.dirty -= u64::from(dirty.is_some());
         let sectors = dirty.unwrap_or(0);
-        let (stays, sorted, emptied, volume) = self
-            .change(n, |s| {
-                s.live -= 1;
-                s.dirty -= u32::from(dirty.is_some());
-                s.dirty_sectors -= u32::from(sectors);
-                (s.diskless, s.sorted, s.live == 0 && s.state == SegmentState::Sealed, s.volume)
-            })
-            .unwrap_or_default();
+        let changed = self.change(n, |s| {
+            s.live -= 1;
+            s.dirty -= u32::from(dirty.is_some());
+            s.dirty_sectors -= u32::from(sectors);
+            (s.diskless, s.sorted, s.live == 0 && s.state == SegmentState::Sealed, s.volume)
+        });
+        let Some((stays, sorted, emptied, volume)) = changed else { return };
         if stays {
             self.dirty_diskless -= u64::from(dirty.is_some());
         } else {
@@ -435,6 +439,11 @@ impl Segments {
         if emptied {
             self.emptied.push(n);
         }
+    }
+
+    /// What is dirty in segment `n` is not moved before `time`.
+    pub fn not_moved_before(&mut self, n: u32, time: u64) {
+        self.change(n, |s| s.moves_from = time);
     }
 
     /// Segment `n` was given marks.

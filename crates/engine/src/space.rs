@@ -119,7 +119,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     loop {
         let wait = core.space.wait_until(core.now() + pause);
         wait.await;
-        if core.pool.borrow().changing || core.stopping.get() {
+        if core.pool.borrow().changing || core.housekeeping_rests() {
             continue;
         }
         mend_copies(&core).await;
@@ -248,13 +248,13 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         .segments
         .borrow()
         .iter()
-        .filter(|(_, s)| s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty > 0 && s.dirty * 4 < capacity)
+        .filter(|(_, s)| is_movable(s, core.now()) && s.places().next().is_some() && s.dirty * 4 < capacity)
         .min_by_key(|(n, s)| (s.dirty, *n))
         .map(|(n, _)| n);
     match found {
         Some(n) => {
             core.mark(Mark::Compacted);
-            relocate(core, n).await
+            relocate(core, n).await || is_unreadable(core, n)
         }
         None => false,
     }
@@ -276,7 +276,8 @@ async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
     let capacity = core.pool.borrow().segment_sectors();
     let is_left = |n: u32, s: &Segment| {
         let Some((_, room)) = short.iter().find(|(volume, _)| *volume == s.volume) else { return false };
-        is_rest(s, bands::worth_moving(s.sorted, room.taken_percent, capacity)) && (!s.sorted || is_behind(core, n, s))
+        let is_worth_it = is_rest(s, bands::worth_moving(s.sorted, room.taken_percent, capacity));
+        is_worth_it && is_movable(s, core.now()) && (!s.sorted || is_behind(core, n, s))
     };
     let found = core.segments.borrow().iter().find(|(n, s)| is_left(*n, s)).map(|(n, _)| n);
     if let Some(n) = found {
@@ -323,7 +324,7 @@ fn look_for_sparse<B: Buf>(core: &Core<B>) -> Vec<(u32, u32)> {
     let mut sparse: BTreeMap<u16, Vec<(u32, u32)>> = BTreeMap::new();
     for (n, s) in core.segments.borrow().iter() {
         let left = gather::left(s.dirty, s.dirty_sectors, s.live - s.dirty);
-        if is_rest(s, u32::MAX) && gather::is_sparse(left, capacity) {
+        if is_rest(s, u32::MAX) && is_movable(s, core.now()) && gather::is_sparse(left, capacity) {
             sparse.entry(s.volume).or_default().push((left, n));
         }
     }
@@ -354,7 +355,7 @@ fn is_behind<B: Buf>(core: &Core<B>, n: u32, s: &Segment) -> bool {
 /// Dirty data that is on fewer copies than it could be is copied (H20).
 async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
     loop {
-        let want = core.pool.borrow().copies_now();
+        let (want, now) = (core.pool.borrow().copies_now(), core.now());
         let found = {
             let pool = core.pool.borrow();
             core.segments
@@ -362,7 +363,7 @@ async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
                 .iter()
                 .find(|(_, s)| {
                     let have = s.places().filter(|p| pool.is_in_sync(p.member)).count();
-                    s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty > 0 && have > 0 && have < want
+                    is_movable(s, now) && have > 0 && have < want
                 })
                 .map(|(n, _)| n)
         };
@@ -373,10 +374,20 @@ async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
             return;
         }
         core.mark(Mark::CopiesMended);
-        if !relocate(core, n).await {
+        if !relocate(core, n).await && !is_unreadable(core, n) {
             return;
         }
     }
+}
+
+/// Whether what is dirty in a segment can be moved now.
+pub(crate) fn is_movable(s: &Segment, now: u64) -> bool {
+    s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty > 0 && s.moves_from <= now
+}
+
+/// Whether a move has just found nothing that could be read of a segment. Others need not wait for it.
+pub(crate) fn is_unreadable<B: Buf>(core: &Core<B>, segment: u32) -> bool {
+    core.segments.borrow().get(segment).is_some_and(|s| s.moves_from > core.now())
 }
 
 /// Moves the dirty pieces of a segment to the open one, in their versions (R16). Whether any moved.
@@ -387,7 +398,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
     };
     let Some(volume) = core.volume(volume) else { return false };
     let blocks = volume.map.borrow().in_segment(segment, &blocks);
-    let mut moved = false;
+    let (mut moved, mut is_readable) = (false, true);
     for some in blocks.chunks(64) {
         let mut pieces: Vec<(u64, Piece)> = Vec::new();
         for b in some {
@@ -412,6 +423,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
             }
             let Some(Ok(data)) = read.next() else {
                 core.mark(Mark::MoveUnreadable);
+                is_readable = false;
                 continue;
             };
             for r in runs(p.live) {
@@ -428,5 +440,11 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
         }
     }
     core.stats.borrow_mut().relocated += 1;
+    if !moved && !is_readable {
+        core.segments.borrow_mut().not_moved_before(segment, core.now() + UNREADABLE_NS);
+    }
     moved
 }
+
+/// So long a segment of which nothing can be read is left alone, in nanoseconds.
+const UNREADABLE_NS: u64 = 10_000_000_000;

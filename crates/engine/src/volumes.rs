@@ -53,13 +53,17 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         leaving: Cell::new(false),
         wanted_clean: Cell::new(0),
         serving: Cell::new(false),
+        taken_off: Cell::new(false),
         there: Cell::new(false),
         refused: Cell::new(false),
         uncertain: Cell::new(e.doubts.uncertain),
+        doubts_told: Cell::new(e.doubts),
         map: RefCell::new(Map::default()),
         pending: RefCell::default(),
         left_behind: AllLeftBehind::default(),
         pending_changed: Signal::new(exec),
+        awaited: RefCell::default(),
+        awaited_changed: Signal::new(exec),
         writing: RefCell::default(),
         fills: Fills::default(),
         disk: RangeLocks::new(exec),
@@ -234,6 +238,9 @@ pub(crate) async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel:
         if v.map.borrow().dirty_blocks() == 0 && v.pending.borrow().is_empty() {
             break Ok(());
         }
+        if cannot_be_cleaned(v) {
+            break Err(CommandError::NotServed);
+        }
         if cancel.wanted() {
             break Err(CommandError::Cancelled);
         }
@@ -253,6 +260,11 @@ pub(crate) async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel:
     result
 }
 
+/// Whether something is dirty, and nobody destages it: its disk is not there, or it is not served with what is there.
+fn cannot_be_cleaned<B: Buf>(v: &Volume<B>) -> bool {
+    v.map.borrow().dirty_blocks() > 0 && v.has_disk() && (v.refused.get() || !v.there.get())
+}
+
 pub(crate) async fn set_mode<B: Buf>(
     core: &Rc<Core<B>>,
     v: &Rc<Volume<B>>,
@@ -261,6 +273,9 @@ pub(crate) async fn set_mode<B: Buf>(
 ) -> Result<(), CommandError> {
     if !v.has_disk() {
         return Err(CommandError::NoDisk);
+    }
+    if mode != Mode::WriteBack && cannot_be_cleaned(v) {
+        return Err(CommandError::NotServed);
     }
     let old = v.mode.replace(mode);
     if !core.write_superblock().await {
@@ -443,6 +458,9 @@ async fn take_off<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Result<(), C
         core.volumes.borrow_mut().insert(v.number, v.clone());
         return Err(CommandError::NoMembers);
     }
+    v.taken_off.set(true);
+    v.work.notify();
+    v.disk_flusher.tell();
     v.intent.end().await;
     Ok(())
 }

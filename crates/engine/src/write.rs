@@ -61,7 +61,7 @@ pub(crate) async fn write<B: Buf>(
     }
     let blocks = Volume::<B>::blocks(&range);
     let losses = volume.losses.get();
-    let _writing = core.begin_writing(volume, blocks);
+    let _writing = core.begin_writing(volume, blocks.clone());
     let bytes = (range.end - range.start) * 512;
     let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get(), fua);
     let mut fate = decide(core, volume, &range, &content, belongs);
@@ -82,6 +82,11 @@ pub(crate) async fn write<B: Buf>(
             }
             Turn::Late => fate = core.passing(Mark::NoTurnInTime, Fate::Bypass(Bypass::Full)),
         }
+    }
+    // A wait for those who would wait for this one takes time as well.
+    let ticket = core.ticket();
+    while matches!(fate, Fate::Absorb) && volume.let_pass(core, &blocks, ticket).await {
+        fate = decide(core, volume, &range, &content, belongs);
     }
     let mut is_share = false;
     let reason = match fate {
@@ -631,14 +636,15 @@ async fn to_disk<B: Buf>(
 }
 
 /// Waits until nothing is being appended for `blocks`: such records count as existing (R4).
-pub(crate) async fn wait_for_appends<B: Buf>(core: &Core<B>, volume: &Volume<B>, blocks: &Range<u64>) {
-    loop {
-        let wait = volume.pending_changed.wait();
-        if !volume.is_pending(blocks) {
-            return;
-        }
+pub(crate) async fn wait_for_appends<B: Buf>(core: &Core<B>, volume: &Rc<Volume<B>>, blocks: &Range<u64>) {
+    if !volume.is_pending(blocks) {
+        return;
+    }
+    // What comes from now on waits for this one.
+    let _awaiting = core.begin_awaiting(volume, blocks.clone());
+    while volume.is_pending(blocks) {
         core.mark(Mark::BypassWaitsForAppend);
-        wait.await;
+        volume.pending_changed.wait().await;
     }
 }
 

@@ -7,6 +7,7 @@ mod grows;
 mod joins;
 mod outcome;
 mod plan;
+mod stops;
 
 pub use outcome::{Counts, Outcome, Summary, Totals};
 pub use plan::{Drawn, FEATURES, Plan};
@@ -20,7 +21,7 @@ use headpond_engine::create::{PoolPlan, plan};
 use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
 use headpond_engine::policy::shares::Share;
-use headpond_engine::{Command, CommandError, Device, NewVolume, RequestError, StartError};
+use headpond_engine::{Command, CommandError, Degraded, Device, NewVolume, RequestError, StartError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -38,6 +39,9 @@ const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
 
 /// Lines of each volume's table of what is read beside the engine: so few that blocks take each other's places.
 const BESIDE_LINES: usize = 64;
+
+/// So soon it is written down that a flush has failed, in nanoseconds.
+const WRITTEN_DOWN: u64 = 20 * MILLISECOND;
 
 /// Longest that no cache device can be read at a start, in nanoseconds.
 const LONGEST_BLIND: u64 = 4_000 * MILLISECOND;
@@ -130,7 +134,7 @@ impl Run {
             let loses = self.plan.lose_member && n == self.plan.crashes / 2;
             if loses && !self.plan.lose_with_crash {
                 self.lose_member(self.plan.hangs);
-                self.world.errors_allowed = self.plan.witness_away;
+                self.world.errors_allowed = self.plan.witness_away || self.refuses();
             }
             // Where the lost member is to come back alone, the moments after the loss are what counts.
             let troubled = self.plan.disk_errors > 0 && n == self.plan.crashes / 2;
@@ -154,6 +158,9 @@ impl Run {
             };
             let budget = self.rng.within(1, most);
             self.load(n, budget)?;
+            if self.plan.stops && self.rng.one_in(3) {
+                self.end_in_the_middle(n)?;
+            }
             if troubled {
                 self.crash_beside_a_failing_disk();
             } else {
@@ -164,7 +171,7 @@ impl Run {
             }
             self.end_hang();
             self.set_dead(Device::Witness, self.plan.lose_witness && n >= self.plan.crashes / 2);
-            self.world.errors_allowed = self.second_lost || self.dead_sectors() > 0;
+            self.world.errors_allowed = self.second_lost || self.dead_sectors() > 0 || self.refuses();
             self.swap_members();
             self.recover()?;
             if self.refused {
@@ -421,7 +428,7 @@ impl Run {
     /// As [`Run::crash`]. A daemon that is killed in the moment in which a flush fails has not written that down, and the next one knows nothing of it: there
     /// the power goes as well, since a disk keeps what it answers until then.
     fn crash_beside_a_failing_disk(&mut self) {
-        let untold = self.world.untold();
+        let untold = self.world.untold_since(self.world.now.saturating_sub(WRITTEN_DOWN));
         self.crash();
         self.disk_fails(0);
         if !untold.is_subset(&self.world.untold_by_superblock()) {
@@ -499,6 +506,11 @@ impl Run {
             let again = self.rng.one_in(2);
             self.set_dead(Device::Member(back), again);
         }
+    }
+
+    /// Clients' writes are refused since a cache device is missing.
+    fn refuses(&self) -> bool {
+        self.lost.is_some() && self.plan.settings.degraded == Degraded::ReadOnly
     }
 
     fn set_dead(&mut self, device: Device, dead: bool) {
@@ -824,12 +836,13 @@ impl Run {
                 return Err(Violation(format!("requests do not end: {}", self.describe())));
             }
         }
+        let mut readable = BTreeMap::new();
         for volume in self.volumes() {
-            self.read_all(volume)?;
+            readable.insert(volume, self.read_all(volume)?);
         }
         self.check_segments();
         if self.second_lost {
-            return self.give_up();
+            return self.give_up(&readable);
         }
         // Once more without a word from clients: what was in memory is what the media say.
         let before: Vec<_> = self.volumes().into_iter().map(|v| (v, self.world.dirty(v))).collect();
@@ -875,8 +888,8 @@ impl Run {
     }
 
     /// What the two alone had fails. That is said within bounded time, nothing is given up without being told to, and
-    /// then the volume can be detached.
-    fn give_up(&mut self) -> Result<(), Violation> {
+    /// then the volume can be detached. All that could be read is on the disk then.
+    fn give_up(&mut self, readable: &BTreeMap<u16, Vec<Range<u64>>>) -> Result<(), Violation> {
         for volume in self.attached.clone() {
             let begun = self.world.now;
             let first = self.end_of(Command::Detach { volume, give_up_lost: false }, "detach")?;
@@ -894,10 +907,13 @@ impl Run {
                         .map_err(|e| Violation(format!("a detach that gives up failed: {e}")))?;
                 }
                 // Refused at the start: who knows what is missing.
-                Err(CommandError::NotServed) => {}
+                Err(CommandError::NotServed) => continue,
                 // Both had what tells what is dirty.
-                Err(CommandError::Start(StartError::CheckpointLost { .. })) => {}
+                Err(CommandError::Start(StartError::CheckpointLost { .. })) => continue,
                 Err(e) => return Err(Violation(format!("a detach with two members lost failed: {e}"))),
+            }
+            for part in &readable[&volume] {
+                self.world.check_disk_of(volume, part.clone());
             }
         }
         self.delete_diskless()?;
@@ -909,9 +925,11 @@ impl Run {
         status.volumes.iter().find(|v| v.number == volume).map(|v| v.dirty_blocks)
     }
 
-    /// Reads everything that was ever written once, so that each sector has chosen.
-    fn read_all(&mut self, volume: u16) -> Result<(), Violation> {
+    /// Reads everything that was ever written once, so that each sector has chosen; what of it could be read.
+    fn read_all(&mut self, volume: u16) -> Result<Vec<Range<u64>>, Violation> {
         let touched = self.world.oracles[&volume].touched();
+        let mut asked: BTreeMap<u64, Range<u64>> = BTreeMap::new();
+        self.world.take_ended();
         let mut at = 0;
         while at < touched.len() {
             let start = touched[at];
@@ -919,7 +937,8 @@ impl Run {
             while end < touched.len() && touched[end] == touched[end - 1] + 1 && end - at < 128 {
                 end += 1;
             }
-            self.world.read(volume, start, (end - at) as u32);
+            let sectors = (end - at) as u64;
+            asked.insert(self.world.read(volume, start, sectors as u32), start..start + sectors);
             at = end;
             while self.world.outstanding() > 16 || at == touched.len() && self.world.outstanding() > 0 {
                 if let Some(v) = self.world.violation.take() {
@@ -930,6 +949,7 @@ impl Run {
                 }
             }
         }
-        Ok(())
+        let failed: Vec<u64> = self.world.take_ended().iter().filter(|e| e.error.is_some()).map(|e| e.id).collect();
+        Ok(asked.into_iter().filter(|(id, _)| !failed.contains(id)).map(|(_, range)| range).collect())
     }
 }

@@ -4,6 +4,7 @@ use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp, Preload, Settings};
 use headpond_sim::models::MILLISECOND;
 use headpond_sim::scene::{Scene, Stage};
+use headpond_sim::world::Timing;
 use std::ops::Range;
 
 const DISK: Device = Device::Backing(0);
@@ -206,4 +207,26 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     s.device(DISK).dead_sectors.clear();
     s.read_all();
     s.end();
+}
+
+/// A preload leaves the disk to clients for as long as it has had it, and did not hear in that time that it was cancelled: after a batch that took ten minutes, for
+/// ten minutes.
+#[test]
+fn a_preload_that_rests_hears_that_it_is_cancelled() {
+    let stage = Stage { timing: || Timing::Fixed(3_000_000_000), ..Stage::default() };
+    let mut s = Scene::new("cancelled while it rests", stage);
+    let preload = s.world.command(Command::Preload { volume: 0, ranges: one(0, 60_000) });
+    // Somebody uses the disk all the time.
+    let mut theirs = s.world.read(0, 100_000, 8);
+    while s.status().volumes[0].preload.done == 0 {
+        if !s.world.waits(theirs) {
+            theirs = s.world.read(0, 100_000 + s.world.now % 1000 * 64, 8);
+        }
+        s.step();
+    }
+    let since = s.world.now;
+    s.world.command(Command::Cancel(CommandId(preload)));
+    assert_eq!(s.end_of(preload), Err(CommandError::Cancelled), "{}", s.story());
+    let took = s.world.now - since;
+    assert!(took < 1_000_000_000, "{took} ns; {}", s.story());
 }

@@ -13,6 +13,8 @@ pub const TOLD: &[Told] = &[
     ("abandon::a_volume_is_detached_by_one_command_at_a_time", "two detaches of one volume at once"),
     ("abandon::a_detach_that_is_cut_off_leaves_the_mode_as_it_was", "a detach that has pass-through written down"),
     ("abandon::nothing_is_brought_into_the_cache_for_a_volume_that_is_gone", "what is brought in for a volume that is gone"),
+    ("abandon::what_cannot_be_destaged_without_its_disk_is_refused_at_once", "a destage waited for that nobody does"),
+    ("abandon::nothing_works_for_a_volume_that_was_detached", "work that outlives its volume"),
 ];
 
 /// Mistakes that only they need.
@@ -67,5 +69,19 @@ pub const MISTAKES: &[Mistake] = &[
             old: "if !takes || !core.room_for_clean(volume)",
             new: "if !core.room_for_clean(volume)",
         }],
+    },
+    Mistake {
+        name: "a destage waited for that nobody does",
+        story: "The volume's disk is not there, and whoever wants it clean waits up to the end of the daemon.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    v.map.borrow().dirty_blocks() > 0 && v.has_disk() && (",
+            new: "    false && v.map.borrow().dirty_blocks() > 0 && v.has_disk() && (",
+        }],
+    },
+    Mistake {
+        name: "work that outlives its volume",
+        story: "Each detach leaves the volume's tasks, and its map, in memory.",
+        edits: &[Edit { file: "volumes.rs", old: "    v.taken_off.set(true);\n", new: "" }],
     },
 ];

@@ -10,6 +10,15 @@ pub const TOLD: &[Told] = &[
     ("diskless::a_discard_waits_for_what_is_being_appended", "a discard without a disk that does not wait for appends"),
     ("diskless::others_leave_the_room_that_is_set_aside", "no room set aside for what has no disk"),
     ("diskless::what_is_out_of_date_makes_room", "out of date for good, and never won back"),
+    ("diskless::a_stop_waits_for_the_room_that_a_write_waits_for", "a stop that lets nobody win room"),
+    (
+        "diskless::a_block_that_cannot_be_read_does_not_keep_the_others_from_room",
+        "what cannot be read moved first, again and again",
+    ),
+    (
+        "diskless::a_block_that_cannot_be_read_does_not_keep_the_others_from_their_copies",
+        "what cannot be read moved first, again and again",
+    ),
 ];
 
 /// Mistakes that no other list has.
@@ -50,5 +59,23 @@ pub const MISTAKES: &[Mistake] = &[
         name: "out of date for good, and never won back",
         story: "In each segment of a journal something stays, so none is ever free: its writes fail, though most of its room is garbage.",
         edits: &[Edit { file: "diskless.rs", old: "if !crowd.is_dense() || core", new: "if crowd.set_aside > 0 || core" }],
+    },
+    Mistake {
+        name: "a stop that lets nobody win room",
+        story: "Housekeeping rests as soon as the daemon is told to end, and a write that waits for room fails after half a minute.",
+        edits: &[Edit {
+            file: "core.rs",
+            old: "self.stopping.get() && self.awaiting_room.get() == 0",
+            new: "self.stopping.get()",
+        }],
+    },
+    Mistake {
+        name: "what cannot be read moved first, again and again",
+        story: "Nothing else is moved: room runs out, and what is on one copy stays so.",
+        edits: &[Edit {
+            file: "space.rs",
+            old: "    if !moved && !is_readable {",
+            new: "    if false && !moved && !is_readable {",
+        }],
     },
 ];

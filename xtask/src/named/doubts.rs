@@ -29,6 +29,15 @@ pub const TOLD: &[Told] = &[
         "a refused volume forgiven by the next checkpoint",
     ),
     ("doubts::a_disk_that_fails_flush_after_flush_does_not_wear_the_cache_devices_out", "superblocks for each flush that fails"),
+    (
+        "doubts::a_second_flush_that_fails_while_the_first_is_being_told_is_written_down_as_well",
+        "what was written down a second ago taken for what the superblocks say",
+    ),
+    (
+        "doubts::what_a_flush_takes_along_is_doubted_at_once_though_a_client_was_just_told_of_another",
+        "what a failed flush takes along written down when it suits",
+    ),
+    ("doubts::a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest", "a stop that ends with the first disk that fails"),
 ];
 
 /// Mistakes that only they need.
@@ -84,8 +93,35 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A client that asks again and again is told each time, and that is written down each time, on all cache devices, for as long as the disk fails.",
         edits: &[Edit {
             file: "doubts.rs",
-            old: "            core.exec.sleep(AGAIN_NS).await;\n        }\n        let doubts",
-            new: "        }\n        let doubts",
+            old: "            if core.now() < due {",
+            new: "            if false && core.now() < due {",
+        }],
+    },
+    Mistake {
+        name: "what was written down a second ago taken for what the superblocks say",
+        story: "Somebody else has had a superblock written since; a second failed flush is not in any, and the next life's FLUSH calls durable what is gone.",
+        edits: &[Edit {
+            file: "doubts.rs",
+            old: "    volume.doubts_told.set(doubts);",
+            new: "    volume.doubts_told.set(Doubts { untold: doubts.untold || volume.doubts_told.get().untold, ..doubts });",
+        }],
+    },
+    Mistake {
+        name: "what a failed flush takes along written down when it suits",
+        story: "A client was just told of it, and that may wait; what it took along is trusted by the next life.",
+        edits: &[Edit {
+            file: "doubts.rs",
+            old: "if doubts == (Doubts { untold: false, ..told }) {",
+            new: "if !doubts.untold {",
+        }],
+    },
+    Mistake {
+        name: "a stop that ends with the first disk that fails",
+        story: "Its failed flush is not in any superblock when the daemon is gone, and the others get no last checkpoint.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "        all_kept &= !is_ours || v.disk_flusher.flush().await.is_ok() || !v.serving.get();",
+            new: "        if is_ours && v.disk_flusher.flush().await.is_err() && v.serving.get() {\n            return Err(CommandError::Disk);\n        }",
         }],
     },
 ];

@@ -23,6 +23,10 @@ pub const TOLD: &[Told] = &[
         "a predecessor's failure held against who has its number",
     ),
     ("leaving::what_is_given_up_as_lost_is_lost", "given up as lost for what was met last"),
+    (
+        "leaving::a_device_that_fails_while_it_is_removed_is_not_wiped_with_the_only_copies",
+        "one that left by itself taken for one that was emptied",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -60,5 +64,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "given up as lost for what was met last",
         story: "Of what is dirty one block has no copy left, and the others only a disk that fails: with the one all are given up.",
         edits: &[Edit { file: "destage.rs", old: "why: before.why.max(why)", new: "why" }],
+    },
+    Mistake {
+        name: "one that left by itself taken for one that was emptied",
+        story: "Its superblocks are wiped, and what it alone has with them.",
+        edits: &[Edit {
+            file: "joining.rs",
+            old: "    if core.pool.borrow().members[usize::from(member)].id != [0; 16] {",
+            new: "    if false {",
+        }],
     },
 ];

@@ -17,6 +17,19 @@ pub const TOLD: &[Told] = &[
     ("hazards::h11_failed_append_is_a_death", "room reckoned with cache devices that have left"),
 ];
 
+/// Scenes of it that no mistake has, with the reason.
+#[cfg(test)]
+pub const UNTOLD: &[Told] = &[
+    (
+        "room::a_start_without_a_cache_device_takes_a_checkpoint_that_has_room",
+        "housekeeping lets go of what is clean there as well, when the map is nearly full",
+    ),
+    (
+        "room::a_cache_device_is_removed_from_a_pool_whose_maps_are_too_large_for_the_others",
+        "housekeeping lets go of what is clean there as well, when the map is nearly full",
+    ),
+];
+
 /// Mistakes that only these scenes need.
 pub const MISTAKES: &[Mistake] = &[
     Mistake {

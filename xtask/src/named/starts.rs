@@ -21,6 +21,10 @@ pub const TOLD: &[Told] = &[
         "starts::an_intent_page_that_could_not_be_read_does_not_come_back",
         "an intent page that nobody could read numbered from the beginning",
     ),
+    (
+        "starts::what_the_disk_has_is_not_hidden_by_an_older_record_when_the_newer_one_is_damaged",
+        "a mark for what cannot be read taken for one of what is older",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -101,5 +105,10 @@ pub const MISTAKES: &[Mistake] = &[
             old: "newest.sequence = newest.sequence.max(intent::number(core) + newest.sequence % 2);",
             new: "newest.sequence = newest.sequence.max(0 * intent::number(core) + newest.sequence % 2);",
         }],
+    },
+    Mistake {
+        name: "a mark for what cannot be read taken for one of what is older",
+        story: "The older record is called clean and read, and the disk has the newer data.",
+        edits: &[Edit { file: "loading.rs", old: ".filter(|(_, version)| *version <= e.version)", new: ".filter(|_| false)" }],
     },
 ];

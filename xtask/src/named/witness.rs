@@ -67,6 +67,16 @@ pub const TOLD: &[Told] = &[
         "witness::a_start_in_which_all_fail_does_not_call_damaged_what_it_could_not_ask_for",
         "what could not be asked for called damaged",
     ),
+    ("witness::nobody_joins_a_pool_whose_devices_have_all_failed_for_a_moment", "a join into a pool that has stalled"),
+    ("witness::a_device_that_nobody_can_agree_on_does_not_join_an_empty_pool", "a join that nobody can vote for"),
+    (
+        "witness::a_start_waits_for_the_only_copy_though_all_was_clean_when_its_twin_was_missed",
+        "nothing dirty taken for all mirrored",
+    ),
+    (
+        "witness::a_device_that_was_given_no_intent_page_yet_does_not_say_that_nothing_is_dirty",
+        "a blank page that says that nothing is dirty",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -288,5 +298,37 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what could not be asked for called damaged",
         story: "All fail for a moment, and an operator is told that the checkpoint is damaged everywhere.",
         edits: &[Edit { file: "engine.rs", old: "if core.pool.borrow().stalled { recovery", new: "if false { recovery" }],
+    },
+    Mistake {
+        name: "a join into a pool that has stalled",
+        story: "The new one and the witness agree on a pool without those that have what is dirty, and are newer from then on.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "    if core.pool.borrow().stalled {\n        core.mark(Mark::JoinsTooLate);",
+            new: "    if false && core.pool.borrow().stalled {\n        core.mark(Mark::JoinsTooLate);",
+        }],
+    },
+    Mistake {
+        name: "a join that nobody can vote for",
+        story: "All of none are there: it is tried without the witness, and the pool stalls for what was only a wish.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "let all = !before.is_empty() && before.iter().all(|m| members.contains(m));",
+            new: "let all = before.iter().all(|m| members.contains(m));",
+        }],
+    },
+    Mistake {
+        name: "nothing dirty taken for all mirrored",
+        story: "With one device of two there is nothing dirty for a moment, and that a copy is missing is forgotten: a start without the next only copy goes on.",
+        edits: &[Edit {
+            file: "checkpoint.rs",
+            old: "pool.left = pool.copies.saturating_sub(in_sync.len() as u8);",
+            new: "pool.left = 0;",
+        }],
+    },
+    Mistake {
+        name: "a blank page that says that nothing is dirty",
+        story: "It was on its way to a device that had just joined; a start with that one alone votes out the one that has what is dirty.",
+        edits: &[Edit { file: "engine.rs", old: "whole |= told > 0 && told + blank == 2;", new: "whole |= told + blank == 2;" }],
     },
 ];

@@ -102,6 +102,8 @@ pub struct Plan {
     pub flushes_each: bool,
     /// The engine's thread stands still now and then, for longer than a device may be silent.
     pub stalls: bool,
+    /// The daemon is told to end, as `headpond stop` and an upgrade do, under requests, before some of the crashes.
+    pub stops: bool,
     /// Longest request in sectors.
     pub longest: u64,
     /// Engine settings.
@@ -120,6 +122,8 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("loss-with-crash", |p| p.lose_with_crash),
     ("second-loss", |p| p.lose_second),
     ("hang", |p| p.hangs),
+    ("one-copy", |p| p.copies == 1 && p.members > 1),
+    ("refuses", |p| p.settings.degraded == Degraded::ReadOnly),
     ("swap", |p| p.swap_members),
     ("witness-away", |p| p.witness_away),
     ("rot", |p| p.rot > 0),
@@ -142,6 +146,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("beside", |p| p.beside),
     ("flushes-each", |p| p.flushes_each),
     ("stalls", |p| p.stalls),
+    ("stops", |p| p.stops),
     ("loads-late", |p| p.settings.pages_at_start == 0),
     ("lanes", |p| p.lanes() > 1),
     ("endurance", |p| p.settings.drive_writes_milli > 0),
@@ -250,6 +255,7 @@ impl Plan {
             reads_on: Rng::new(seed ^ 0x7265_6164).one_in(2),
             flushes_each: Rng::new(seed ^ 0x7379_6e63).one_in(3),
             stalls: Rng::new(seed ^ 0x0073_7461_6c6c).one_in(4),
+            stops: Rng::new(seed ^ 0x7374_6f70).one_in(3),
             longest: *r.pick(&[8, 32, 256]),
             lose_with_crash: false,
             swap_members: false,
@@ -269,6 +275,8 @@ impl Plan {
         .with_shares(&mut Rng::new(seed ^ 0x7368_6172))
         .with_around(&mut Rng::new(seed ^ 0x7265_6769))
         .with_flaky(&mut Rng::new(seed ^ 0x666c_616b))
+        .with_single(&mut Rng::new(seed ^ 0x7369_6e67))
+        .with_refusal(&mut Rng::new(seed ^ 0x7265_6675))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -329,6 +337,19 @@ impl Plan {
         Self { flaky, blind_starts, ..self }
     }
 
+    /// One copy of what is dirty, though there are more cache devices, where none is lost or damaged. From a chance of its own: a seed stays
+    /// what it was without.
+    fn with_single(self, r: &mut Rng) -> Self {
+        let bears = !self.lose_member && self.rot == 0 && !self.sickness.any() && self.flaky == 0;
+        Self { copies: if bears && r.one_in(6) { 1 } else { self.copies }, ..self }
+    }
+
+    /// Writes are refused while a cache device is missing. From a chance of its own: a seed stays what it was without.
+    fn with_refusal(self, r: &mut Rng) -> Self {
+        let degraded = if self.lose_member && r.one_in(6) { Degraded::ReadOnly } else { self.settings.degraded };
+        Self { settings: Settings { degraded, ..self.settings }, ..self }
+    }
+
     /// Volumes have shares where there are several. From a chance of its own: a seed stays what it was without.
     fn with_shares(self, r: &mut Rng) -> Self {
         Self { shares: self.volumes > 1 && r.one_in(2), ..self }
@@ -373,7 +394,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -397,6 +418,7 @@ impl fmt::Display for Plan {
             if self.lose_second { " and another later" } else { "" },
             if self.lose_with_crash { " with a crash" } else { "" },
             if self.swap_members { " and comes back alone" } else { "" },
+            if self.settings.degraded == Degraded::ReadOnly { ", and writes are refused from then on" } else { "" },
             if self.witness_away { ", the witness was away meanwhile" } else { "" },
             if self.rot > 0 { ", cache devices rot" } else { "" },
             self.sickness,
@@ -418,6 +440,7 @@ impl fmt::Display for Plan {
             if self.reads_on { ", clients read on" } else { "" },
             if self.flushes_each { ", clients flush after each write" } else { "" },
             if self.stalls { ", the engine stands still now and then" } else { "" },
+            if self.stops { ", it is told to end before some crashes" } else { "" },
             if self.settings.drive_writes_milli > 0 { ", cache devices are spared" } else { "" },
             if self.switch_modes { ", modes switch" } else { "" },
         )

@@ -8,6 +8,7 @@ use headpond_engine::format::Class;
 use headpond_engine::map::Piece;
 use headpond_engine::{Buf, Device, DeviceOp};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 impl World {
     /// Whether a client waits for a read that a range lies in.
@@ -283,10 +284,15 @@ impl World {
 
     /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same.
     pub fn check_disk(&mut self, volume: u16) {
+        self.check_disk_of(volume, 0..u64::MAX);
+    }
+
+    /// The same of some sectors.
+    pub fn check_disk_of(&mut self, volume: u16, sectors: Range<u64>) {
         let Some(o) = self.oracles.get_mut(&volume) else { return };
         let now = o.tick();
         let mut wrong = None;
-        for s in o.touched() {
+        for s in o.touched().into_iter().filter(|s| sectors.contains(s)) {
             let stamp = self.devices[&Device::Backing(volume)].visible.get(s).stamp().unwrap_or(u64::MAX);
             if let Err(allowed) = o.check(s, stamp, now) {
                 wrong = Some(format!(

@@ -96,7 +96,8 @@ impl World {
         self.commands.clear();
         self.ended.clear();
         self.model_wakes.clear();
-        self.untold.append(&mut self.told);
+        // Long since.
+        std::mem::take(&mut self.told).into_iter().for_each(|volume| _ = self.untold.entry(volume).or_insert(0));
     }
 
     /// What was in flight, in an order of chance.

@@ -211,3 +211,37 @@ fn a_volume_is_detached_by_one_command_at_a_time() {
     s.world.check_disk(0);
     s.end();
 }
+
+/// The disk is not there, and something is dirty: who asks for it to be destaged, or for a mode in which nothing is, was waiting for as long as the daemon lived, and nobody
+/// could throw the volume away meanwhile. Found by reading.
+#[test]
+fn what_cannot_be_destaged_without_its_disk_is_refused_at_once() {
+    let mut s = without_its_disk("a destage without a disk");
+    for command in [Command::Destage { volume: 0 }, Command::SetMode { volume: 0, mode: Mode::WriteThrough }] {
+        let (id, since) = (s.world.command(command), s.world.now);
+        assert_eq!(s.end_of(id), Err(CommandError::NotServed), "{}", s.story());
+        assert!(s.world.now - since < 10_000 * MOMENT, "{}", s.story());
+    }
+    assert_eq!(s.status().volumes[0].mode, Mode::WriteBack, "{}", s.story());
+    s.set_dead(DISK, false);
+    s.kill();
+    s.read_all();
+    s.end();
+}
+
+/// A volume that is detached was kept in memory by the tasks that worked for it, with its map, up to the end of the daemon. Found by reading.
+#[test]
+fn nothing_works_for_a_volume_that_was_detached() {
+    let mut s = Scene::new("attached and detached", Stage::default());
+    let tasks = |s: &Scene| s.world.engine.as_ref().map_or(0, |e| e.tasks());
+    let before = tasks(&s);
+    for _ in 0..8 {
+        s.obey(Command::Attach(s.stage.volume(1)));
+        let write = s.world.write(1, 800, 8, false);
+        assert!(s.answer_to(write));
+        s.obey(Command::Detach { volume: 1, give_up_lost: false });
+    }
+    s.pass(1000 * MOMENT);
+    assert_eq!(tasks(&s), before, "{}", s.story());
+    s.end();
+}

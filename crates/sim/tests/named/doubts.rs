@@ -1,6 +1,7 @@
 //! What is doubted of a volume, and no start may forget: that a flush of its disk failed, that a last copy is gone, that dirty data may be
 //! missing.
 
+use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::device::SimDevice;
 use headpond_sim::models::SECOND;
@@ -210,4 +211,91 @@ fn a_disk_that_fails_flush_after_flush_does_not_wear_the_cache_devices_out() {
     s.device(DISK).fail_flushes = 0;
     s.world.errors_allowed = false;
     s.end();
+}
+
+/// A client was told of one failed flush, which is to be written down a second later. In that second another superblock says so, and then a flush that no
+/// client had asked for fails. That one was compared with what had been written down a second before, and seemed to be there. Found by reading.
+#[test]
+fn a_second_flush_that_fails_while_the_first_is_being_told_is_written_down_as_well() {
+    let mut s = untold("a second failure within a second", 1);
+    told_once(&mut s);
+    s.obey(Command::SetMode { volume: 0, mode: Mode::WriteBack });
+    s.write(50_000, 8);
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
+    let destage = s.world.command(Command::Destage { volume: 0 });
+    s.until_held();
+    s.write(0, PAST);
+    s.let_go_failing(DISK);
+    assert_eq!(s.end_of(destage), Err(CommandError::Unkept), "{}", s.story());
+    s.pass(2 * SECOND);
+    s.world.kill_landing(|_, _, _| false);
+    s.start();
+    told_once(&mut s);
+    s.end();
+}
+
+/// The first flush of a life fails, and a client is told; within the second in which that is not written down yet something is written past the cache, and its flush
+/// fails as well. That what it took along is doubted has to be written down at once. Found by reading.
+#[test]
+fn what_a_flush_takes_along_is_doubted_at_once_though_a_client_was_just_told_of_another() {
+    for seed in 0..8 {
+        let mut s = Scene::new("doubted within a second", Stage { seed, ..Stage::default() });
+        s.write(0, 8);
+        s.obey(Command::Destage { volume: 0 });
+        s.checkpoint();
+        s.obey(Command::Stop);
+        s.kill();
+        s.world.errors_allowed = true;
+        for written in [0, PAST] {
+            if written > 0 {
+                s.write(0, written);
+            }
+            s.device(DISK).fail_flushes = 1;
+            let flush = s.world.flush(0);
+            assert!(!s.answer_to(flush), "{}", s.story());
+            s.device(DISK).fail_flushes = 0;
+            s.pass(SECOND / 10);
+        }
+        s.world.errors_allowed = false;
+        s.world.kill_landing(|_, _, _| false);
+        s.start();
+        for n in 0..PAST / 8 {
+            s.read(n * 37 % (PAST / 8) * 8, 8);
+        }
+        s.rest();
+        s.checkpoint();
+        s.checkpoint();
+        s.write(60_000, 8);
+        s.world.errors_allowed = true;
+        s.world.flush(0);
+        s.answered();
+        s.world.errors_allowed = false;
+        // That it was told is written down by then.
+        s.pass(2 * SECOND);
+        s.lose_power();
+        assert!(s.status().volumes[0].serving, "{}", s.story());
+        s.read_all();
+        s.end();
+    }
+}
+
+/// The disk does not keep what it was given when the daemon is told to end. It ended before that was written down, and the next one's FLUSH called it durable;
+/// nor did the other volume's disk get its flush. Found by reading.
+#[test]
+fn a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest() {
+    for seed in 0..8 {
+        let mut s = Scene::new("a stop that the disk fails", Stage { volumes: 2, seed, ..Stage::default() });
+        let other = s.world.write(1, 0, PAST, false);
+        assert!(s.answer_to(other));
+        s.flush();
+        s.write(0, PAST);
+        s.device(DISK).fail_flushes = 1;
+        let stop = s.world.command(Command::Stop);
+        assert_eq!(s.end_of(stop), Err(CommandError::Disk), "{}", s.story());
+        s.device(DISK).fail_flushes = 0;
+        s.world.kill_landing(|_, _, _| false);
+        s.start();
+        told_once(&mut s);
+        s.end();
+    }
 }

@@ -231,3 +231,28 @@ fn what_is_given_up_as_lost_is_lost() {
         }
     }
 }
+
+/// A cache device that is being removed fails, and leaves by itself, with the only copies. The command took that for the end that it wanted, wiped the device's
+/// superblocks, and said that all was well. Found by reading.
+#[test]
+fn a_device_that_fails_while_it_is_removed_is_not_wiped_with_the_only_copies() {
+    let mut s = Scene::new("removed, and failed", Stage { members: 2, copies: 1, ..Stage::default() });
+    // In several segments.
+    (0..60).for_each(|n| s.write(n * 4000, 8));
+    s.flush();
+    s.rest();
+    let device = s.copies(0)[0].0;
+    let Device::Member(member) = device else { panic!("a copy is on a cache device") };
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Read { .. })));
+    let remove = s.world.command(Command::RemoveMember { member });
+    s.until_held();
+    s.world.errors_allowed = true;
+    s.device(device).fail_writes = 1;
+    s.world.command(Command::Checkpoint);
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| !e.status().members[usize::from(member)].in_sync));
+    s.device(device).fail_writes = 0;
+    s.let_go_failing(device);
+    assert_eq!(s.end_of(remove), Err(CommandError::CopiesLacking), "{}", s.story());
+    s.pass(1_000_000_000);
+    assert!(!s.device(device).visible.read(0, 8).to_bytes().iter().all(|b| *b == 0), "{}: it was wiped", s.story());
+}

@@ -17,6 +17,7 @@ mod leaving;
 mod lent;
 mod loading;
 mod numbers;
+mod passing;
 mod peers;
 mod reads;
 mod room;

@@ -1,6 +1,6 @@
 //! Reads that fail at a start: on all cache devices at once, where a controller is reset, or on one, where a path is lost and found later.
 
-use headpond_engine::{CommandError, Device, DeviceOp, StartError};
+use headpond_engine::{Command, CommandError, Device, DeviceOp, StartError};
 use headpond_sim::SimBuf;
 use headpond_sim::scene::{Scene, Stage};
 use std::ops::Range;
@@ -246,5 +246,27 @@ fn an_intent_page_that_could_not_be_read_does_not_come_back() {
     readable(&mut s);
     s.start();
     s.read_all();
+    s.end();
+}
+
+/// A block was written twice, and the second time it went to the disk; then the second record's data rots on the only copy that there is. The mark that says that
+/// the disk has it was taken to speak of the first record, which was called clean: it was read in place of what the disk has, and where the disk was compared
+/// with it the volume was refused. Found by reading.
+#[test]
+fn what_the_disk_has_is_not_hidden_by_an_older_record_when_the_newer_one_is_damaged() {
+    let mut s = Scene::new("an older record called clean", Stage { members: 1, copies: 1, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    s.write(0, 8);
+    s.flush();
+    let (device, at) = s.copies(0)[0];
+    s.obey(Command::Destage { volume: 0 });
+    // Where nothing is dirty what is clean is let go.
+    s.write(50_000, 8);
+    s.rot(device, at * 512..at * 512 + 512);
+    s.world.kill_landing(|_, _, _| true);
+    s.start();
+    assert!(s.status().volumes[0].serving, "{}", s.story());
+    s.read(0, 8);
     s.end();
 }
