@@ -111,8 +111,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A client was just told of it, and that may wait; what it took along is trusted by the next life.",
         edits: &[Edit {
             file: "doubts.rs",
-            old: "if doubts == (Doubts { untold: false, ..told }) {",
-            new: "if !doubts.untold {",
+            old: "volume.disk_flusher.news_until(due).await;",
+            new: "core.exec.sleep(due - core.now()).await;",
         }],
     },
     Mistake {

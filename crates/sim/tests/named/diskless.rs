@@ -1,7 +1,7 @@
 //! Volumes without a backing device: what they hold is in the log alone, in space that is theirs.
 
 use super::steps::appended;
-use headpond_engine::{Command, Device, Mark};
+use headpond_engine::{Command, Device, DeviceOp, Mark};
 use headpond_sim::scene::{DISKLESS, Scene, Stage};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -131,11 +131,19 @@ fn what_is_out_of_date_makes_room() {
 #[test]
 fn a_stop_waits_for_the_room_that_a_write_waits_for() {
     let mut s = scene("a stop, and a write without room", 2 * SEGMENT);
-    // Far more than there is room for at once.
+    s.rest();
+    // Far more than there is room for at once, and nobody has found that yet.
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Write { .. })));
     (0..1500).for_each(|n| _ = s.world.write(DISKLESS, n * 37 % 249, 8, false));
-    s.until("a write waits for room", |w| w.engine.as_ref().is_some_and(|e| e.marks().has(Mark::DisklessWaits)));
+    s.until_held();
     let (stop, since) = (s.world.command(Command::Stop), s.world.now);
+    s.let_go();
     s.ends_well(stop);
+    assert!(
+        s.world.engine.as_ref().is_some_and(|e| e.marks().has(Mark::DisklessWaits)),
+        "{}: no write has waited for room",
+        s.story()
+    );
     assert_eq!(s.world.outstanding(), 0, "{}", s.story());
     let took = (s.world.now - since) / 1_000_000;
     assert!(took < 20_000, "the stop took {took} ms; {}", s.story());

@@ -245,6 +245,8 @@ fn what_a_flush_takes_along_is_doubted_at_once_though_a_client_was_just_told_of_
         s.checkpoint();
         s.obey(Command::Stop);
         s.kill();
+        s.checkpoint();
+        s.rest();
         s.world.errors_allowed = true;
         for written in [0, PAST] {
             if written > 0 {
@@ -254,7 +256,7 @@ fn what_a_flush_takes_along_is_doubted_at_once_though_a_client_was_just_told_of_
             let flush = s.world.flush(0);
             assert!(!s.answer_to(flush), "{}", s.story());
             s.device(DISK).fail_flushes = 0;
-            s.pass(SECOND / 10);
+            s.pass(SECOND / 100);
         }
         s.world.errors_allowed = false;
         s.world.kill_landing(|_, _, _| false);

@@ -37,8 +37,6 @@ fn a_trim_has_its_turn_beside_those_who_write_there_all_the_time() {
     let trim = s.world.discard(0, 0, 499 * 512, 0);
     two_write_on(&mut s, 0, 512, trim);
     s.answered();
-    s.lose_power();
-    s.read_all();
     s.end();
 }
 
