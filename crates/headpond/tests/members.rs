@@ -144,6 +144,35 @@ fn what_cannot_be_added_or_removed_is_named_and_nothing_is_changed() {
     yard.run(&["status"]).told(&["healthy"]);
 }
 
+/// Both ends were cleared first, though `--force` was given for a device that could be used, and "nothing was changed".
+#[test]
+fn a_device_that_is_too_small_is_refused_before_what_is_on_it_is_overwritten() {
+    let yard = Yard::new();
+    yard.file("a", 64 * MIB);
+    yard.file("b", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", "b", "--segment", "64KiB"]).good();
+    yard.file("disk", 64 * MIB);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let _daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    // The pool's intent pages leave no room for segments on the first; on the second there is none for a map as large as there will be.
+    for (name, bytes) in [("first", 1200 << 10), ("second", 1400 << 10)] {
+        let device = yard.file(name, bytes);
+        // As of ext4.
+        fs::File::options().write(true).open(&device).unwrap().write_all_at(b"\x53\xef", 1080).unwrap();
+        if name == "second" {
+            let mut nbd = yard.nbd("v");
+            for number in 0..6 * BLOCKS {
+                nbd.write(number * 7 % (6 * BLOCKS) * 8192, &block(number, 1), false).unwrap();
+            }
+        }
+        let before = Contents::of(&[&device]);
+        yard.run(&["pool", "add", name]).said(3, &["ext4 file system", "Nothing was changed"]);
+        yard.run(&["pool", "add", name, "--force"]).said(1, &[name, "needs", "Nothing was changed"]);
+        before.unchanged();
+    }
+}
+
 /// The SSD that died is named in the configuration yet, and a host must come up without it.
 #[test]
 fn a_pool_starts_without_a_device_that_is_named_and_not_there() {

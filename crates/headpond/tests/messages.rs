@@ -129,7 +129,8 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("host/src/pool.rs", "PoolError", PoolError:
             Claim(claim()), Io { path: path(), what: "read", source: io(), meaning: "Nothing was changed" },
             Silent { path: path(), seconds: 10.0 }, Twice { path: path() }, Signature { path: path(), what: "x" }, Taken { path: path(), pool: text(), id: text(), epoch: 1 },
-            Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
+            Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() },
+            Left { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
             Damaged { path: path(), why: text() }, NoMember { path: path(), what: "x" },
             OtherPool { path: path(), pool: text(), other: path(), other_pool: text() },
             Shrunk { path: path(), size: 1, needed: 2, pool: text() }, Blocks { path: path(), block: 4096, unit: 512, pool: text() },

@@ -332,6 +332,38 @@ fn as_many_missing_devices_as_there_are_copies() {
     assert!(status.contains("Cache device 2") && status.contains("Cache device 3"), "{status}");
 }
 
+/// `headpond status` told to put them back, and that cleared what only they had, without a question.
+#[test]
+fn a_device_that_comes_back_and_may_hold_the_only_copies_is_not_taken_for_out_of_date() {
+    let yard = Yard::new();
+    for device in ["a", "b", "c", "d"] {
+        yard.file(device, 64 * MIB);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b", "c", "d"]).good();
+    yard.file("disk", 4 * MIB);
+    let daemon = yard.serve(&["a", "b", "c", "d"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[3; 4096], true).unwrap();
+    daemon.kill();
+    let _daemon = yard.serve(&["a", "b", "--without-missing"]);
+    yard.run(&["status"]).told(&["what it holds may be nowhere else", "Keep it as it is, and do not put it back"]);
+    let c = yard.path("c");
+    let before = Contents::of(&[&c]);
+    let name = identity(&yard, "c");
+    let parts =
+        ["/c was a cache device of pool pool", "may hold what is nowhere else", "Nothing was changed", "Keep it as it is", &name];
+    yard.run(&["pool", "add", "c"]).said(3, &parts);
+    yard.run(&["pool", "replace", "2", "c"]).said(3, &parts);
+    yard.run(&["pool", "add", "c", "--force"]).said(3, &["Overwriting it would lose that data", "Nothing was changed", &name]);
+    let wrong = format!("{name}1");
+    yard.run(&["pool", "add", "c", "--force", "--discard-dirty", &wrong]).said(3, &["Nothing was changed", &name]);
+    before.unchanged();
+    yard.run(&["pool", "add", "c", "--force", "--discard-dirty", &name]).told(&["/c: cache device"]);
+    // When nothing is missing any more, what has left is out of date.
+    yard.run(&["detach", "v", "--throw-away"]).good();
+    yard.run(&["pool", "add", "d"]).told(&["/d: cache device"]);
+}
+
 /// Its disk is gone for good, and with it what the dirty data belonged to: the volume can be let go of all the same.
 #[test]
 fn a_volume_that_will_never_be_served_can_be_thrown_away() {

@@ -85,12 +85,7 @@ pub enum Call {
     /// End the long command that runs on a volume.
     Cancel { name: String },
     /// Take a device into the pool.
-    AddMember {
-        /// Its path.
-        path: String,
-        /// Overwrite what is on it, but for dirty data of a pool.
-        force: bool,
-    },
+    AddMember(AddMember),
     /// Take a cache device out of the pool, by its number or path.
     RemoveMember { member: String },
     /// End the change of members that is under way.
@@ -132,6 +127,20 @@ pub enum Call {
         /// Without this it is only told what would be lost.
         throw_away: bool,
     },
+}
+
+/// The parameters of `AddMember`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddMember {
+    /// The device's path.
+    pub path: String,
+    /// Overwrite what is on it, but for dirty data of a pool.
+    #[serde(default)]
+    pub force: bool,
+    /// Lose what is dirty on the pool of this identity in this epoch, too: as [`crate::pool::DiscardDirty`] is written.
+    #[serde(default)]
+    pub discard_dirty: Option<String>,
 }
 
 /// The parameters of `CreateVolume`.
@@ -236,14 +245,6 @@ struct Destage {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AddMember {
-    path: String,
-    #[serde(default)]
-    force: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RemoveMember {
     member: String,
 }
@@ -321,7 +322,7 @@ impl Call {
             Call::Stop => ("Stop", json!({})),
             Call::Upgrade { program, cut } => ("Upgrade", json!({ "program": program, "cut": cut })),
             Call::Cancel { name } => ("Cancel", json!({ "name": name })),
-            Call::AddMember { path, force } => ("AddMember", json!({ "path": path, "force": force })),
+            Call::AddMember(new) => ("AddMember", json!(new)),
             Call::RemoveMember { member } => ("RemoveMember", json!({ "member": member })),
             Call::CancelMembers => ("CancelMembers", json!({})),
             Call::Scrub { bytes_per_second } => ("Scrub", json!({ "bytes_per_second": bytes_per_second })),
@@ -369,10 +370,7 @@ impl Call {
                 Call::Upgrade { program, cut }
             }
             "Cancel" => Call::Cancel { name: get::<Name>(parameters)?.name },
-            "AddMember" => {
-                let AddMember { path, force } = get(parameters)?;
-                Call::AddMember { path, force }
-            }
+            "AddMember" => Call::AddMember(get(parameters)?),
             "RemoveMember" => Call::RemoveMember { member: get::<RemoveMember>(parameters)?.member },
             "CancelMembers" => none(Call::CancelMembers, parameters)?,
             "Scrub" => Call::Scrub { bytes_per_second: get::<Scrub>(parameters)?.bytes_per_second },

@@ -64,7 +64,7 @@ impl Service for Shared {
                 Ok(json!({}))
             }
             Call::Cancel { name } => self.cancel(&name),
-            Call::AddMember { path, force } => self.add_member(&path, force, progress),
+            Call::AddMember(new) => self.add_member(&new, progress),
             Call::RemoveMember { member } => self.remove_member(&member, progress),
             Call::CancelMembers => self.cancel_members(),
             Call::Scrub { bytes_per_second } => self.scrub(bytes_per_second, progress),

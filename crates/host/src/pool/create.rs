@@ -20,7 +20,7 @@ use crate::device::facts::Facts;
 use crate::state::{Places, State};
 
 /// Least bytes of a device for which a look at both its ends makes sense.
-const LEAST: u64 = 2 * ENDS;
+pub(super) const LEAST: u64 = 2 * ENDS;
 
 const RANDOM: &str = "/dev/urandom";
 
