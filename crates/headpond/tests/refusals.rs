@@ -275,7 +275,7 @@ fn a_missing_device_and_no_witness() {
     }
     let before = Contents::of(&[&yard.path("a"), &yard.path("disk")]);
     let parts = ["Pool pool does not start", "No data was touched", "cache device 1 or the witness", "last seen at", "/b"];
-    yard.try_serve(&["a"]).err().expect("too few votes").said(3, &parts);
+    yard.try_serve(&["a"]).err().expect("too few votes").said(1, &parts);
     yard.try_serve(&["a", "b", "--wait", "0"]).err().expect("not there").said(1, &["b cannot be opened", "Check that it exists"]);
     before.unchanged();
     fs::rename(yard.path("away"), yard.path("b")).unwrap();
@@ -321,7 +321,8 @@ fn as_many_missing_devices_as_there_are_copies() {
         from.iter().zip(to).for_each(|(from, to)| fs::rename(yard.path(from), yard.path(to)).unwrap());
     };
     moved(["c", "d"], ["later-c", "later-d"]);
-    yard.try_serve(&["a", "b"]).err().expect("the other copies").said(3, &parts);
+    // They may only be late: whoever starts daemons tries again.
+    yard.try_serve(&["a", "b"]).err().expect("the other copies").said(1, &parts);
     moved(["later-c", "later-d"], ["c", "d"]);
     before.unchanged();
     let daemon = yard.serve(&["a", "b", "c", "d"]);
@@ -405,7 +406,7 @@ fn a_stale_device() {
     let before = Contents::of(&[&yard.path("a"), &yard.path("b"), &yard.path("disk")]);
     moved("a", "away");
     let parts = ["out of date", "No data was touched", "Bring back cache device 0", "last seen at", "/a"];
-    yard.try_serve(&["b"]).err().expect("stale").said(3, &parts);
+    yard.try_serve(&["b", "--wait", "1"]).err().expect("stale").said(1, &parts);
     moved("away", "a");
     before.unchanged();
     // With the newer one it starts, and does not believe the stale one.
