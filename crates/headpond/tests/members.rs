@@ -191,6 +191,43 @@ fn a_pool_starts_without_a_device_that_is_named_and_not_there() {
     daemon.stop();
 }
 
+/// The one that died was said to be in the way, and those that were added since were not looked for: a pool with all the votes that it needs did
+/// not start.
+#[test]
+fn a_pool_starts_with_devices_that_were_added_where_one_that_is_named_is_not_there() {
+    let yard = yard();
+    yard.file("d", 64 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    for added in ["c", "d"] {
+        yard.run(&["pool", "add", added]).good();
+    }
+    write_all(&mut yard.nbd("v"), 1);
+    daemon.kill();
+    fs::remove_file(yard.path("a")).unwrap();
+    let daemon = yard.serve(&["a", "b", "--wait", "1"]);
+    check_all(&mut yard.nbd("v"), 1);
+    assert!(daemon.complaints().contains("a cannot be opened"), "{}", daemon.complaints());
+}
+
+/// It was taken for left for good where it came a moment after the start had begun.
+#[test]
+fn a_device_that_was_added_is_waited_for_as_one_that_is_named() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "add", "c"]).good();
+    daemon.stop();
+    fs::rename(yard.path("c"), yard.path("away")).unwrap();
+    let _daemon = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            fs::rename(yard.path("away"), yard.path("c")).unwrap();
+        });
+        yard.serve(&["a", "b", "--wait", "40"])
+    });
+    assert!(!yard.run(&["status"]).told(&["healthy"]).out.contains("has left the pool"));
+}
+
 /// A witness file that the power cut, or a full file system, left without content. The next start took it for the witness and made no other; it
 /// never voted, nobody was told, and when a cache device died the other one alone was no majority.
 #[test]
