@@ -332,6 +332,10 @@ fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() 
     let state = yard.path("state");
     let files = || fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
     let witness = files().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("witness-")).unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    daemon.stop();
+    yard.file("other", 64 * MIB);
     for is_there in [true, false] {
         if !is_there {
             fs::remove_file(&witness).unwrap();
@@ -341,9 +345,10 @@ fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() 
         let complaints = daemon.complaints();
         assert!(complaints.contains("the pool goes without its witness") && complaints.contains("Read-only"), "{complaints}");
         yard.run(&["status"]).told(&["The witness, a file in the state folder, cannot be written"]);
-        yard.run(&["attach", "v", "disk"]).good();
         write_all(&mut yard.nbd("v"), 1);
-        yard.run(&["detach", "v"]).good();
+        // The next start would not find its disk.
+        yard.run(&["attach", "w", "other"]).said(1, &["w was not attached", "Read-only", "Nothing was changed", "Make room"]);
+        assert!(!yard.run(&["status"]).good().out.contains("other"));
         daemon.stop();
     }
     // It votes again once it can be written.

@@ -543,7 +543,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 26] = [
+const PASSED_ON: [(&str, &str, &str); 27] = [
     ("headpond/src/commands/mod.rs", "{wrong} {next}", "what the daemon says, each part of which is looked at"),
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
@@ -577,6 +577,7 @@ const PASSED_ON: [(&str, &str, &str); 26] = [
     ("headpond/src/commands/targets.rs", "On {on}: {error}", "ends in what the search for a journal says"),
     ("host/src/daemon/watch.rs", "(cannot be seen)", "`tell` itself: all that call it are looked at"),
     ("host/src/daemon/offer.rs", "{}.", "the next step of a `ublk::Error`"),
+    ("host/src/daemon/offer.rs", "is no more, but its block device", "ends in the next step of a `ublk::Error`"),
     ("host/src/daemon/offer.rs", "{warning}", "a warning of a front end, with its own next step"),
     ("host/src/daemon/offer.rs", "{warning}. {}", "a warning of a front end, with its own next step"),
     ("host/src/daemon.rs", "{error}; waiting for it", "ends in the block device's own next step: unmount it"),

@@ -838,6 +838,19 @@ impl Shared {
             );
         }
     }
+
+    /// The same, or nothing is changed.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn remember_durably(&self, change: impl FnOnce(&mut Places)) -> std::io::Result<()> {
+        let mut places = lock(&self.places);
+        let mut changed = places.clone();
+        change(&mut changed);
+        self.state.remember(&self.pool, &changed)?;
+        *places = changed;
+        Ok(())
+    }
 }
 
 /// The mode with this name.

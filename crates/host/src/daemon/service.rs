@@ -188,9 +188,18 @@ impl Shared {
             mode,
             backing: backing.identity(),
         };
+        // Before it is the pool's: a start after a crash is to find it.
+        self.remember_durably(|places| drop(places.volumes.insert(new.name.clone(), spec.to_string()))).map_err(|error| {
+            Fault::failed(format!(
+                "{} was not attached: where its disk is cannot be noted in the state folder, and the next start would not find it: {error}. Nothing \
+                 was changed. Make room there, or put that folder right, then try again.",
+                new.name
+            ))
+        })?;
         self.handle.add(backing.give(number));
         if let Err(error) = self.handle.begin(Command::Attach(volume)).end() {
             self.handle.remove(Device::Backing(number));
+            self.remember(|places| drop(places.volumes.remove(&new.name)));
             return Err(Fault::failed(format!("{} was not attached: {error} {spec} is as it was.", new.name)));
         }
         let (name, bytes) = (new.name.clone(), shape.size);
@@ -204,7 +213,6 @@ impl Shared {
             running: None,
             busy: None,
         };
-        self.remember(|places| drop(places.volumes.insert(name.clone(), spec.to_string())));
         let (place, problem) = self.offer_new(number, &name, slot);
         Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
     }
@@ -304,6 +312,7 @@ impl Shared {
         let (number, name) = (volume.number, &volume.name);
         self.end_connections(number);
         self.end_left(&volume.id);
+        self.end_left_over(volume);
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
         self.remember(|places| {
