@@ -35,7 +35,12 @@ pub fn code(result: anyhow::Result<()>) -> ExitCode {
 pub fn code_said(result: anyhow::Result<()>, say: impl FnOnce(&str)) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     // Whoever read our output has seen enough.
-    let output = match error.downcast_ref::<OfflineError>() {
+    // (A repair that is cut short by it changes something, and says what.)
+    let offline = match error.downcast_ref::<RepairError>() {
+        Some(RepairError::Offline(error)) => Some(error),
+        _ => error.downcast_ref::<OfflineError>(),
+    };
+    let output = match offline {
         Some(OfflineError::Output(error)) => Some(error),
         _ => error.downcast_ref::<io::Error>(),
     };

@@ -130,7 +130,8 @@ fn closing(outcome: &Outcome) -> String {
     let left: u64 = outcome.volumes.iter().map(|v| v.left_bytes).sum();
     let suspect = outcome.volumes.iter().any(|v| !v.suspect.is_empty());
     let mut said = vec![format!(
-        "Not all is {}: {} could not be read from any cache device, {} are left",
+        "{}Not all is {}: {} could not be read from any cache device, {} are left",
+        if outcome.cancelled { "Cancelled. " } else { "" },
         if outcome.volumes.iter().any(|v| v.without_disk) { "on the disks, or in files of --save" } else { "on the disks" },
         size::show(lost),
         size::show(left)
