@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Contents, Daemon, Loop, MIB, Nbd, Yard};
+use common::{Contents, Daemon, Loop, MIB, Nbd, ReadOnly, Yard};
 use headpond_host::claim::{Claim, ClaimError};
 use headpond_host::control::{Call, call};
 use headpond_host::report::{Member, Report};
@@ -303,28 +303,6 @@ fn a_cache_device_that_failed_is_put_back_while_the_pool_is_served() {
     check_all(&mut yard.nbd("v"), 2);
 }
 
-/// A file system that can be read alone from now on.
-struct ReadOnly(std::path::PathBuf);
-
-impl ReadOnly {
-    fn over(folder: &std::path::Path) -> Option<ReadOnly> {
-        let mount = |args: &[&str]| Command::new("mount").args(args).arg(folder).status().is_ok_and(|it| it.success());
-        if !rustix::process::geteuid().is_root() || !mount(&["--bind", folder.to_str().unwrap()]) {
-            println!("skipped: it takes root, and mounts");
-            return None;
-        }
-        let mounted = ReadOnly(folder.into());
-        assert!(mount(&["-o", "remount,bind,ro"]));
-        Some(mounted)
-    }
-}
-
-impl Drop for ReadOnly {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 /// A state folder that was full, or read-only as a root file system is after an error, kept the whole pool down, for a vote that nobody needed.
 #[test]
 fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() {
@@ -359,6 +337,22 @@ fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() 
     fs::remove_file(yard.path("b")).unwrap();
     let _daemon = yard.serve(&["a", "--wait", "1"]);
     yard.run(&["status"]).told(&["DEGRADED"]);
+}
+
+/// The devices were cleared before there was a witness: no pool, and nothing of what was there, for want of room in the state folder.
+#[test]
+fn a_pool_whose_witness_cannot_be_made_leaves_its_devices_as_they_were() {
+    let yard = Yard::new();
+    let (a, b) = (yard.file("a", 64 * MIB), yard.file("b", 64 * MIB));
+    fs::create_dir(yard.path("state")).unwrap();
+    for device in [&a, &b] {
+        fs::write(device, vec![7; 64 * MIB as usize]).unwrap();
+    }
+    let before = Contents::of(&[&a, &b]);
+    let Some(_read_only) = ReadOnly::over(&yard.path("state")) else { return };
+    let parts = ["the witness of the pool, cannot be made", "On the cache devices nothing was changed", "Make room"];
+    yard.run(&["pool", "create", "pool", "a", "b", "--force"]).said(1, &parts);
+    before.unchanged();
 }
 
 /// Both took the same number once, and the one that was refused took the other's device away: a healthy SSD was blamed.

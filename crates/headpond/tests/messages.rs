@@ -136,7 +136,7 @@ fn all_errors() -> Vec<Walked> {
             Shrunk { path: path(), size: 1, needed: 2, pool: text() }, Blocks { path: path(), block: 4096, unit: 512, pool: text() },
             PlanOf { path: path(), source: PlanError::Copies }, Plan(PlanError::Copies),
             Refused { refusal: refusal(), places: String::new() }, WitnessOnMember { folder: path(), device: path() },
-            Witness { path: path(), source: io() }, NotNamed { given: text() }),
+            Witness { path: path(), source: io() }, NotForgotten { folder: path(), id: text(), source: io() }, NotNamed { given: text() }),
         one_of_each!("host/src/backing.rs", "BackingError", BackingError:
             Claim(claim()), Silent { path: path(), seconds: 10.0 }, Read { path: path(), source: io() },
             Member { path: path(), pool: text() },

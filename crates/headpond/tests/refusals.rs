@@ -119,6 +119,63 @@ fn a_file_system_on_a_cache_device() {
     assert!(!yard.run(&["pool", "list", "a"]).good().out.contains("ext"));
 }
 
+/// They were looked for where they are on a device of whole pages alone, and what is behind its last whole page was neither read nor cleared.
+#[test]
+fn what_lies_at_the_end_of_a_device_of_no_whole_number_of_pages_is_seen_and_cleared() {
+    let size = 64 * MIB + 5 * 512;
+    let put = |device: &Path, at: u64, bytes: &[u8]| {
+        OpenOptions::new().write(true).open(device).unwrap().write_all_at(bytes, at).unwrap();
+    };
+    let yard = Yard::new();
+    yard.file("b", 64 * MIB);
+    // 8 KiB before the end, rounded down to a page, as the kernel places it; and in the last sector.
+    let md = (size - 8192) / 4096 * 4096;
+    for (at, bytes, what) in
+        [(md, &b"\xfc\x4e\x2b\xa9"[..], "a member of an md array"), (size - 512, b"EFI PART", "a partition table")]
+    {
+        let a = yard.file("a", size);
+        let listed: serde_json::Value = serde_json::from_str(&yard.run(&["pool", "list", "a", "--json"]).good().out).unwrap();
+        if listed[0]["bytes"] != size {
+            return println!("skipped: the file system has no blocks of 512 bytes");
+        }
+        put(&a, at, bytes);
+        let before = Contents::of(&[&a]);
+        yard.run(&["pool", "create", "pool", "a", "b"]).said(3, &[&format!("a holds {what}"), "Nothing was changed"]);
+        before.unchanged();
+        yard.run(&["pool", "create", "pool", "a", "b", "--force"]).good();
+        yard.run(&["pool", "destroy", "a", "b"]).good();
+        assert_eq!(fs::read(&a).unwrap()[at as usize..][..bytes.len()], vec![0; bytes.len()]);
+    }
+}
+
+/// Numbers of devices that were taken out were waited for: what was known of the pool stayed for ever.
+#[test]
+fn a_pool_whose_devices_are_all_freed_is_forgotten_though_one_was_taken_out_before() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("c", 64 * MIB);
+    let id = identity(&yard, "a");
+    let (id, _) = id.split_once(':').unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "replace", "b", "c"]).good();
+    daemon.stop();
+    let known = || fs::read_dir(yard.path("state")).unwrap().flatten().map(|it| it.file_name().into_string().unwrap());
+    let known = || known().filter(|name| name.contains(id)).collect::<Vec<_>>();
+    yard.run(&["pool", "destroy", "a"]).good();
+    assert!(known().iter().any(|name| name.starts_with("witness")), "c is there yet: {:?}", known());
+    yard.run(&["pool", "destroy", "c"]).good();
+    yard.pool();
+    yard.file("c", 64 * MIB);
+    let id = identity(&yard, "a");
+    let (id, _) = id.split_once(':').unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "replace", "b", "c"]).good();
+    daemon.stop();
+    yard.run(&["pool", "destroy", "a", "c"]).good();
+    let left = fs::read_dir(yard.path("state")).unwrap().flatten().map(|it| it.file_name().into_string().unwrap());
+    assert_eq!(left.filter(|name| name.contains(id)).collect::<Vec<_>>(), Vec::<String>::new());
+}
+
 /// Minix was overwritten without a word.
 #[test]
 fn what_the_tools_of_this_host_make_is_not_overwritten() {

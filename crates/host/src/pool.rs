@@ -105,9 +105,15 @@ pub enum PoolError {
     )]
     WitnessOnMember { folder: PathBuf, device: PathBuf },
     #[error(
-        "{path}, the witness of the pool, cannot be made: {source}. Make room in the state folder, or name another one with --state"
+        "{path}, the witness of the pool, cannot be made: {source}. On the cache devices nothing was changed. Make room in the state folder, or name \
+         another one with --state"
     )]
     Witness { path: PathBuf, source: io::Error },
+    #[error(
+        "The devices are plain devices again, but the state folder {folder} could not be cleared of what it knows of their pool: {source}. Remove \
+         the files there that have {id} in their names"
+    )]
+    NotForgotten { folder: PathBuf, id: String, source: io::Error },
     #[error(
         "--discard-dirty names {given}, and there is no such pool with that epoch among the devices named. Nothing was \
          changed. Give identity and epoch exactly as they were shown"
