@@ -437,6 +437,10 @@ fn a_volume_that_will_never_be_served_can_be_thrown_away() {
     yard.run(&["detach", "v", "--throw-away"]).said(1, &["There is no volume v"]);
     let events = yard.run(&["events"]).good().out;
     assert!(events.contains("taken off the pool") && events.contains("Check its file system"), "{events}");
+    // Longer than it takes to see that it is gone.
+    std::thread::sleep(Duration::from_secs(3));
+    let events = yard.run(&["events"]).good().out;
+    assert!(!events.contains("can be used by itself"), "{events}");
     daemon.kill();
     before.unchanged();
     let daemon = yard.serve(&["a", "b"]);

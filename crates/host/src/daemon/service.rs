@@ -51,12 +51,14 @@ impl Service for Shared {
             Call::SetMode { name, mode, deadline_seconds } => {
                 let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
                 let volume = self.volume_with_disk(&name)?;
-                self.long(&volume, Command::SetMode { volume: volume.number, mode }, deadline_seconds, progress)?;
+                let command = Command::SetMode { volume: volume.number, mode };
+                self.long(&volume, command, deadline_seconds, progress)?.map_err(|error| failed(&volume, &error))?;
                 Ok(json!({ "mode": mode.name() }))
             }
             Call::Destage { name, deadline_seconds } => {
                 let volume = self.volume_with_disk(&name)?;
-                self.long(&volume, Command::Destage { volume: volume.number }, deadline_seconds, progress)?;
+                let command = Command::Destage { volume: volume.number };
+                self.long(&volume, command, deadline_seconds, progress)?.map_err(|error| failed(&volume, &error))?;
                 Ok(json!({}))
             }
             Call::Checkpoint => {
@@ -261,15 +263,26 @@ impl Shared {
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
         self.withdraw(number)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
-        if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, deadline_seconds, progress) {
+        let begun = Instant::now();
+        let mut long = |give_up_lost| {
+            let left = deadline_seconds.map(|seconds| seconds.saturating_sub(begun.elapsed().as_secs()).max(1));
+            self.long(&volume, Command::Detach { volume: number, give_up_lost }, left, &mut *progress)
+        };
+        // Only if something is lost that is given up, and then how much is known.
+        let (end, given_up) = match long(false) {
+            Ok(Err(CommandError::Lost { blocks })) if give_up_lost => (long(true), blocks * BLOCK),
+            end => (end, 0),
+        };
+        if let Err(fault) = end.and_then(|end| end.map_err(|error| failed(&volume, &error))) {
             // Nobody had it, and an end that has cancelled this is about to take it away.
             if self.goes_on() {
                 self.offer(&volume, None);
             }
             return Err(fault);
         }
+        lock(&self.events).add(watch::of_detached(name, given_up));
         self.forget(&volume);
-        Ok(json!({ "bytes": volume.sectors * 512 }))
+        Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
     }
 
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
@@ -427,14 +440,14 @@ impl Shared {
     }
 
     /// Runs a command that may take long, and tells how far it is: bytes dirty, and seconds left by the rate so far. It is
-    /// cancelled when its time is over.
+    /// cancelled when its time is over. What the engine says of it otherwise.
     fn long(
         &self,
         volume: &VolumeStatus,
         command: Command,
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Result<(), CommandError>, Fault> {
         let switches = if let Command::SetMode { mode, .. } = &command { Some(mode.name()) } else { None };
         let running = self.begin_on(volume.number, command)?;
         let begun = Instant::now();
@@ -480,7 +493,7 @@ impl Shared {
                     ),
                 }))
             }
-            (result, ..) => result.map_err(|error| failed(volume, &error)),
+            (result, ..) => Ok(result),
         }
     }
 
