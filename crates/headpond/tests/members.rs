@@ -92,7 +92,9 @@ fn a_daemon_that_is_started_as_before_an_addition_takes_the_added_device_too() {
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "v", "disk"]).good();
     write_all(&mut yard.nbd("v"), 1);
-    yard.run(&["pool", "replace", "0", "c"]).told(&["/c: cache device 2", "cache device 0"]);
+    // By another name than it is known by.
+    std::os::unix::fs::symlink(yard.path("a"), yard.path("link")).unwrap();
+    yard.run(&["pool", "replace", "link", "c"]).told(&["/c: cache device 2", "cache device 0"]);
     write_all(&mut yard.nbd("v"), 2);
     daemon.kill();
     // What was removed is no member, and is refused as one; what is left of the old command line is not.

@@ -574,7 +574,7 @@ fn a_volume_that_cannot_be_attached() {
     yard.run(&["attach", "w", "c"]).said(3, &["cache device of pool second", "Nothing was changed"]);
     yard.run(&["attach", "w", "a"]).said(3, &["a is in use"]);
     yard.run(&["attach", "w", "tiny"]).said(3, &["tiny has 512 bytes", "Nothing was changed"]);
-    yard.run(&["attach", "w", "missing"]).said(3, &["missing cannot be opened"]);
+    yard.run(&["attach", "w", "missing"]).said(1, &["missing cannot be opened"]);
     yard.run(&["attach", "a/b", "other"]).said(1, &["\"a/b\" is not a name", "Nothing was changed"]);
     yard.run(&["attach", "w", "other", "--mode", "fast"]).said(2, &["write-back"]);
     yard.run(&["attach", "w", "other", "--phase", "8"]).said(2, &["0 to 7"]);

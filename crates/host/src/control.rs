@@ -676,6 +676,11 @@ pub enum CallError {
          --socket or --pool"
     )]
     NotRunning(PathBuf),
+    #[error(
+        "The daemon at {0} could not be asked: its socket is its user's alone. Nothing was done. Run the command as root, or as the user whose \
+         daemon it is"
+    )]
+    Denied(PathBuf),
     #[error("The daemon at {0} did not answer: {1}. Whether it did what was asked is not known; `headpond status` shows it")]
     Broken(PathBuf, #[source] io::Error),
     #[error(transparent)]
@@ -684,10 +689,7 @@ pub enum CallError {
 
 /// Asks the daemon at `path`, and waits for its answer.
 pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result<Value, CallError> {
-    let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => CallError::NotRunning(path.to_owned()),
-        _ => CallError::Broken(path.to_owned(), error),
-    })?;
+    let stream = UnixStream::connect(path).map_err(|error| not_connected(path, error))?;
     let broken = |error| CallError::Broken(path.to_owned(), error);
     let (method, parameters) = call.frame();
     let frame = Frame { method: format!("org.headpond.{method}"), parameters, more: true };
@@ -706,6 +708,19 @@ pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result
             ReplyFrame { continues: true, parameters, .. } => progress(parameters),
             ReplyFrame { parameters, .. } => return Ok(parameters),
         }
+    }
+}
+
+/// Whether somebody listens at a socket, as far as this can be seen by who may not ask him.
+pub fn is_there(path: &Path) -> bool {
+    !UnixStream::connect(path).is_err_and(|error| matches!(not_connected(path, error), CallError::NotRunning(_)))
+}
+
+fn not_connected(path: &Path, error: io::Error) -> CallError {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => CallError::NotRunning(path.to_owned()),
+        io::ErrorKind::PermissionDenied => CallError::Denied(path.to_owned()),
+        _ => CallError::Broken(path.to_owned(), error),
     }
 }
 
@@ -792,6 +807,13 @@ mod tests {
         };
         assert_eq!(end["parameters"]["bytes"], 7);
         assert!((1..20_000).contains(&told), "{told}");
+    }
+
+    /// It was said that the daemon may have done what it was asked.
+    #[test]
+    fn who_may_not_connect_is_told_that_nothing_was_asked() {
+        let said = not_connected(Path::new("/run/x"), io::Error::from_raw_os_error(libc::EACCES)).to_string();
+        assert!(said.contains("Nothing was done") && said.contains("as root"), "{said}");
     }
 
     /// Nobody else was answered any more.

@@ -349,8 +349,10 @@ impl Replace {
     /// The new one first: at no moment is there a copy less than there was. One that is out already is only succeeded.
     fn run(self) -> anyhow::Result<()> {
         let report: Report = serde_json::from_value(self.which.call(&Call::Status)?)?;
-        let old = std::path::absolute(&self.old)?.display().to_string();
-        let is_old = |m: &&Member| m.number.to_string() == self.old || m.path.as_ref() == Some(&old);
+        let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+        let old = real(Path::new(&self.old));
+        let is_at_old = |path: &String| old.is_some() && real(Path::new(path)) == old;
+        let is_old = |m: &&Member| m.number.to_string() == self.old || m.path.as_ref().is_some_and(is_at_old);
         let Some(member) = report.members.iter().find(is_old) else {
             let known: Vec<String> =
                 report.members.iter().map(|m| m.path.clone().unwrap_or_else(|| m.number.to_string())).collect();

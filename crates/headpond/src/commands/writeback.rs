@@ -11,7 +11,12 @@ use super::print;
 use crate::exit::Found;
 use crate::size;
 
+/// What is written is proved by the witness, too: it is not left out as by the tools that only look.
+const STATE_HELP: &str = "The state folder of the host that served the pool: its witness there is heard [default: this host's, /var/lib/headpond as \
+                          root, else in the home folder]";
+
 #[derive(Args)]
+#[command(mut_arg("state", |arg| arg.help(STATE_HELP)))]
 pub struct Writeback {
     #[command(flatten)]
     pool: AtRest,

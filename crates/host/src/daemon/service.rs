@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Busy, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, BackingError, Spec};
+use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
@@ -154,7 +155,13 @@ impl Shared {
         let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
         is_a_name(&new.name)?;
         let spec = Spec::new(&new.spec);
-        let refused = |error: BackingError| Fault::refused(format!("{error}."));
+        let refused = |error: BackingError| match error {
+            BackingError::Claim(ClaimError::Open { .. } | ClaimError::Unfit { .. }) | BackingError::Silent { .. } => {
+                Fault::failed(format!("{error}."))
+            }
+            // It is somebody's.
+            error => Fault::refused(format!("{error}.")),
+        };
         // Nobody else waits for it yet.
         Backing::ask(&spec, silence::LIMIT).map_err(refused)?;
         let _changing = self.change(format!("Attaching volume {}", new.name))?;

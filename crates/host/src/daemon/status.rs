@@ -191,7 +191,8 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>, lacks_data: boo
             wrong: "The witness, a file in the state folder, cannot be written: it does not know which cache devices are in the pool now. No data \
                     is at risk while all of them are there; a start at which one is missing would be refused for want of its vote."
                 .into(),
-            next: "Look whether the state folder's file system is full, read-only or failing. The witness is told again once a minute; if it could \
+            next: "Look whether the state folder's file system is full, read-only or failing, or the folder is not named as ReadWritePaths= of the \
+                   service. The witness is told again once a minute; if it could \
                    not be opened, or had not answered at all, at the next start."
                 .into(),
         });
