@@ -352,7 +352,7 @@ mod tests {
     fn every_key_is_in_the_documentation_and_in_the_example_which_is_understood() {
         let example = include_str!("../../../packaging/headpond.toml");
         let page = include_str!("../../../docs/CONFIG.md");
-        let tables = [("", 9), ("[metrics]", 1), ("[engine]", 11)];
+        let tables = [("", 9), ("[metrics]", 1), ("[scrub]", 2), ("[engine]", 11)];
         for (table, least) in tables {
             let keys = keys(table);
             assert!(keys.len() >= least, "{table}: {keys:?}");

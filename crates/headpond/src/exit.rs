@@ -11,7 +11,7 @@ use headpond_host::pool::PoolError;
 /// Shown at the end of `--help`.
 pub const HELP: &str = "Exit codes:
   0  done
-  1  tried, and failed; or looked, and found problems
+  1  tried, and failed; or looked, and found problems; or a pool lacks devices at its start, which may only be late
   2  not understood: the command line or the configuration
   3  refused, since data could be lost; nothing was changed
   4  no daemon runs there";
@@ -35,7 +35,12 @@ pub fn code(result: anyhow::Result<()>) -> ExitCode {
 pub fn code_said(result: anyhow::Result<()>, say: impl FnOnce(&str)) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     // Whoever read our output has seen enough.
-    let output = match error.downcast_ref::<OfflineError>() {
+    // (A repair that is cut short by it changes something, and says what.)
+    let offline = match error.downcast_ref::<RepairError>() {
+        Some(RepairError::Offline(error)) => Some(error),
+        _ => error.downcast_ref::<OfflineError>(),
+    };
+    let output = match offline {
         Some(OfflineError::Output(error)) => Some(error),
         _ => error.downcast_ref::<io::Error>(),
     };
@@ -48,6 +53,22 @@ pub fn code_said(result: anyhow::Result<()>, say: impl FnOnce(&str)) -> ExitCode
     ExitCode::from(number(&error))
 }
 
+/// Whether a start was refused for want of devices that may come, or answer, in a while: who starts it again may find them.
+fn may_be_late(error: &StartError) -> bool {
+    use headpond_engine::StartError as Engine;
+    use headpond_engine::election::Refusal;
+    use headpond_engine::io::CommandError;
+    match error {
+        StartError::Engine(CommandError::Start(why)) => {
+            matches!(why, Engine::CopiesMissing { .. } | Engine::NoMajority | Engine::LogUnreadable { .. })
+        }
+        StartError::Pool(PoolError::Refused { refusal, .. }) => {
+            matches!(refusal, Refusal::TooFewVotes { .. } | Refusal::Stale { .. })
+        }
+        _ => false,
+    }
+}
+
 fn number(error: &anyhow::Error) -> u8 {
     let of_pool = |error: &PoolError| if error.protects_data() { 3 } else { 1 };
     if error.is::<Usage>() {
@@ -57,6 +78,7 @@ fn number(error: &anyhow::Error) -> u8 {
         return of_pool(error);
     }
     match error.downcast_ref::<StartError>() {
+        Some(error) if may_be_late(error) => return 1,
         Some(StartError::Pool(error)) => return of_pool(error),
         Some(StartError::Engine(_) | StartError::Name(_)) => return 3,
         // As it was told to.

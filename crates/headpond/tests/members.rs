@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Contents, Daemon, Loop, MIB, Nbd, Yard};
+use common::{Contents, Daemon, Loop, MIB, Nbd, ReadOnly, Yard};
 use headpond_host::claim::{Claim, ClaimError};
 use headpond_host::control::{Call, call};
 use headpond_host::report::{Member, Report};
@@ -92,7 +92,9 @@ fn a_daemon_that_is_started_as_before_an_addition_takes_the_added_device_too() {
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "v", "disk"]).good();
     write_all(&mut yard.nbd("v"), 1);
-    yard.run(&["pool", "replace", "0", "c"]).told(&["/c: cache device 2", "cache device 0"]);
+    // By another name than it is known by.
+    std::os::unix::fs::symlink(yard.path("a"), yard.path("link")).unwrap();
+    yard.run(&["pool", "replace", "link", "c"]).told(&["/c: cache device 2", "cache device 0"]);
     write_all(&mut yard.nbd("v"), 2);
     daemon.kill();
     // What was removed is no member, and is refused as one; what is left of the old command line is not.
@@ -144,6 +146,35 @@ fn what_cannot_be_added_or_removed_is_named_and_nothing_is_changed() {
     yard.run(&["status"]).told(&["healthy"]);
 }
 
+/// Both ends were cleared first, though `--force` was given for a device that could be used, and "nothing was changed".
+#[test]
+fn a_device_that_is_too_small_is_refused_before_what_is_on_it_is_overwritten() {
+    let yard = Yard::new();
+    yard.file("a", 64 * MIB);
+    yard.file("b", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", "b", "--segment", "64KiB"]).good();
+    yard.file("disk", 64 * MIB);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let _daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    // The pool's intent pages leave no room for segments on the first; on the second there is none for a map as large as there will be.
+    for (name, bytes) in [("first", 1200 << 10), ("second", 1400 << 10)] {
+        let device = yard.file(name, bytes);
+        // As of ext4.
+        fs::File::options().write(true).open(&device).unwrap().write_all_at(b"\x53\xef", 1080).unwrap();
+        if name == "second" {
+            let mut nbd = yard.nbd("v");
+            for number in 0..6 * BLOCKS {
+                nbd.write(number * 7 % (6 * BLOCKS) * 8192, &block(number, 1), false).unwrap();
+            }
+        }
+        let before = Contents::of(&[&device]);
+        yard.run(&["pool", "add", name]).said(3, &["ext4 file system", "Nothing was changed"]);
+        yard.run(&["pool", "add", name, "--force"]).said(1, &[name, "needs", "Nothing was changed"]);
+        before.unchanged();
+    }
+}
+
 /// The SSD that died is named in the configuration yet, and a host must come up without it.
 #[test]
 fn a_pool_starts_without_a_device_that_is_named_and_not_there() {
@@ -160,6 +191,43 @@ fn a_pool_starts_without_a_device_that_is_named_and_not_there() {
     yard.run(&["status"]).told(&["DEGRADED"]);
     assert!(daemon.complaints().contains("b cannot be opened"), "{}", daemon.complaints());
     daemon.stop();
+}
+
+/// The one that died was said to be in the way, and those that were added since were not looked for: a pool with all the votes that it needs did
+/// not start.
+#[test]
+fn a_pool_starts_with_devices_that_were_added_where_one_that_is_named_is_not_there() {
+    let yard = yard();
+    yard.file("d", 64 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    for added in ["c", "d"] {
+        yard.run(&["pool", "add", added]).good();
+    }
+    write_all(&mut yard.nbd("v"), 1);
+    daemon.kill();
+    fs::remove_file(yard.path("a")).unwrap();
+    let daemon = yard.serve(&["a", "b", "--wait", "1"]);
+    check_all(&mut yard.nbd("v"), 1);
+    assert!(daemon.complaints().contains("a cannot be opened"), "{}", daemon.complaints());
+}
+
+/// It was taken for left for good where it came a moment after the start had begun.
+#[test]
+fn a_device_that_was_added_is_waited_for_as_one_that_is_named() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "add", "c"]).good();
+    daemon.stop();
+    fs::rename(yard.path("c"), yard.path("away")).unwrap();
+    let _daemon = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            fs::rename(yard.path("away"), yard.path("c")).unwrap();
+        });
+        yard.serve(&["a", "b", "--wait", "40"])
+    });
+    assert!(!yard.run(&["status"]).told(&["healthy"]).out.contains("has left the pool"));
 }
 
 /// A witness file that the power cut, or a full file system, left without content. The next start took it for the witness and made no other; it
@@ -237,28 +305,6 @@ fn a_cache_device_that_failed_is_put_back_while_the_pool_is_served() {
     check_all(&mut yard.nbd("v"), 2);
 }
 
-/// A file system that can be read alone from now on.
-struct ReadOnly(std::path::PathBuf);
-
-impl ReadOnly {
-    fn over(folder: &std::path::Path) -> Option<ReadOnly> {
-        let mount = |args: &[&str]| Command::new("mount").args(args).arg(folder).status().is_ok_and(|it| it.success());
-        if !rustix::process::geteuid().is_root() || !mount(&["--bind", folder.to_str().unwrap()]) {
-            println!("skipped: it takes root, and mounts");
-            return None;
-        }
-        let mounted = ReadOnly(folder.into());
-        assert!(mount(&["-o", "remount,bind,ro"]));
-        Some(mounted)
-    }
-}
-
-impl Drop for ReadOnly {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 /// A state folder that was full, or read-only as a root file system is after an error, kept the whole pool down, for a vote that nobody needed.
 #[test]
 fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() {
@@ -266,6 +312,10 @@ fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() 
     let state = yard.path("state");
     let files = || fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
     let witness = files().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("witness-")).unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    daemon.stop();
+    yard.file("other", 64 * MIB);
     for is_there in [true, false] {
         if !is_there {
             fs::remove_file(&witness).unwrap();
@@ -275,9 +325,10 @@ fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() 
         let complaints = daemon.complaints();
         assert!(complaints.contains("the pool goes without its witness") && complaints.contains("Read-only"), "{complaints}");
         yard.run(&["status"]).told(&["The witness, a file in the state folder, cannot be written"]);
-        yard.run(&["attach", "v", "disk"]).good();
         write_all(&mut yard.nbd("v"), 1);
-        yard.run(&["detach", "v"]).good();
+        // The next start would not find its disk.
+        yard.run(&["attach", "w", "other"]).said(1, &["w was not attached", "Read-only", "Nothing was changed", "Make room"]);
+        assert!(!yard.run(&["status"]).good().out.contains("other"));
         daemon.stop();
     }
     // It votes again once it can be written.
@@ -288,6 +339,22 @@ fn a_pool_starts_without_its_witness_where_the_state_folder_cannot_be_written() 
     fs::remove_file(yard.path("b")).unwrap();
     let _daemon = yard.serve(&["a", "--wait", "1"]);
     yard.run(&["status"]).told(&["DEGRADED"]);
+}
+
+/// The devices were cleared before there was a witness: no pool, and nothing of what was there, for want of room in the state folder.
+#[test]
+fn a_pool_whose_witness_cannot_be_made_leaves_its_devices_as_they_were() {
+    let yard = Yard::new();
+    let (a, b) = (yard.file("a", 64 * MIB), yard.file("b", 64 * MIB));
+    fs::create_dir(yard.path("state")).unwrap();
+    for device in [&a, &b] {
+        fs::write(device, vec![7; 64 * MIB as usize]).unwrap();
+    }
+    let before = Contents::of(&[&a, &b]);
+    let Some(_read_only) = ReadOnly::over(&yard.path("state")) else { return };
+    let parts = ["the witness of the pool, cannot be made", "On the cache devices nothing was changed", "Make room"];
+    yard.run(&["pool", "create", "pool", "a", "b", "--force"]).said(1, &parts);
+    before.unchanged();
 }
 
 /// Both took the same number once, and the one that was refused took the other's device away: a healthy SSD was blamed.

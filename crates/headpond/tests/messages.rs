@@ -129,13 +129,14 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("host/src/pool.rs", "PoolError", PoolError:
             Claim(claim()), Io { path: path(), what: "read", source: io(), meaning: "Nothing was changed" },
             Silent { path: path(), seconds: 10.0 }, Twice { path: path() }, Signature { path: path(), what: "x" }, Taken { path: path(), pool: text(), id: text(), epoch: 1 },
-            Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
+            Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() },
+            Left { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
             Damaged { path: path(), why: text() }, NoMember { path: path(), what: "x" },
             OtherPool { path: path(), pool: text(), other: path(), other_pool: text() },
             Shrunk { path: path(), size: 1, needed: 2, pool: text() }, Blocks { path: path(), block: 4096, unit: 512, pool: text() },
             PlanOf { path: path(), source: PlanError::Copies }, Plan(PlanError::Copies),
             Refused { refusal: refusal(), places: String::new() }, WitnessOnMember { folder: path(), device: path() },
-            Witness { path: path(), source: io() }, NotNamed { given: text() }),
+            Witness { path: path(), source: io() }, NotForgotten { folder: path(), id: text(), source: io() }, NotNamed { given: text() }),
         one_of_each!("host/src/backing.rs", "BackingError", BackingError:
             Claim(claim()), Silent { path: path(), seconds: 10.0 }, Read { path: path(), source: io() },
             Member { path: path(), pool: text() },
@@ -150,14 +151,14 @@ fn all_errors() -> Vec<Walked> {
             // Its next step is a field: what may be in it is looked at where a `ublk::Error` is made.
             GiveUp { wrong: text(), next: "Unmount it".into() }, Ended {}),
         one_of_each!("host/src/control.rs", "CallError", CallError:
-            NotRunning(path()), Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
+            NotRunning(path()), Denied(path()), Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
         one_of_each!("host/src/offline.rs", "OfflineError", OfflineError:
             Served { path: path(), holder: text() }, Claim(claim()), Pool(PoolError::Twice { path: path() }),
             Read { path: path(), source: io() }, NoSuperblock, Refused(refusal()), Cancelled, Output(io())),
         one_of_each!("host/src/offline/repair.rs", "RepairError", RepairError:
             Offline(OfflineError::Cancelled), Unproven { refusal: text() }, Save { path: path(), source: io() },
             Saving { path: path(), source: io(), done: 1 }, Write { path: path(), offset: 1, source: io(), done: 1 },
-            Cancelled { done: 1, save: path() }, NoSave { path: path(), source: io() },
+            Cancelled { done: 1, save: path() }, Output { done: 1, save: path(), source: io() }, NoSave { path: path(), source: io() },
             BadSave { path: path(), line: 1, why: text() }, NotNamed { member: text(), pool: text() },
             Changed { path: path(), offset: 1 }),
         one_of_each!("host/src/offline/writeback.rs", "WritebackError", WritebackError:
@@ -542,7 +543,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 26] = [
+const PASSED_ON: [(&str, &str, &str); 27] = [
     ("headpond/src/commands/mod.rs", "{wrong} {next}", "what the daemon says, each part of which is looked at"),
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
@@ -576,6 +577,7 @@ const PASSED_ON: [(&str, &str, &str); 26] = [
     ("headpond/src/commands/targets.rs", "On {on}: {error}", "ends in what the search for a journal says"),
     ("host/src/daemon/watch.rs", "(cannot be seen)", "`tell` itself: all that call it are looked at"),
     ("host/src/daemon/offer.rs", "{}.", "the next step of a `ublk::Error`"),
+    ("host/src/daemon/offer.rs", "is no more, but its block device", "ends in the next step of a `ublk::Error`"),
     ("host/src/daemon/offer.rs", "{warning}", "a warning of a front end, with its own next step"),
     ("host/src/daemon/offer.rs", "{warning}. {}", "a warning of a front end, with its own next step"),
     ("host/src/daemon.rs", "{error}; waiting for it", "ends in the block device's own next step: unmount it"),

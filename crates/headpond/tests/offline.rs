@@ -455,6 +455,73 @@ fn a_writeback_that_is_cancelled_says_so_and_goes_on_when_it_is_run_again() {
     }
 }
 
+/// "Nothing was changed on the devices", it said, or nothing at all.
+#[test]
+fn a_repair_whose_output_nobody_reads_any_more_says_what_it_has_done() {
+    let (yard, _) = killed();
+    flip(&yard.path("a"), 64 << 10 | 60);
+    let before = Contents::of(&[&yard.path("a")]);
+    let repair = |more: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
+        let command = command.args(["repair", "a", "b"]).args(more).current_dir(yard.path(""));
+        let ended = command.stdout(writer).output().unwrap();
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    };
+    // Of one that changes nothing its reader has seen enough.
+    assert_eq!(repair(&["--dry-run"]), (Some(0), String::new()));
+    before.unchanged();
+    let (code, said) = repair(&["--save", "saved"]);
+    assert!(said.contains("1 places were mended") && said.contains("headpond repair --undo saved"), "{said}");
+    assert_eq!(code, Some(1));
+    yard.run(&["repair", "a", "b", "--undo", "saved"]).good();
+    before.unchanged();
+}
+
+/// Another one had been written and let go of by then, and "nothing was written", it said.
+#[test]
+fn of_several_volumes_none_is_written_back_where_one_is_refused() {
+    let (yard, model, daemon) = with_dirty_data();
+    let other = yard.file("other", 16 * MIB);
+    yard.run(&["attach", "w", "other"]).good();
+    yard.nbd("w").read(4 * MIB, 256 << 10).unwrap();
+    yard.nbd("w").write(0, &stamp(1, 4096), true).unwrap();
+    daemon.kill();
+    // Somebody wrote to it without the cache.
+    OpenOptions::new().write(true).open(&other).unwrap().write_all_at(&vec![9; 256 << 10], 4 * MIB).unwrap();
+    let before = Contents::of(&[&yard.path("disk"), &other]);
+    let args = ["writeback", "a", "b", "--state", "state", "--backing", "v=disk"];
+    yard.run(&[&args[..], &["--backing", "w=other"]].concat()).said(3, &["other is not as the cache knows", "volume w"]);
+    before.unchanged();
+    yard.run(&args).said(1, &["Not all is on the disks"]);
+    assert!(fs::read(yard.path("disk")).unwrap() == model.0);
+}
+
+/// It was told that the disk holds all that was written, and can be used by itself.
+#[test]
+fn a_detach_that_gives_up_what_is_lost_says_how_much_and_that_the_disk_has_not_all() {
+    let (yard, _, daemon) = with_dirty_data();
+    // All of it is in the last checkpoint.
+    daemon.stop();
+    let data = dirty_data(&yard);
+    let meets = |n: usize, o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
+    let lost = (50..data.len()).find(|n| !data[n + 1..].iter().any(|o| meets(*n, o))).map(|n| data[n].clone()).unwrap();
+    flip(&yard.path("a"), lost.at[0]);
+    flip(&yard.path("b"), lost.at[1]);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["detach", "v"]).said(1, &["no copy of it can be read", "--give-up-lost"]);
+    yard.run(&["detach", "v", "--give-up-lost"])
+        .told(&["volume v: detached; up to 4 KiB that were lost are given up", "Check its file system"]);
+    let events = yard.run(&["events"]).good().out;
+    assert!(events.contains("up to 4096 bytes that were lost") && !events.contains("can be used by itself"), "{events}");
+    // Where nothing is lost, nothing is given up.
+    yard.file("other", 4 * MIB);
+    yard.run(&["attach", "w", "other"]).good();
+    yard.run(&["detach", "w", "--give-up-lost"]).told(&["its disk holds all that was written"]);
+    daemon.stop();
+}
+
 /// What was printed up to there was half an object, which no program reads.
 #[test]
 fn json_that_is_cut_short_is_a_whole_object_and_says_why() {

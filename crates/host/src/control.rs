@@ -85,12 +85,7 @@ pub enum Call {
     /// End the long command that runs on a volume.
     Cancel { name: String },
     /// Take a device into the pool.
-    AddMember {
-        /// Its path.
-        path: String,
-        /// Overwrite what is on it, but for dirty data of a pool.
-        force: bool,
-    },
+    AddMember(AddMember),
     /// Take a cache device out of the pool, by its number or path.
     RemoveMember { member: String },
     /// End the change of members that is under way.
@@ -132,6 +127,20 @@ pub enum Call {
         /// Without this it is only told what would be lost.
         throw_away: bool,
     },
+}
+
+/// The parameters of `AddMember`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddMember {
+    /// The device's path.
+    pub path: String,
+    /// Overwrite what is on it, but for dirty data of a pool.
+    #[serde(default)]
+    pub force: bool,
+    /// Lose what is dirty on the pool of this identity in this epoch, too: as [`crate::pool::DiscardDirty`] is written.
+    #[serde(default)]
+    pub discard_dirty: Option<String>,
 }
 
 /// The parameters of `CreateVolume`.
@@ -236,14 +245,6 @@ struct Destage {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AddMember {
-    path: String,
-    #[serde(default)]
-    force: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RemoveMember {
     member: String,
 }
@@ -321,7 +322,7 @@ impl Call {
             Call::Stop => ("Stop", json!({})),
             Call::Upgrade { program, cut } => ("Upgrade", json!({ "program": program, "cut": cut })),
             Call::Cancel { name } => ("Cancel", json!({ "name": name })),
-            Call::AddMember { path, force } => ("AddMember", json!({ "path": path, "force": force })),
+            Call::AddMember(new) => ("AddMember", json!(new)),
             Call::RemoveMember { member } => ("RemoveMember", json!({ "member": member })),
             Call::CancelMembers => ("CancelMembers", json!({})),
             Call::Scrub { bytes_per_second } => ("Scrub", json!({ "bytes_per_second": bytes_per_second })),
@@ -369,10 +370,7 @@ impl Call {
                 Call::Upgrade { program, cut }
             }
             "Cancel" => Call::Cancel { name: get::<Name>(parameters)?.name },
-            "AddMember" => {
-                let AddMember { path, force } = get(parameters)?;
-                Call::AddMember { path, force }
-            }
+            "AddMember" => Call::AddMember(get(parameters)?),
             "RemoveMember" => Call::RemoveMember { member: get::<RemoveMember>(parameters)?.member },
             "CancelMembers" => none(Call::CancelMembers, parameters)?,
             "Scrub" => Call::Scrub { bytes_per_second: get::<Scrub>(parameters)?.bytes_per_second },
@@ -678,6 +676,11 @@ pub enum CallError {
          --socket or --pool"
     )]
     NotRunning(PathBuf),
+    #[error(
+        "The daemon at {0} could not be asked: its socket is its user's alone. Nothing was done. Run the command as root, or as the user whose \
+         daemon it is"
+    )]
+    Denied(PathBuf),
     #[error("The daemon at {0} did not answer: {1}. Whether it did what was asked is not known; `headpond status` shows it")]
     Broken(PathBuf, #[source] io::Error),
     #[error(transparent)]
@@ -686,10 +689,7 @@ pub enum CallError {
 
 /// Asks the daemon at `path`, and waits for its answer.
 pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result<Value, CallError> {
-    let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => CallError::NotRunning(path.to_owned()),
-        _ => CallError::Broken(path.to_owned(), error),
-    })?;
+    let stream = UnixStream::connect(path).map_err(|error| not_connected(path, error))?;
     let broken = |error| CallError::Broken(path.to_owned(), error);
     let (method, parameters) = call.frame();
     let frame = Frame { method: format!("org.headpond.{method}"), parameters, more: true };
@@ -708,6 +708,19 @@ pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result
             ReplyFrame { continues: true, parameters, .. } => progress(parameters),
             ReplyFrame { parameters, .. } => return Ok(parameters),
         }
+    }
+}
+
+/// Whether somebody listens at a socket, as far as this can be seen by who may not ask him.
+pub fn is_there(path: &Path) -> bool {
+    !UnixStream::connect(path).is_err_and(|error| matches!(not_connected(path, error), CallError::NotRunning(_)))
+}
+
+fn not_connected(path: &Path, error: io::Error) -> CallError {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => CallError::NotRunning(path.to_owned()),
+        io::ErrorKind::PermissionDenied => CallError::Denied(path.to_owned()),
+        _ => CallError::Broken(path.to_owned(), error),
     }
 }
 
@@ -794,6 +807,13 @@ mod tests {
         };
         assert_eq!(end["parameters"]["bytes"], 7);
         assert!((1..20_000).contains(&told), "{told}");
+    }
+
+    /// It was said that the daemon may have done what it was asked.
+    #[test]
+    fn who_may_not_connect_is_told_that_nothing_was_asked() {
+        let said = not_connected(Path::new("/run/x"), io::Error::from_raw_os_error(libc::EACCES)).to_string();
+        assert!(said.contains("Nothing was done") && said.contains("as root"), "{said}");
     }
 
     /// Nobody else was answered any more.

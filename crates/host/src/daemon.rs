@@ -181,6 +181,10 @@ struct Shared {
     handle: Handle,
     pool: [u8; 16],
     name: String,
+    /// Intent pages that the pool can have, the same for its whole life.
+    intent_pages: u32,
+    /// The most pieces that maps may hold, by the settings; 0: no such bound.
+    max_pieces: u64,
     state: State,
     frontend: Frontend,
     places: Mutex<Places>,
@@ -430,6 +434,7 @@ impl Daemon {
         }
         // What can be refused is, before the engine begins.
         let listener = options.metrics.map(listen_for_metrics).transpose()?;
+        let max_pieces = options.settings.max_pieces;
         let setup = Setup { settings: options.settings, election: open.election, devices };
         tracing::info!("all devices are claimed");
         let (runtime, started) = Runtime::start(setup)?;
@@ -505,6 +510,8 @@ impl Daemon {
             handle,
             pool: superblock.pool,
             name: superblock.name.clone(),
+            intent_pages: superblock.members.first().map_or(0, |member| member.layout.intent_pages),
+            max_pieces,
             state,
             frontend,
             places: Mutex::new(places),
@@ -830,6 +837,19 @@ impl Shared {
                 "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
             );
         }
+    }
+
+    /// The same, or nothing is changed.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn remember_durably(&self, change: impl FnOnce(&mut Places)) -> std::io::Result<()> {
+        let mut places = lock(&self.places);
+        let mut changed = places.clone();
+        change(&mut changed);
+        self.state.remember(&self.pool, &changed)?;
+        *places = changed;
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headpond_engine::Status;
 use headpond_engine::create::PlanError;
 use headpond_engine::election::Refusal;
 use headpond_format::Superblock;
@@ -56,6 +57,12 @@ pub enum PoolError {
     )]
     Dirty { path: PathBuf, pool: String, id: String, epoch: u64, why: String },
     #[error(
+        "{path} was a cache device of pool {pool} (identity {id}, epoch {epoch}), and may hold what is nowhere else: {why}. Nothing was changed. \
+         Keep it as it is until what may be missing was brought back, or given up: `headpond status` says how. To overwrite it all the same, and \
+         lose what is on it alone, give --force --discard-dirty {id}:{epoch}"
+    )]
+    Left { path: PathBuf, pool: String, id: String, epoch: u64, why: String },
+    #[error(
         "{path} belongs to a pool of a newer format ({version:#x}) than this version of Headpond knows (1). Nothing was \
          changed, and its data is as it was. Use the version of Headpond that wrote it, or a later one"
     )]
@@ -98,9 +105,15 @@ pub enum PoolError {
     )]
     WitnessOnMember { folder: PathBuf, device: PathBuf },
     #[error(
-        "{path}, the witness of the pool, cannot be made: {source}. Make room in the state folder, or name another one with --state"
+        "{path}, the witness of the pool, cannot be made: {source}. On the cache devices nothing was changed. Make room in the state folder, or name \
+         another one with --state"
     )]
     Witness { path: PathBuf, source: io::Error },
+    #[error(
+        "The devices are plain devices again, but the state folder {folder} could not be cleared of what it knows of their pool: {source}. Remove \
+         the files there that have {id} in their names"
+    )]
+    NotForgotten { folder: PathBuf, id: String, source: io::Error },
     #[error(
         "--discard-dirty names {given}, and there is no such pool with that epoch among the devices named. Nothing was \
          changed. Give identity and epoch exactly as they were shown"
@@ -116,6 +129,7 @@ impl PoolError {
             PoolError::Signature { .. }
                 | PoolError::Taken { .. }
                 | PoolError::Dirty { .. }
+                | PoolError::Left { .. }
                 | PoolError::Newer { .. }
                 | PoolError::Damaged { .. }
                 | PoolError::Shrunk { .. }
@@ -140,6 +154,15 @@ impl PoolError {
         let path = path.to_owned();
         let meaning = "What was on it may be partly overwritten, which you had allowed";
         |source| PoolError::Io { path, what: "written", source, meaning }
+    }
+
+    fn left(path: &Path, superblock: &Superblock, now: &Status) -> PoolError {
+        let why = match superblock.epoch < now.epoch {
+            true => "data of one of the pool's volumes is missing, or the volume is refused".into(),
+            false => format!("the pool is at epoch {}, so this device has gone on without it", now.epoch),
+        };
+        let (pool, id) = (superblock.name.clone(), hex(&superblock.pool));
+        PoolError::Left { path: path.to_owned(), pool, id, epoch: superblock.epoch, why }
     }
 
     fn taken(path: &Path, superblock: &Superblock) -> PoolError {

@@ -59,6 +59,14 @@ impl Detach {
                 ),
             );
         }
-        print(self.json, &answer, format_args!("volume {name}: detached; its disk holds all that was written"))
+        let text = match answer["given_up_bytes"].as_u64() {
+            None | Some(0) => format!("volume {name}: detached; its disk holds all that was written"),
+            Some(bytes) => format!(
+                "volume {name}: detached; up to {} that were lost are given up: its disk has there what it had before, and elsewhere all that was \
+                 written. Check its file system before it is used",
+                size::show(bytes)
+            ),
+        };
+        print(self.json, &answer, text)
     }
 }

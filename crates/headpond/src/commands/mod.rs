@@ -72,15 +72,7 @@ impl Which {
         }
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let sockets: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|it| it == "sock")).collect();
-        match &sockets[..] {
-            [only] => Ok(only.clone()),
-            [] => Ok(folder.join("POOL.sock")),
-            several => {
-                let pools = several.iter().filter_map(|path| Some(path.file_stem()?.display().to_string()));
-                let pools = pools.collect::<Vec<_>>().join(", ");
-                Err(Usage(format!("Several daemons run here. Nothing was done. Choose one with --pool: {pools}")).into())
-            }
-        }
+        Ok(only(sockets)?.unwrap_or_else(|| folder.join("POOL.sock")))
     }
 
     /// How it stands; fails if it has not the volume that is named.
@@ -112,6 +104,23 @@ impl Which {
             eprint!("\r\x1b[K");
         }
         Ok(answer?)
+    }
+}
+
+/// The socket of the only daemon; if none is there, one of those that dead ones have left.
+fn only(sockets: Vec<PathBuf>) -> Result<Option<PathBuf>, Usage> {
+    if sockets.len() < 2 {
+        return Ok(sockets.into_iter().next());
+    }
+    let there: Vec<&PathBuf> = sockets.iter().filter(|path| control::is_there(path)).collect();
+    match &there[..] {
+        [] => Ok(sockets.into_iter().next()),
+        [only] => Ok(Some((*only).clone())),
+        several => {
+            let pools = several.iter().filter_map(|path| Some(path.file_stem()?.display().to_string()));
+            let pools = pools.collect::<Vec<_>>().join(", ");
+            Err(Usage(format!("Several daemons run here. Nothing was done. Choose one with --pool: {pools}")))
+        }
     }
 }
 
@@ -156,4 +165,26 @@ pub fn print(json: bool, value: &Value, line: impl std::fmt::Display) -> anyhow:
         false => writeln!(out, "{line}")?,
     }
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A daemon that was killed counted, and each command asked for `--pool`.
+    #[test]
+    fn a_socket_that_a_dead_daemon_left_is_no_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        drop(UnixListener::bind(path("dead.sock")).unwrap());
+        assert_eq!(only(vec![path("dead.sock")]).unwrap(), Some(path("dead.sock")));
+        let _one = UnixListener::bind(path("one.sock")).unwrap();
+        assert_eq!(only(vec![path("dead.sock"), path("one.sock")]).unwrap(), Some(path("one.sock")));
+        let _two = UnixListener::bind(path("two.sock")).unwrap();
+        let said = only(vec![path("dead.sock"), path("one.sock"), path("two.sock")]).unwrap_err().to_string();
+        assert!(said.contains("one, two") && !said.contains("dead"), "{said}");
+        assert_eq!(only(Vec::new()).unwrap(), None);
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use headpond_host::control::Call;
+use headpond_host::control::{AddMember, Call};
 use headpond_host::pool::list::{Listed, list};
 use headpond_host::pool::probe::Found;
 use headpond_host::pool::{DiscardDirty, NewPool, create, destroy};
@@ -90,9 +90,8 @@ pub struct Add {
     /// The device: a block device, or a file
     #[arg(required_unless_present = "cancel", value_name = "DEVICE")]
     device: Option<PathBuf>,
-    /// Overwrite what is on it, but for dirty data of a pool
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// End the adding or removing that is under way
     #[arg(long)]
     cancel: bool,
@@ -126,14 +125,24 @@ pub struct Replace {
     /// The device that takes its place
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Overwrite what is on the new one, but for dirty data of a pool
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     which: Which,
+}
+
+/// What may be lost of what is on a new device.
+#[derive(Args)]
+pub struct Overwrite {
+    /// Overwrite what is on the new device, but for dirty data of a pool
+    #[arg(long)]
+    force: bool,
+    /// With --force: lose what is dirty on this pool in this epoch
+    #[arg(long, value_name = "POOLID:EPOCH", requires = "force")]
+    discard_dirty: Option<DiscardDirty>,
 }
 
 /// The state folder.
@@ -291,9 +300,10 @@ fn cancel(which: &Which, json: bool) -> anyhow::Result<()> {
 }
 
 /// Takes a device in; the answer, and that in words.
-fn add(which: &Which, device: &Path, force: bool) -> anyhow::Result<(Value, String)> {
+fn add(which: &Which, device: &Path, overwrite: &Overwrite) -> anyhow::Result<(Value, String)> {
     let path = std::path::absolute(device)?.display().to_string();
-    let answer = which.call(&Call::AddMember { path: path.clone(), force })?;
+    let discard_dirty = overwrite.discard_dirty.as_ref().map(DiscardDirty::to_string);
+    let answer = which.call(&Call::AddMember(AddMember { path: path.clone(), force: overwrite.force, discard_dirty }))?;
     let lacking = answer["lacking_bytes"].as_u64().unwrap_or(0);
     let copied = match lacking {
         0 => "all that is dirty has its copies".into(),
@@ -322,7 +332,7 @@ fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
 impl Add {
     fn run(self) -> anyhow::Result<()> {
         let Some(device) = self.device.filter(|_| !self.cancel) else { return cancel(&self.which, self.json) };
-        let (answer, text) = add(&self.which, &device, self.force)?;
+        let (answer, text) = add(&self.which, &device, &self.overwrite)?;
         print(self.json, &answer, text)
     }
 }
@@ -339,8 +349,10 @@ impl Replace {
     /// The new one first: at no moment is there a copy less than there was. One that is out already is only succeeded.
     fn run(self) -> anyhow::Result<()> {
         let report: Report = serde_json::from_value(self.which.call(&Call::Status)?)?;
-        let old = std::path::absolute(&self.old)?.display().to_string();
-        let is_old = |m: &&Member| m.number.to_string() == self.old || m.path.as_ref() == Some(&old);
+        let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+        let old = real(Path::new(&self.old));
+        let is_at_old = |path: &String| old.is_some() && real(Path::new(path)) == old;
+        let is_old = |m: &&Member| m.number.to_string() == self.old || m.path.as_ref().is_some_and(is_at_old);
         let Some(member) = report.members.iter().find(is_old) else {
             let known: Vec<String> =
                 report.members.iter().map(|m| m.path.clone().unwrap_or_else(|| m.number.to_string())).collect();
@@ -352,7 +364,7 @@ impl Replace {
             ))
             .into());
         };
-        let (added, mut text) = add(&self.which, &self.new, self.force)?;
+        let (added, mut text) = add(&self.which, &self.new, &self.overwrite)?;
         let mut value = json!({ "added": added });
         let mut result = Ok(());
         if member.state != "out" {

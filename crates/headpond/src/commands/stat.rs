@@ -1,5 +1,6 @@
 //! `headpond stat`: a line for each interval, for scripts and for eyes.
 
+use std::ops::RangeInclusive;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,8 +14,8 @@ use crate::seeing::rates::{Rates, restarted};
 
 /// Lines after which the header is shown again.
 const PAGE: u64 = 20;
-/// The shortest interval.
-const SHORTEST: f64 = 0.05;
+/// The shortest interval, and the longest, in seconds.
+const INTERVALS: RangeInclusive<f64> = 0.05..=86_400.0;
 
 /// Columns: what they are called, their width, and the unit that the name tells.
 const HEADER: &str = "    r/s  rMiB/s hit%   r_ms     w/s  wMiB/s abs%   w_ms   fl/s dirtyMiB room% dstMiB/s ssd% disk% err/s";
@@ -84,10 +85,9 @@ impl Stat {
 }
 
 fn interval(seconds: f64) -> Result<Duration, Usage> {
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|_| seconds >= SHORTEST)
-        .ok_or_else(|| Usage(format!("{seconds} is no interval. Nothing was done. Give seconds, {SHORTEST} or more, such as 1")))
+    let (least, most) = (INTERVALS.start(), INTERVALS.end());
+    let none = || Usage(format!("{seconds} is no interval. Nothing was done. Give seconds, {least} to {most}, such as 1"));
+    Duration::try_from_secs_f64(seconds).ok().filter(|_| INTERVALS.contains(&seconds)).ok_or_else(none)
 }
 
 fn line(r: &Rates) -> String {
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn an_interval_is_some_seconds() {
         assert_eq!(interval(0.5).unwrap(), Duration::from_millis(500));
-        for none in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+        for none in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e19, 1e300] {
             assert!(interval(none).is_err(), "{none}");
         }
     }

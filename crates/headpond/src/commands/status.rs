@@ -1,27 +1,41 @@
 //! `headpond status`: one screen.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use headpond_host::control::Call;
+use headpond_host::control::{Call, CallError};
 use headpond_host::report::{Member, Report, Volume};
 
-use super::{Which, print, share};
+use super::{Which, deadline, print, share};
 use crate::size;
+
+/// How often it is looked whether a daemon is up.
+const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
 pub struct Status {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Wait so long at most for a daemon that is starting, as in 30s or 5m
+    #[arg(long, value_parser = deadline, value_name = "TIME")]
+    wait: Option<Duration>,
     #[command(flatten)]
     which: Which,
 }
 
 impl Status {
     pub fn run(self) -> anyhow::Result<()> {
-        let answer = self.which.call(&Call::Status)?;
+        let begun = Instant::now();
+        let not_there = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(CallError::NotRunning(_)));
+        let answer = loop {
+            match self.which.call(&Call::Status) {
+                Err(error) if not_there(&error) && self.wait.is_some_and(|wait| begun.elapsed() < wait) => thread::sleep(LOOK),
+                answer => break answer?,
+            }
+        };
         let report: Report = serde_json::from_value(answer.clone())?;
         print(self.json, &answer, screen(&report))
     }

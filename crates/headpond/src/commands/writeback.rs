@@ -11,7 +11,12 @@ use super::print;
 use crate::exit::Found;
 use crate::size;
 
+/// What is written is proved by the witness, too: it is not left out as by the tools that only look.
+const STATE_HELP: &str = "The state folder of the host that served the pool: its witness there is heard [default: this host's, /var/lib/headpond as \
+                          root, else in the home folder]";
+
 #[derive(Args)]
+#[command(mut_arg("state", |arg| arg.help(STATE_HELP)))]
 pub struct Writeback {
     #[command(flatten)]
     pool: AtRest,
@@ -130,7 +135,8 @@ fn closing(outcome: &Outcome) -> String {
     let left: u64 = outcome.volumes.iter().map(|v| v.left_bytes).sum();
     let suspect = outcome.volumes.iter().any(|v| !v.suspect.is_empty());
     let mut said = vec![format!(
-        "Not all is {}: {} could not be read from any cache device, {} are left",
+        "{}Not all is {}: {} could not be read from any cache device, {} are left",
+        if outcome.cancelled { "Cancelled. " } else { "" },
         if outcome.volumes.iter().any(|v| v.without_disk) { "on the disks, or in files of --save" } else { "on the disks" },
         size::show(lost),
         size::show(left)

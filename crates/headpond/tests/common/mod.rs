@@ -269,6 +269,29 @@ impl Drop for Loop {
     }
 }
 
+/// A file system that can be read alone from now on.
+pub struct ReadOnly(PathBuf);
+
+impl ReadOnly {
+    /// `None`, and a word, where there can be none.
+    pub fn over(folder: &Path) -> Option<ReadOnly> {
+        let mount = |args: &[&str]| Command::new("mount").args(args).arg(folder).status().is_ok_and(|it| it.success());
+        if !rustix::process::geteuid().is_root() || !mount(&["--bind", folder.to_str().unwrap()]) {
+            println!("skipped: it takes root, and mounts");
+            return None;
+        }
+        let mounted = ReadOnly(folder.into());
+        assert!(mount(&["-o", "remount,bind,ro"]));
+        Some(mounted)
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
 /// The content of files, to be compared later.
 #[derive(PartialEq, Eq)]
 pub struct Contents(Vec<(PathBuf, u64)>);

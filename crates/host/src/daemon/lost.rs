@@ -23,7 +23,7 @@ pub(super) struct OfVolume {
     name: String,
     without_disk: bool,
     /// The engine's count when it was looked.
-    losses: u32,
+    pub losses: u32,
     looked: Instant,
     pub bytes: u64,
     ranges: Vec<LostRange>,

@@ -1,12 +1,14 @@
 //! Cache devices that come and go while the pool is served.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::Instant;
 
 use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, Command, CommandError, CommandId, Device};
+use headpond_engine::status::VolumeStatus;
 use headpond_format::MAX_MEMBERS;
 use serde_json::{Value, json};
 
@@ -14,9 +16,10 @@ use super::service::{PATIENCE, Progress, TELL, ended};
 use super::status::is_somebody;
 use super::{Shared, lock};
 use crate::claim::Claim;
-use crate::control::Fault;
+use crate::control::{AddMember, Fault, FaultKind};
 use crate::pool::create::random;
-use crate::pool::{PoolError, join};
+use crate::pool::join::{self, Joining, Served};
+use crate::pool::{DiscardDirty, PoolError};
 use crate::runtime::Given;
 
 /// How far whoever adds or removes a cache device is.
@@ -55,8 +58,15 @@ impl Drop for Right<'_> {
 
 impl Shared {
     /// Takes a device into the pool; ends when all dirty data has its copies.
-    pub(super) fn add_member(&self, path: &str, force: bool, progress: Progress<'_>) -> Result<Value, Fault> {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    pub(super) fn add_member(&self, new: &AddMember, progress: Progress<'_>) -> Result<Value, Fault> {
+        let path = std::path::absolute(&new.path).unwrap_or_else(|_| PathBuf::from(&new.path));
+        let discard_dirty = new.discard_dirty.as_deref().map(DiscardDirty::from_str).transpose();
+        let discard_dirty = discard_dirty.map_err(|error| {
+            let message = format!(
+                "What is dirty and may be lost was not understood: {error}. Nothing was changed. Name it as it was shown."
+            );
+            Fault { kind: FaultKind::Invalid, message }
+        })?;
         let not_added = |error: CommandError| Fault::failed(format!("{} was not added: {error}", path.display()));
         // Before a number is chosen: another one that is being added would get the same.
         let right = self.change_members(not_added)?;
@@ -67,19 +77,31 @@ impl Shared {
         };
         join::ask(&path).map_err(refused)?;
         let own = self.left_at(&path, &status);
+        let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
+        let member = own.or(left).unwrap_or(status.members.len() as u8);
+        // What the engine would refuse is, before the device is changed.
+        if usize::from(member) >= MAX_MEMBERS {
+            return Err(not_added(CommandError::MemberTaken));
+        }
+        if status.stalled {
+            return Err(not_added(CommandError::NoMembers));
+        }
         let had_left = self.let_go_of_left(&path, own);
-        let claim = join::ready(&path, force, &status, &self.state, PATIENCE).map_err(|error| {
+        let joining = Joining { path: &path, force: new.force, discard_dirty: discard_dirty.as_ref() };
+        let served = Served {
+            status: &status,
+            intent_pages: self.intent_pages,
+            max_pieces: self.max_pieces,
+            lacks_data: self.lacks_data(&status),
+            state: &self.state,
+        };
+        let claim = join::ready(&joining, &served, PATIENCE).map_err(|error| {
             if had_left {
                 // It is as it was, and so is who keeps it.
                 lock(&self.stale).extend(Claim::take(&path, PATIENCE));
             }
             refused(error)
         })?;
-        let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
-        let member = own.or(left).unwrap_or(status.members.len() as u8);
-        if usize::from(member) >= MAX_MEMBERS {
-            return Err(Fault::failed(CommandError::MemberTaken.to_string()));
-        }
         let id = random().map_err(|error| Fault::failed(format!("No identity could be drawn: {error}. Try again.")))?;
         let bytes = claim.facts().size;
         let note = join::note(claim.facts(), &status);
@@ -105,9 +127,23 @@ impl Shared {
         let lacking = now.map_or(0, |status| status.lacking_copies) * BLOCK;
         match end {
             Err(CommandError::Cancelled) if joined => {}
+            Err(error) if !joined => return Err(cleared_in_vain(&path, &error)),
             end => end.map_err(not_added)?,
         }
         Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note }))
+    }
+
+    /// Whether data of a volume may be missing: then what is on a cache device that has left may be all there is.
+    pub(super) fn lacks_data(&self, status: &Status) -> bool {
+        let lost = lock(&self.lost);
+        let has_lost = |volume: &VolumeStatus| match lost.get(&volume.number) {
+            Some(known) => known.bytes > 0 || known.losses != volume.losses,
+            None => volume.losses > 0,
+        };
+        let out = status.members.iter().filter(|member| !member.in_sync && is_somebody(member)).count();
+        status.volumes.iter().any(|volume| volume.refused || has_lost(volume))
+            // It is not known yet what is missing.
+            || status.loading.is_some() && out >= usize::from(status.copies)
     }
 
     /// The number of the cache device at a path that has left since the start, if it may come back: while the pool is stalled none joins, and
@@ -233,6 +269,21 @@ impl Shared {
         self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
         Ok(json!({}))
     }
+}
+
+/// A device that the engine did not take, after all that could be seen before was in order, and its ends had been cleared.
+fn cleared_in_vain(path: &Path, error: &CommandError) -> Fault {
+    let error = match error {
+        CommandError::MemberSmall { least } => {
+            format!("It is too small for what the pool holds by now. Use one of {least} bytes or more.")
+        }
+        CommandError::NoMembers => "Too few cache devices and votes answer by now. `headpond status` says what to do.".into(),
+        error => error.to_string(),
+    };
+    Fault::failed(format!(
+        "{} was not added: {error} Its beginning and its end are cleared: what was on it is gone. The pool's other devices are as they were.",
+        path.display()
+    ))
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {

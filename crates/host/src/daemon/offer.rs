@@ -127,6 +127,24 @@ impl Shared {
         left.end();
     }
 
+    /// Removes the ublk device of a volume that is no more, if an earlier daemon has left one: nobody could name it any more.
+    pub(super) fn end_left_over(&self, volume: &VolumeStatus) {
+        let name = &volume.name;
+        match ublk::remove(ublk::mark(&self.pool, &volume.id)) {
+            Ok(None) => {}
+            Ok(Some(path)) => tracing::warn!(
+                "{} of volume {name}, left by an earlier daemon, is ended: the I/O that waited there failed. Unmount what was on it",
+                path.display()
+            ),
+            Err(error) => {
+                tracing::warn!(
+                    "volume {name} is no more, but its block device, left by an earlier daemon, is: {error}. {}",
+                    error.next()
+                );
+            }
+        }
+    }
+
     /// Says so where a device of a volume waits in the kernel that this daemon does not serve.
     pub(super) fn look_for_left_over(&self, volume: &VolumeStatus) {
         let mut volumes = lock(&self.volumes);
@@ -139,12 +157,14 @@ impl Shared {
         let waits = format!("{} of volume {name}, left by an earlier daemon, waits: its I/O is not answered.", path.display());
         slot.problem = Some(match slot.problem.take() {
             Some(Advice { wrong, next }) => Advice { wrong: format!("{wrong} {waits}"), next },
-            None => Advice {
-                wrong: waits,
-                next: format!(
-                    "Restart with --frontend ublk, and it goes on. To end that I/O with errors, restart with --give-up {name}."
-                ),
-            },
+            None => {
+                let goes_on = match (volume.serving, matches!(self.frontend, Frontend::Ublk(_))) {
+                    (true, _) => "Restart with --frontend ublk, and it goes on",
+                    (false, true) => "It goes on when the volume is served again",
+                    (false, false) => "It goes on when the volume is served again, with --frontend ublk",
+                };
+                Advice { wrong: waits, next: format!("{goes_on}. Restart with --give-up {name} to end that I/O with errors.") }
+            }
         });
     }
 

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Busy, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, BackingError, Spec};
+use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
@@ -51,12 +52,14 @@ impl Service for Shared {
             Call::SetMode { name, mode, deadline_seconds } => {
                 let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
                 let volume = self.volume_with_disk(&name)?;
-                self.long(&volume, Command::SetMode { volume: volume.number, mode }, deadline_seconds, progress)?;
+                let command = Command::SetMode { volume: volume.number, mode };
+                self.long(&volume, command, deadline_seconds, progress)?.map_err(|error| failed(&volume, &error))?;
                 Ok(json!({ "mode": mode.name() }))
             }
             Call::Destage { name, deadline_seconds } => {
                 let volume = self.volume_with_disk(&name)?;
-                self.long(&volume, Command::Destage { volume: volume.number }, deadline_seconds, progress)?;
+                let command = Command::Destage { volume: volume.number };
+                self.long(&volume, command, deadline_seconds, progress)?.map_err(|error| failed(&volume, &error))?;
                 Ok(json!({}))
             }
             Call::Checkpoint => {
@@ -64,7 +67,7 @@ impl Service for Shared {
                 Ok(json!({}))
             }
             Call::Cancel { name } => self.cancel(&name),
-            Call::AddMember { path, force } => self.add_member(&path, force, progress),
+            Call::AddMember(new) => self.add_member(&new, progress),
             Call::RemoveMember { member } => self.remove_member(&member, progress),
             Call::CancelMembers => self.cancel_members(),
             Call::Scrub { bytes_per_second } => self.scrub(bytes_per_second, progress),
@@ -152,7 +155,13 @@ impl Shared {
         let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
         is_a_name(&new.name)?;
         let spec = Spec::new(&new.spec);
-        let refused = |error: BackingError| Fault::refused(format!("{error}."));
+        let refused = |error: BackingError| match error {
+            BackingError::Claim(ClaimError::Open { .. } | ClaimError::Unfit { .. }) | BackingError::Silent { .. } => {
+                Fault::failed(format!("{error}."))
+            }
+            // It is somebody's.
+            error => Fault::refused(format!("{error}.")),
+        };
         // Nobody else waits for it yet.
         Backing::ask(&spec, silence::LIMIT).map_err(refused)?;
         let _changing = self.change(format!("Attaching volume {}", new.name))?;
@@ -188,9 +197,18 @@ impl Shared {
             mode,
             backing: backing.identity(),
         };
+        // Before it is the pool's: a start after a crash is to find it.
+        self.remember_durably(|places| drop(places.volumes.insert(new.name.clone(), spec.to_string()))).map_err(|error| {
+            Fault::failed(format!(
+                "{} was not attached: where its disk is cannot be noted in the state folder, and the next start would not find it: {error}. Nothing \
+                 was changed. Make room there, or put that folder right, then try again.",
+                new.name
+            ))
+        })?;
         self.handle.add(backing.give(number));
         if let Err(error) = self.handle.begin(Command::Attach(volume)).end() {
             self.handle.remove(Device::Backing(number));
+            self.remember(|places| drop(places.volumes.remove(&new.name)));
             return Err(Fault::failed(format!("{} was not attached: {error} {spec} is as it was.", new.name)));
         }
         let (name, bytes) = (new.name.clone(), shape.size);
@@ -204,7 +222,6 @@ impl Shared {
             running: None,
             busy: None,
         };
-        self.remember(|places| drop(places.volumes.insert(name.clone(), spec.to_string())));
         let (place, problem) = self.offer_new(number, &name, slot);
         Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
     }
@@ -253,15 +270,26 @@ impl Shared {
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
         self.withdraw(number)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
-        if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, deadline_seconds, progress) {
+        let begun = Instant::now();
+        let mut long = |give_up_lost| {
+            let left = deadline_seconds.map(|seconds| seconds.saturating_sub(begun.elapsed().as_secs()).max(1));
+            self.long(&volume, Command::Detach { volume: number, give_up_lost }, left, &mut *progress)
+        };
+        // Only if something is lost that is given up, and then how much is known.
+        let (end, given_up) = match long(false) {
+            Ok(Err(CommandError::Lost { blocks })) if give_up_lost => (long(true), blocks * BLOCK),
+            end => (end, 0),
+        };
+        if let Err(fault) = end.and_then(|end| end.map_err(|error| failed(&volume, &error))) {
             // Nobody had it, and an end that has cancelled this is about to take it away.
             if self.goes_on() {
                 self.offer(&volume, None);
             }
             return Err(fault);
         }
+        lock(&self.events).add(watch::of_detached(name, given_up));
         self.forget(&volume);
-        Ok(json!({ "bytes": volume.sectors * 512 }))
+        Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
     }
 
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
@@ -304,6 +332,7 @@ impl Shared {
         let (number, name) = (volume.number, &volume.name);
         self.end_connections(number);
         self.end_left(&volume.id);
+        self.end_left_over(volume);
         self.handle.remove(Device::Backing(number));
         lock(&self.volumes).remove(&number);
         self.remember(|places| {
@@ -418,14 +447,14 @@ impl Shared {
     }
 
     /// Runs a command that may take long, and tells how far it is: bytes dirty, and seconds left by the rate so far. It is
-    /// cancelled when its time is over.
+    /// cancelled when its time is over. What the engine says of it otherwise.
     fn long(
         &self,
         volume: &VolumeStatus,
         command: Command,
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Result<(), CommandError>, Fault> {
         let switches = if let Command::SetMode { mode, .. } = &command { Some(mode.name()) } else { None };
         let running = self.begin_on(volume.number, command)?;
         let begun = Instant::now();
@@ -471,7 +500,7 @@ impl Shared {
                     ),
                 }))
             }
-            (result, ..) => result.map_err(|error| failed(volume, &error)),
+            (result, ..) => Ok(result),
         }
     }
 

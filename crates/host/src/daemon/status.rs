@@ -36,10 +36,11 @@ impl Shared {
     pub(super) fn report_of(&self, snapshot: &Snapshot) -> Report {
         let status = &snapshot.status;
         let load = |device: Device| snapshot.loads.get(&device).copied().map(Load::from).unwrap_or_default();
+        let lacks_data = self.lacks_data(status);
         let slots = lock(&self.volumes);
         let members = lock(&self.places).members.clone();
         let path = |number: u8| members.get(&number).map(|path| path.display().to_string());
-        let mut advice = of_pool(status, path);
+        let mut advice = of_pool(status, path, lacks_data);
         for volume in &status.volumes {
             advice.extend(of_volume(volume, slots.get(&volume.number)));
         }
@@ -163,12 +164,17 @@ fn gib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 30))
 }
 
-fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> {
+fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>, lacks_data: bool) -> Vec<Advice> {
     let mut advice = Vec::new();
     for member in status.members.iter().filter(|member| !member.in_sync && is_somebody(member)) {
         let place = path(member.number).map(|path| format!(" (last at {path})")).unwrap_or_default();
-        let wrong = format!("Cache device {}{place} has left the pool; what it holds is out of date.", member.number);
+        let holds = if lacks_data { "may be nowhere else" } else { "is out of date" };
+        let wrong = format!("Cache device {}{place} has left the pool; what it holds {holds}.", member.number);
         let next = match status.degraded {
+            _ if lacks_data => {
+                "Keep it as it is, and do not put it back: that would overwrite what data that is missing needs. Bring that back first, or give it \
+                 up, as is said of its volume; another device is put in its place with `headpond pool add DEVICE`."
+            }
             true => {
                 "What is dirty has one copy less. Put another device in its place with `headpond pool add DEVICE`: it gets what lacks a copy."
             }
@@ -185,7 +191,8 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>) -> Vec<Advice> 
             wrong: "The witness, a file in the state folder, cannot be written: it does not know which cache devices are in the pool now. No data \
                     is at risk while all of them are there; a start at which one is missing would be refused for want of its vote."
                 .into(),
-            next: "Look whether the state folder's file system is full, read-only or failing. The witness is told again once a minute; if it could \
+            next: "Look whether the state folder's file system is full, read-only or failing, or the folder is not named as ReadWritePaths= of the \
+                   service. The witness is told again once a minute; if it could \
                    not be opened, or had not answered at all, at the next start."
                 .into(),
         });

@@ -67,6 +67,19 @@ pub(super) fn of_late_disk(volume: &str, backing: &Spec) -> News {
     tell(Level::Info, "volume-served", what, "Nothing: use it where `headpond status` says it is.")
 }
 
+/// That a volume was let go of, with so many bytes given up that were lost.
+pub(super) fn of_detached(volume: &str, given_up: u64) -> News {
+    if given_up == 0 {
+        let what = format!("Volume {volume} was detached: its disk has all its data.");
+        return tell(Level::Info, "volume-detached", what, "Nothing: the disk can be used by itself.");
+    }
+    let what = format!(
+        "Volume {volume} was detached, and up to {given_up} bytes that were lost were given up: its disk has there what it had before."
+    );
+    let next = "Check its file system before it is used, and restore what is missing from a backup.";
+    tell(Level::Warning, "volume-detached", what, next)
+}
+
 /// That a volume which was not served was let go of, with what was dirty on it.
 pub(super) fn of_abandoned(what: String) -> News {
     tell(Level::Warning, "volume-thrown-away", what, "Check its file system before it is used, or restore it from a backup.")
@@ -309,10 +322,6 @@ fn of_volumes(before: &Report, now: &Report, news: &mut Vec<News>) {
             }
             Some(_) => {}
         }
-    }
-    for old in before.volumes.iter().filter(|old| find(now, &old.name).is_none() && !old.without_disk) {
-        let what = format!("Volume {} was detached: its disk has its data, but for what was given up on command.", old.name);
-        news.push(tell(Level::Info, "volume-detached", what, "Nothing: the disk can be used by itself."));
     }
 }
 

@@ -46,6 +46,11 @@ pub enum RepairError {
     Write { path: PathBuf, offset: u64, source: io::Error, done: u64 },
     #[error("Cancelled. {done} places were mended, each as a whole. Repair again to go on; `headpond repair --undo {}` puts them back", save.display())]
     Cancelled { done: u64, save: PathBuf },
+    #[error(
+        "The output cannot be written: {source}. {done} places were mended, each as a whole. Repair again with another file to go on; \
+         `headpond repair --undo {save}` puts them back"
+    )]
+    Output { done: u64, save: PathBuf, source: io::Error },
     #[error("{path} cannot be read: {source}. Nothing was changed. Name the file that the repair was given with --save")]
     NoSave { path: PathBuf, source: io::Error },
     #[error(
@@ -144,6 +149,9 @@ pub fn repair(
     match (checked, save) {
         (Ok(summary), _) => Ok(Repaired { summary, mended, bytes, left }),
         (Err(OfflineError::Cancelled), Some(save)) => Err(RepairError::Cancelled { done: mended, save: save.to_owned() }),
+        (Err(OfflineError::Output(source)), Some(save)) => {
+            Err(RepairError::Output { done: mended, save: save.to_owned(), source })
+        }
         (Err(error), _) => Err(error.into()),
     }
 }

@@ -15,7 +15,6 @@ use super::{OfflineError, Watch, doubtful};
 use crate::backing::Backing;
 use crate::buf::HostBuf;
 use crate::pool::probe;
-use crate::state::hex;
 
 /// Bytes written at once, where they lie side by side.
 const RUN: usize = 1 << 20;
@@ -40,7 +39,7 @@ pub(super) fn copy(pool: &Pool<'_>, disks: &Disks, watch: Watch<'_>) -> Result<O
         let written = one(pool, &rehearsal, volume, disks.get(&volume.number), watch)?;
         volumes.push(WrittenVolume { doubtful: in_doubt(volume, &doubts), ..written });
     }
-    Ok(Outcome { pool: s.name.clone(), id: hex(&s.pool), epoch: s.epoch, proven: false, volumes })
+    Ok(Outcome::of(s, false, volumes))
 }
 
 /// Data on its way to a disk, as long as it lies side by side.

@@ -148,6 +148,8 @@ pub struct Outcome {
     /// It was proved that these devices hold all that there is, and the pool was told what is clean now. Else they are as
     /// they were, and the pool must not be served again with these disks.
     pub proven: bool,
+    /// It was ended before its end, by whoever watched.
+    pub cancelled: bool,
     /// The volumes.
     pub volumes: Vec<WrittenVolume>,
 }
@@ -182,6 +184,10 @@ pub struct WrittenVolume {
 }
 
 impl Outcome {
+    pub(super) fn of(pool: &Superblock, proven: bool, volumes: Vec<WrittenVolume>) -> Outcome {
+        Outcome { pool: pool.name.clone(), id: hex(&pool.pool), epoch: pool.epoch, proven, cancelled: false, volumes }
+    }
+
     /// Whether all that was dirty is on the disks.
     pub fn is_whole(&self) -> bool {
         let whole = |v: &WrittenVolume| {
@@ -197,8 +203,8 @@ pub(super) type Disks = BTreeMap<u16, Backing>;
 /// Writes all dirty data to the disks.
 ///
 /// # Errors
-/// Nothing was written, but for [`WritebackError::Disk`] and [`WritebackError::Cancelled`]. What could not be written of single
-/// volumes is in the [`Outcome`].
+/// Nothing was written, but for [`WritebackError::Disk`] and, where votes are lacking, [`WritebackError::Cancelled`]. What could not be written
+/// of single volumes, for whatever reason, is in the [`Outcome`].
 pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, WritebackError> {
     let media = Media::open(&what.devices, what.patience)?;
     let pool = media.pool(media.vote(Some(&what.state))?)?;
@@ -254,8 +260,7 @@ fn only_read(superblock: &Superblock, damaged: &Damaged) -> Outcome {
         let left = if found.without_disk { 0 } else { found.dirty_bytes };
         WrittenVolume { left_bytes: left, problem: (left > 0).then(|| no_disk_named(&found.name)), ..WrittenVolume::read(found) }
     };
-    let volumes = damaged.volumes.iter().map(stands).collect();
-    Outcome { pool: superblock.name.clone(), id: hex(&superblock.pool), epoch: superblock.epoch, proven: true, volumes }
+    Outcome::of(superblock, true, damaged.volumes.iter().map(stands).collect())
 }
 
 pub(super) fn no_disk_named(volume: &str) -> String {
@@ -359,6 +364,16 @@ fn by_engine(
     let settings = Settings { pages_at_start: u32::MAX, ..Settings::default() };
     let (runtime, started) = Runtime::start(Setup { settings, election: open.election, devices })?;
     wait(&started, runtime.handle(), None, "starting the pool", watch)?.map_err(WritebackError::Start)?;
+    let end = || runtime.handle().begin(Command::Stop).wait(Duration::from_secs(60));
+    // All of them before the first byte is written.
+    let status = runtime.handle().status();
+    let refused = |volume: &&VolumeEntry| status.as_ref().and_then(|it| it.volume(&volume.name)).is_some_and(|it| it.refused);
+    for volume in superblock.volumes.iter().filter(refused) {
+        if let Some(spec) = specs.get(&volume.number) {
+            let _ = end();
+            return Err(WritebackError::Changed { path: spec.path().to_owned(), volume: volume.name.clone() });
+        }
+    }
     let mut volumes = Vec::new();
     let mut cancelled = false;
     for volume in &superblock.volumes {
@@ -370,21 +385,15 @@ fn by_engine(
         let lost = found.map_or(Vec::new(), |v| v.damaged.clone());
         let doubtful = found.map_or(Vec::new(), |v| v.doubtful.clone());
         let spec = specs.get(&volume.number);
-        match one(what, &runtime, volume, spec, lost, watch) {
-            Ok(written) => volumes.push(WrittenVolume { doubtful, ..written }),
-            Err(WritebackError::Cancelled) => {
-                cancelled = true;
-                break;
-            }
-            Err(error) => return Err(error),
-        }
+        let written = one(what, &runtime, volume, spec, lost, &mut |step| {
+            cancelled |= !watch(step);
+            !cancelled
+        });
+        volumes.push(WrittenVolume { doubtful, ..written });
     }
     // Ended cleanly, so that the devices need no replay at their next start.
-    let _ = runtime.handle().begin(Command::Stop).wait(Duration::from_secs(60));
-    if cancelled {
-        return Err(WritebackError::Cancelled);
-    }
-    Ok(Outcome { pool: superblock.name.clone(), id: hex(&superblock.pool), epoch: superblock.epoch, proven: true, volumes })
+    let _ = end();
+    Ok(Outcome { cancelled, ..Outcome::of(superblock, true, volumes) })
 }
 
 /// One volume, by the engine.
@@ -395,7 +404,7 @@ fn one(
     spec: Option<&Spec>,
     lost: Vec<Extent>,
     watch: Watch<'_>,
-) -> Result<WrittenVolume, WritebackError> {
+) -> WrittenVolume {
     let handle = runtime.handle();
     let dirty = || dirty_bytes(handle, volume.number);
     let before = dirty();
@@ -413,15 +422,14 @@ fn one(
         detached: false,
         problem: None,
     };
-    let status = handle.status().and_then(|status| status.volume(&volume.name).cloned());
-    let Some(spec) = spec else {
-        if before > 0 {
-            written.problem = Some(no_disk_named(&volume.name));
-        }
-        return Ok(written);
-    };
-    if status.is_some_and(|status| status.refused) {
-        return Err(WritebackError::Changed { path: spec.path().to_owned(), volume: volume.name.clone() });
+    if spec.is_none() {
+        written.problem = (before > 0).then(|| no_disk_named(&volume.name));
+        return written;
+    }
+    // Cancelled while another one was written.
+    if !watch(Step { what: "writing dirty data", done: 0, total: before }) {
+        written.problem = Some(WritebackError::Cancelled.to_string());
+        return written;
     }
     let command = match what.keep {
         true => Command::Destage { volume: volume.number },
@@ -434,18 +442,19 @@ fn one(
         let _ = handle.begin(Command::SetMode { volume: volume.number, mode: volume.mode }).end();
     }
     let lost: u64 = written.lost.iter().map(|e| e.bytes).sum();
-    match ended? {
-        Ok(()) => (written.left_bytes, written.detached) = (0, !what.keep),
+    match ended {
+        Ok(Ok(())) => (written.left_bytes, written.detached) = (0, !what.keep),
         // All that is dirty is on the disk. What went past the cache before is for the next client to hear of.
-        Err(CommandError::Unkept) if what.keep => written.left_bytes = 0,
+        Ok(Err(CommandError::Unkept)) if what.keep => written.left_bytes = 0,
         // What is lost is listed as such; all the rest is on the disk.
-        Err(error @ CommandError::Lost { .. }) => {
+        Ok(Err(error @ CommandError::Lost { .. })) => {
             (written.left_bytes, written.problem) = (0, Some(error.to_string()));
         }
+        Ok(Err(error)) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
         Err(error) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
     }
     written.written_bytes = before.saturating_sub(written.left_bytes).saturating_sub(lost);
-    Ok(written)
+    written
 }
 
 fn dirty_bytes(handle: &Handle, volume: u16) -> u64 {

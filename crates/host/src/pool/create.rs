@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headpond_engine::create::{PlanError, PoolPlan, plan};
+use headpond_engine::create::{InitialWrite, PlanError, PoolPlan, plan};
 use headpond_engine::io::Buf;
 use headpond_format::Superblock;
 
@@ -20,7 +20,7 @@ use crate::device::facts::Facts;
 use crate::state::{Places, State};
 
 /// Least bytes of a device for which a look at both its ends makes sense.
-const LEAST: u64 = 2 * ENDS;
+pub(super) const LEAST: u64 = 2 * ENDS;
 
 const RANDOM: &str = "/dev/urandom";
 
@@ -59,26 +59,38 @@ pub fn create(new: &NewPool, state: &State) -> Result<Superblock, PoolError> {
     }
     let (superblock, writes) = planned(new, &claims)?;
 
-    // From here on the devices are changed.
-    for claim in &claims {
-        clear_ends(claim).map_err(PoolError::unwritten(claim.path()))?;
-    }
-    let witness_path = state.witness(&superblock.pool);
-    state.make_witness(&superblock.pool).map_err(PoolError::unwritten(&witness_path))?;
-    let witness = Claim::take(&witness_path, Duration::ZERO)?;
-    for write in writes {
-        let claim = write.member.map_or(&witness, |member| &claims[usize::from(member)]);
-        let bytes = HostBuf::from_bytes(&write.bytes);
-        probe::write(claim.as_fd(), write.offset, &bytes).map_err(PoolError::unwritten(claim.path()))?;
-    }
-    for claim in claims.iter().chain([&witness]) {
-        rustix::fs::fsync(claim.as_fd()).map_err(|e| PoolError::unwritten(claim.path())(e.into()))?;
-    }
+    // Before the devices are changed: the state folder may have no room.
+    let made = witness(&superblock, state).and_then(|witness| put(&claims, &witness, &writes));
+    // Nobody else would: its pool is none.
+    made.inspect_err(|_| drop(state.forget(&superblock.pool)))?;
     let members = new.devices.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     let places = Places { members: (0..).zip(members).collect(), ..Places::default() };
     // Only a hint for messages.
     let _ = state.remember(&superblock.pool, &places);
     Ok(superblock)
+}
+
+/// Makes the witness of a pool, and claims it.
+fn witness(pool: &Superblock, state: &State) -> Result<Claim, PoolError> {
+    let path = state.witness(&pool.pool);
+    state.make_witness(&pool.pool).map_err(|source| PoolError::Witness { path: path.clone(), source })?;
+    Ok(Claim::take(&path, Duration::ZERO)?)
+}
+
+/// Clears the devices, and writes the pool to them and to its witness.
+fn put(claims: &[Claim], witness: &Claim, writes: &[InitialWrite]) -> Result<(), PoolError> {
+    for claim in claims {
+        clear_ends(claim).map_err(PoolError::unwritten(claim.path()))?;
+    }
+    for write in writes {
+        let claim = write.member.map_or(witness, |member| &claims[usize::from(member)]);
+        let bytes = HostBuf::from_bytes(&write.bytes);
+        probe::write(claim.as_fd(), write.offset, &bytes).map_err(PoolError::unwritten(claim.path()))?;
+    }
+    for claim in claims.iter().chain([witness]) {
+        rustix::fs::fsync(claim.as_fd()).map_err(|e| PoolError::unwritten(claim.path())(e.into()))?;
+    }
+    Ok(())
 }
 
 /// Refuses a device that was named twice, under whatever names.
@@ -111,7 +123,7 @@ pub(super) fn may_be_overwritten(claim: &Claim, force: bool, permit: Option<&Dis
     }
 }
 
-fn planned(new: &NewPool, claims: &[Claim]) -> Result<(Superblock, Vec<headpond_engine::create::InitialWrite>), PoolError> {
+fn planned(new: &NewPool, claims: &[Claim]) -> Result<(Superblock, Vec<InitialWrite>), PoolError> {
     let unread = |source| PoolError::unread(RANDOM.as_ref())(source);
     let (id, key) = (random().map_err(unread)?, u64::from_le_bytes(random().map_err(unread)?));
     let ids = claims.iter().map(|_| random()).collect::<io::Result<Vec<_>>>().map_err(unread)?;
@@ -161,10 +173,9 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
 
 /// Zeroes both ends of a device: no signature, and no superblock of an older pool, is found there afterwards.
 pub(super) fn clear_ends(claim: &Claim) -> io::Result<()> {
-    let page = claim.facts().size / 4096 * 4096;
-    let zeroes = HostBuf::zeroes(ENDS as usize);
-    probe::write(claim.as_fd(), 0, &zeroes)?;
-    probe::write(claim.as_fd(), page - ENDS, &zeroes)?;
+    let tail = probe::tail_of(claim.facts().size);
+    probe::write(claim.as_fd(), 0, &HostBuf::zeroes(ENDS as usize))?;
+    probe::write(claim.as_fd(), tail.start, &HostBuf::zeroes((tail.end - tail.start) as usize))?;
     Ok(rustix::fs::fsync(claim.as_fd())?)
 }
 

@@ -38,33 +38,39 @@ pub struct OpenPool {
     pub stale: Vec<Claim>,
 }
 
-/// As [`open()`]; and where members are missing that were last seen elsewhere than at the devices named, those are taken too:
-/// a cache device that was added since the command line was written is one of the pool's.
-pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
-    let first = open(devices, state, patience);
-    let missing = match &first {
-        Ok(open) => open.election.missing.iter().map(|member| (open.election.superblock.pool, *member)).collect(),
-        Err(PoolError::Refused {
-            refusal: Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. },
-            ..
-        }) => {
-            let pool = pool_of(devices, patience);
-            missing.iter().filter_map(|member| Some((pool?, *member))).collect::<Vec<_>>()
-        }
-        Err(_) => Vec::new(),
-    };
-    if missing.is_empty() {
-        return first;
+/// Why a pool was not opened, and which of its members would help.
+struct NotOpen {
+    why: PoolError,
+    pool: [u8; 16],
+    missing: Vec<u8>,
+}
+
+impl<E: Into<PoolError>> From<E> for NotOpen {
+    fn from(why: E) -> NotOpen {
+        NotOpen { why: why.into(), pool: [0; 16], missing: Vec::new() }
     }
-    // One that is damaged, or another's by now, or silent, is left out as if it were not there.
-    let is_ones = |path: &PathBuf, pool: &[u8; 16]| pool_of(std::slice::from_ref(path), patience) == Some(*pool);
-    let remembered = missing.iter().filter_map(|(pool, member)| Some((state.places(pool).members.remove(member)?, pool)));
-    let others: Vec<PathBuf> = remembered
-        .filter(|(path, pool)| path.exists() && different_from(devices, path) && is_ones(path, pool))
-        .map(|(path, _)| path)
-        .collect();
+}
+
+/// As [`open()`]; and where members are missing that were last seen elsewhere than at the devices named, those are taken too:
+/// a cache device that was added since the command line was written is one of the pool's, and is waited for as those that are named.
+pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
+    let begun = Instant::now();
+    let left = || patience.saturating_sub(begun.elapsed());
+    let first = try_open(devices, state, patience);
+    let (pool, missing) = match &first {
+        Ok(open) => (open.election.superblock.pool, &open.election.missing),
+        Err(not) => (not.pool, &not.missing),
+    };
+    let mut places = if missing.is_empty() { Default::default() } else { state.places(&pool).members };
+    let is_other = |path: &PathBuf| devices.iter().all(|named| std::path::absolute(named).ok().as_ref() != Some(path));
+    let remembered: Vec<PathBuf> = missing.iter().filter_map(|member| places.remove(member)).filter(is_other).collect();
+    let heard = silence::at_once(&remembered, |path| heard(path, left()));
+    // One that is not there, is damaged, or another's by now, or silent, is left out.
+    let is_ones = |path: &PathBuf| different_from(devices, path) && pool_of(path, left()) == Some(pool);
+    let answering = remembered.into_iter().zip(heard).filter(|(_, heard)| heard.is_ok()).map(|(path, _)| path);
+    let others: Vec<PathBuf> = answering.filter(is_ones).collect();
     if others.is_empty() {
-        return first;
+        return first.map_err(|not| not.why);
     }
     drop(first);
     for path in &others {
@@ -73,13 +79,13 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
             path.display()
         );
     }
-    open(&[devices, &others].concat(), state, patience)
+    // Those that were named have been waited for.
+    open(&[devices, &others].concat(), state, left().max(patience.min(MOMENT)))
 }
 
-/// The pool that the first of the devices belongs to.
-fn pool_of(devices: &[PathBuf], patience: Duration) -> Option<[u8; 16]> {
-    let (path, patience) = (devices.first()?, patience.min(MOMENT));
-    silence::answers(path, silence::LIMIT).ok()?;
+/// The pool that a device belongs to.
+fn pool_of(path: &Path, patience: Duration) -> Option<[u8; 16]> {
+    let patience = patience.min(MOMENT);
     let claim = claim_when_there(patience, |left| Claim::take(path, left)).ok()?;
     patiently(patience, || superblock_of(&claim, None)).ok().map(|superblock| superblock.pool)
 }
@@ -95,6 +101,10 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 /// A device that is not there, cannot be read, or does not answer, is as good as not named if the others have the votes: an SSD that died is
 /// no reason not to start.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
+    try_open(devices, state, patience).map_err(|not| not.why)
+}
+
+fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, NotOpen> {
     different(devices)?;
     let mut claims: Vec<Claim> = Vec::new();
     let mut found: Vec<Superblock> = Vec::new();
@@ -126,10 +136,10 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         }
     }
     if found.is_empty() && !unread.is_empty() {
-        return Err(unread.remove(0));
+        return Err(unread.remove(0).into());
     }
     let Some(first) = found.first() else {
-        return Err(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() });
+        return Err(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() }.into());
     };
     let pool = first.pool;
     // Witness or not is the same in every epoch.
@@ -139,11 +149,20 @@ pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     };
     let election = match elect(&found, vote) {
         Ok(election) => election,
-        // That is what stands in the way.
-        Err(_) if !unread.is_empty() => return Err(unread.remove(0)),
         Err(refusal) => {
-            let places = missing_places(&refusal, &pool, state);
-            return Err(PoolError::Refused { refusal, places });
+            let missing = match &refusal {
+                Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. } => missing.clone(),
+                _ => Vec::new(),
+            };
+            let why = match unread.is_empty() {
+                // That is what stands in the way.
+                false => unread.remove(0),
+                true => {
+                    let places = missing_places(&refusal, &pool, state);
+                    PoolError::Refused { refusal, places }
+                }
+            };
+            return Err(NotOpen { why, pool, missing });
         }
     };
     for error in &unread {

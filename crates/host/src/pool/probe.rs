@@ -1,6 +1,7 @@
 //! What is on a device: a pool's superblock, something of somebody else's, or nothing.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use headpond_engine::create::newest_superblock;
@@ -35,11 +36,15 @@ pub fn probe(file: BorrowedFd<'_>, size: u64) -> io::Result<Found> {
     if !matches!(found, Found::Nothing) {
         return Ok(found);
     }
-    let page = size / 4096 * 4096;
-    let tail_at = page.saturating_sub(ENDS);
+    let (page, tail) = (size / 4096 * 4096, tail_of(size));
     let head = read(file, 0, ENDS.min(page))?;
-    let tail = read(file, tail_at, page - tail_at)?;
-    Ok(signatures::find(head.as_slice(), tail.as_slice(), tail_at, size).map_or(Found::Nothing, Found::Signature))
+    let end = read(file, tail.start, tail.end - tail.start)?;
+    Ok(signatures::find(head.as_slice(), end.as_slice(), tail.start, size).map_or(Found::Nothing, Found::Signature))
+}
+
+/// What of the end of a device of `size` bytes is looked at, and cleared: to its last sector, where the backup of a partition table is.
+pub fn tail_of(size: u64) -> Range<u64> {
+    (size / 4096 * 4096).saturating_sub(ENDS)..size
 }
 
 /// As [`probe`], but looks for superblocks alone: whatever else there is counts as [`Found::Nothing`].
@@ -57,7 +62,7 @@ pub fn superblocks(file: BorrowedFd<'_>, size: u64) -> io::Result<Found> {
     })
 }
 
-/// Reads whole pages by direct I/O.
+/// Reads whole blocks of the device by direct I/O.
 pub fn read(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<HostBuf> {
     HostBuf::try_filled_by(len as usize, |to| {
         let mut done = 0;
@@ -73,7 +78,7 @@ pub fn read(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<HostBuf> 
     })
 }
 
-/// Writes whole pages by direct I/O.
+/// Writes whole blocks of the device by direct I/O.
 pub fn write(file: BorrowedFd<'_>, offset: u64, bytes: &HostBuf) -> io::Result<()> {
     let (bytes, mut done) = (bytes.as_slice(), 0);
     while done < bytes.len() {

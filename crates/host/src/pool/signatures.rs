@@ -8,12 +8,14 @@ enum At {
     Start(u64),
     /// Bytes from the end.
     End(u64),
+    /// In the last page but one (md 1.0).
+    LastPageButOne,
     /// Bytes from the start of the last 64 KiB-aligned 64 KiB that is followed by room (md 0.90).
     LastAligned64K,
     /// Any multiple of 1 KiB in this range of KiB from the start.
     Within(u64, u64),
 }
-use At::{End, LastAligned64K, Start, Within};
+use At::{End, LastAligned64K, LastPageButOne, Start, Within};
 
 const TABLE: &[(&str, At, &[u8])] = &[
     ("a LUKS volume", Start(0), b"LUKS\xba\xbe"),
@@ -71,7 +73,7 @@ const TABLE: &[(&str, At, &[u8])] = &[
     ("an LVM physical volume", Start(1536), b"LABELONE"),
     ("a member of an md array", Start(0), b"\xfc\x4e\x2b\xa9"),
     ("a member of an md array", Start(4096), b"\xfc\x4e\x2b\xa9"),
-    ("a member of an md array", End(8192), b"\xfc\x4e\x2b\xa9"),
+    ("a member of an md array", LastPageButOne, b"\xfc\x4e\x2b\xa9"),
     ("a member of an md array", LastAligned64K, b"\xfc\x4e\x2b\xa9"),
     ("a member of a firmware RAID (Intel)", End(1024), b"Intel Raid ISM Cfg Sig. "),
     ("a member of a firmware RAID (DDF)", End(512), b"\xde\x11\xde\x11"),
@@ -100,6 +102,8 @@ pub fn find(head: &[u8], tail: &[u8], tail_at: u64, size: u64) -> Option<&'stati
     let there = |at: &At, magic: &[u8]| match at {
         Start(at) => in_head(*at, magic),
         End(before) => in_tail(size.checked_sub(*before), magic),
+        // 8 KiB before the end, and down from there to a page's beginning.
+        LastPageButOne => in_tail(size.checked_sub(8192).map(|at| at / 4096 * 4096), magic),
         LastAligned64K => in_tail((size / 65_536 * 65_536).checked_sub(65_536), magic),
         Within(from, to) => (*from..*to).any(|kib| in_head(kib * 1024, magic)),
     };
@@ -121,6 +125,7 @@ mod tests {
                 Start(at) => (&mut head, *at),
                 Within(_, to) => (&mut head, (to - 1) * 1024),
                 End(before) => (&mut tail, size - before - tail_at),
+                LastPageButOne => (&mut tail, size - 8192 - tail_at),
                 LastAligned64K => (&mut tail, (512 - 64) << 10),
             };
             bytes[at as usize..][..magic.len()].copy_from_slice(magic);

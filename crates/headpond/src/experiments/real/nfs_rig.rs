@@ -12,7 +12,7 @@ use crate::commands::targets::Targets;
 use crate::demo::{Daemon, FileSystem, Folder, Frontend, Mounted};
 use anyhow::{Context, Result, bail};
 use headpond_engine::Settings;
-use headpond_host::control::{Attach, Call};
+use headpond_host::control::{AddMember, Attach, Call};
 use headpond_host::pool::destroy;
 use headpond_host::report::{Report, Volume};
 use headpond_host::state::State;
@@ -297,7 +297,7 @@ impl<'a> NfsRig<'a> {
     pub fn cool(&self) -> Result<()> {
         let mode = |mode: &str| Call::SetMode { name: "back0".into(), mode: mode.into(), deadline_seconds: None };
         let shown = |path: &PathBuf| path.display().to_string();
-        let add = |path: &PathBuf| Call::AddMember { path: shown(path), force: true };
+        let add = |path: &PathBuf| Call::AddMember(AddMember { path: shown(path), force: true, discard_dirty: None });
         let remove = |path: &PathBuf| Call::RemoveMember { member: shown(path) };
         let stand_in = self.spare.first().context("there is no third SSD")?;
         self.call(&mode("pass-through"))?;
