@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::grow::whole_blocks;
 use super::service::is_a_name;
-use super::{Shape, Shared, Slot, lock, watch};
+use super::{FLUSHED, Shape, Shared, Slot, lock, watch};
 use crate::backing::HasDisk;
 use crate::control::{CreateVolume, Fault};
 use crate::pool::create::random;
@@ -87,7 +87,7 @@ impl Shared {
                  `headpond volume delete {name} --throw-away`."
             )));
         }
-        self.withdraw(number)
+        self.withdraw(number, FLUSHED)
             .map_err(|error| Fault::refused(format!("Volume {name} was not deleted, and nothing was changed: {error}.")))?;
         if let Err(error) = self.handle.begin(Command::Abandon { volume: number }).end() {
             if let Some(now) = self.handle.status().and_then(|status| status.volume(name).cloned()).filter(|now| now.serving) {

@@ -12,7 +12,7 @@ use headpond_engine::{Status, create};
 use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
-use super::{Busy, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
+use super::{Busy, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
@@ -251,7 +251,7 @@ impl Shared {
         }
         // Before its block device goes.
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
-        self.withdraw(number)
+        self.withdraw(number, FLUSHED)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
         if let Err(fault) = self.long(&volume, Command::Detach { volume: number, give_up_lost }, deadline_seconds, progress) {
             // Nobody had it, and an end that has cancelled this is about to take it away.
