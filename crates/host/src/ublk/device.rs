@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -617,9 +617,7 @@ fn user(path: &Path) -> Option<String> {
             numbers.extend(fs::metadata(Path::new("/dev").join(entry.file_name())).map(|it| it.rdev()));
         }
     }
-    let is_it = |path: &Path| {
-        facts::look(path).is_ok_and(|it| facts::kind(&it) == FileType::BlockDevice && numbers.contains(&facts::number(&it)))
-    };
+    let is_it = |path: &Path| is_one_of(path, &numbers);
     user_in("/proc".as_ref(), &numbers).or_else(|| kernel_user_in(BLOCK.as_ref(), CONFIG.as_ref(), is_it))
 }
 
@@ -628,6 +626,11 @@ fn user(path: &Path) -> Option<String> {
 fn user_in(proc: &Path, numbers: &[u64]) -> Option<String> {
     let own = std::process::id().to_string();
     let processes = match fs::read_dir(proc) {
+/// Whether a path leads to one of the block devices with these numbers.
+fn is_one_of(path: &Path, numbers: &[u64]) -> bool {
+    facts::which(path).is_ok_and(|it| facts::kind(&it) == FileType::BlockDevice && numbers.contains(&facts::number(&it)))
+}
+
         Ok(processes) => processes,
         Err(error) => return Some(format!("who has it open cannot be told, as {} cannot be read ({error})", proc.display())),
     };
@@ -672,7 +675,7 @@ fn has_open(process: &Path, numbers: &[u64]) -> io::Result<bool> {
             Ok(file) => file.path(),
             Err(error) => return unless_gone(error),
         };
-        // What may be read leads to the file; what that itself answers, on a file system that is out of reach, is no block device's answer.
+        // What may be read leads to the file; its own file system may be out of reach, and is not asked.
         match fs::read_link(&file) {
             Ok(_) => {}
             Err(error) => match unless_gone(error) {
@@ -680,7 +683,7 @@ fn has_open(process: &Path, numbers: &[u64]) -> io::Result<bool> {
                 Err(error) => return Err(error),
             },
         }
-        if fs::metadata(&file).is_ok_and(|it| it.file_type().is_block_device() && numbers.contains(&it.rdev())) {
+        if is_one_of(&file, numbers) {
             return Ok(true);
         }
     }
@@ -690,7 +693,11 @@ fn has_open(process: &Path, numbers: &[u64]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use crate::fuse;
+    use crate::fuse::mount::Mount;
+    use crate::fuse::server::Server;
+    use headpond_engine::io::Request;
+    use std::os::unix::fs::{FileExt, symlink};
 
     /// A folder like `/proc` with one process more than this one, with these files open.
     fn proc(files: &[(&str, &Path)]) -> tempfile::TempDir {
@@ -735,6 +742,55 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_looked_into_may_have_the_device_open() {
         let number = rustix::fs::makedev(7, 9999);
+    struct Nothing;
+
+    impl fuse::Backend for Nothing {
+        type Buf = Vec<u8>;
+
+        fn size(&self) -> u64 {
+            1 << 20
+        }
+
+        fn buffer(&self, payload: &[u8]) -> Vec<u8> {
+            payload.to_vec()
+        }
+
+        fn submit(&self, request: Request<Vec<u8>>, done: fuse::Completion) {
+            done.finish(Ok(match request {
+                Request::Read { sectors, .. } => vec![vec![0; sectors as usize * 512]],
+                _ => Vec::new(),
+            }));
+        }
+    }
+
+    /// Each detach, and each stop, asked for the attributes of all files that any process had open, and waited for ever for those of one on a
+    /// network file system that was out of reach.
+    #[test]
+    fn a_file_on_a_file_system_that_does_not_answer_keeps_nobody_who_looks_for_users_waiting() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            println!("skipped: it takes root and /dev/fuse");
+            return;
+        }
+        let point = tempfile::tempdir().unwrap();
+        let mount = Mount::new(point.path()).unwrap();
+        let options = fuse::Options::new(point.path(), "file");
+        let mut server = Server::start(mount.device(), &options, Arc::new(Nothing)).unwrap();
+        let file = File::open(point.path().join("file")).unwrap();
+        // Its times may have changed.
+        file.read_exact_at(&mut [0; 4096], 0).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").stdin(file).spawn().unwrap();
+        // The kernel may go by what it has been told for a second.
+        thread::sleep(Duration::from_secs(2));
+        server.leave();
+        let (told, looked) = std::sync::mpsc::channel();
+        thread::spawn(move || told.send(user_in("/proc".as_ref(), &[rustix::fs::makedev(7, 9999)])));
+        let looked = looked.recv_timeout(Duration::from_secs(30));
+        mount.abort();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(looked.is_ok(), "it is waited for");
+    }
+
         // What stands in for a folder and a link that may not be read, as root may read all.
         let unreadable_link = proc(&[]);
         fs::write(unreadable_link.path().join("1/fd/0"), "").unwrap();
