@@ -335,7 +335,7 @@ impl<H> Reader<H> {
         let bytes = u64::from(sectors) * 512;
         table.end(self.number, Some(bytes));
         if let Some(door) = &self.door {
-            let took = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let took = nanos(since.elapsed());
             requests_of(&self.seen).add(door.volume, (Op::Read, bytes), Some(Fate::Hit), took);
         }
         Ended::Read(by, data.slice(found.wanted))
@@ -353,3 +353,19 @@ impl<H> Drop for Reader<H> {
         self.under_way.values().for_each(|read| read.table.end(self.number, None));
     }
 }
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+impl<H> Reader<H> {
+    /// One that is owed a read by a cache device.
+    pub(crate) fn owed_by(claim: crate::claim::Claim) -> Reader<H> {
+        let mut reader = Reader::new(8, None).unwrap();
+        reader.devices.add(Device::Member(0), claim);
+        reader.devices.submit(IoId(0), Device::Member(0), DeviceOp::Read { offset: 0, len: BLOCK as u32, into: None });
+        reader.devices.wait(Some(Duration::ZERO), &mut reader.done).unwrap();
+        reader
+    }
+}
+

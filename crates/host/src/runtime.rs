@@ -43,8 +43,8 @@ const DEPTH: u32 = 256;
 /// Pieces looked at in one go for lost ones: a moment's work, as clients wait for its end.
 const LOOKS_AT: usize = 1 << 14;
 
-/// How long the end of a runtime waits for what devices owe: a step of theirs takes no longer, if they answer at all.
-const OWED: Duration = Duration::from_secs(5);
+/// How long the end of a runtime, or of a queue's thread, waits for what devices owe: a step of theirs takes no longer, if they answer at all.
+pub(crate) const OWED: Duration = Duration::from_secs(5);
 
 /// The start of the engine is a command, too: the first.
 const START: CommandId = CommandId(0);

@@ -22,6 +22,7 @@ use super::kernel_users::{BLOCK, CONFIG, kernel_user_in};
 use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
 use crate::device::facts;
+use crate::runtime::OWED;
 use crate::silence;
 
 /// Requests of one queue at a time; with payload of at most [`MAX_IO`] each.
@@ -458,9 +459,7 @@ impl Device {
         // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
         self.flush(ours.try_clone().map_err(failed("cannot be flushed"))?, until)?;
         self.control.stop(id).map_err(failed("cannot be stopped"))?;
-        self.queues.iter_mut().for_each(Queue::join);
-        self.queues.clear();
-        self.char_device = None;
+        self.end_queues();
         drop(ours);
         if let Err(error) = self.control.delete(id) {
             tracing::warn!(
@@ -522,7 +521,13 @@ impl Device {
     /// Leaves the device to the kernel: what is not answered, and what comes, waits for the next daemon.
     pub fn leave(&mut self) {
         self.queues.iter().for_each(Queue::leave);
-        self.queues.iter_mut().for_each(Queue::join);
+        self.end_queues();
+    }
+
+    /// Waits for those who attend to its queues, but no longer than usual for what cache devices owe them.
+    fn end_queues(&mut self) {
+        let until = Instant::now() + OWED;
+        self.queues.iter_mut().for_each(|queue| queue.join(until));
         self.queues.clear();
         self.char_device = None;
     }
@@ -621,16 +626,16 @@ fn user(path: &Path) -> Option<String> {
     user_in("/proc".as_ref(), &numbers).or_else(|| kernel_user_in(BLOCK.as_ref(), CONFIG.as_ref(), is_it))
 }
 
-/// A process that has one of the block devices with these numbers open, among those that a folder like `/proc` shows. One of which it
-/// cannot be seen may have them open: a device that is removed under its user loses what he has not flushed.
-fn user_in(proc: &Path, numbers: &[u64]) -> Option<String> {
-    let own = std::process::id().to_string();
-    let processes = match fs::read_dir(proc) {
 /// Whether a path leads to one of the block devices with these numbers.
 fn is_one_of(path: &Path, numbers: &[u64]) -> bool {
     facts::which(path).is_ok_and(|it| facts::kind(&it) == FileType::BlockDevice && numbers.contains(&facts::number(&it)))
 }
 
+/// A process that has one of the block devices with these numbers open, among those that a folder like `/proc` shows. One of which it
+/// cannot be seen may have them open: a device that is removed under its user loses what he has not flushed.
+fn user_in(proc: &Path, numbers: &[u64]) -> Option<String> {
+    let own = std::process::id().to_string();
+    let processes = match fs::read_dir(proc) {
         Ok(processes) => processes,
         Err(error) => return Some(format!("who has it open cannot be told, as {} cannot be read ({error})", proc.display())),
     };
@@ -737,11 +742,6 @@ mod tests {
         assert_eq!(user_in(proc.path(), &[number]), None);
     }
 
-    /// Without two capabilities, which the unit did not give it, the daemon could not look into other processes: it took none of them
-    /// for a user, and removed the device under databases and virtual machines that had it open.
-    #[test]
-    fn a_process_that_cannot_be_looked_into_may_have_the_device_open() {
-        let number = rustix::fs::makedev(7, 9999);
     struct Nothing;
 
     impl fuse::Backend for Nothing {
@@ -791,6 +791,11 @@ mod tests {
         assert!(looked.is_ok(), "it is waited for");
     }
 
+    /// Without two capabilities, which the unit did not give it, the daemon could not look into other processes: it took none of them
+    /// for a user, and removed the device under databases and virtual machines that had it open.
+    #[test]
+    fn a_process_that_cannot_be_looked_into_may_have_the_device_open() {
+        let number = rustix::fs::makedev(7, 9999);
         // What stands in for a folder and a link that may not be read, as root may read all.
         let unreadable_link = proc(&[]);
         fs::write(unreadable_link.path().join("1/fd/0"), "").unwrap();
