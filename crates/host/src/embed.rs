@@ -255,6 +255,7 @@ impl Pool {
     /// devices. Dirty data stays on the cache devices, and volumes stay attached. From its beginning on all other calls are
     /// answered with [`Error::Closed`].
     ///
+        self.0.open()?;
     /// # Errors
     /// It did not end within the time, as a device does not answer. Nothing that was acknowledged is lost by it. Requests
     /// under way are answered with [`Error::Closed`], and may still take effect; the devices stay claimed until the process

@@ -263,7 +263,7 @@ impl Runtime {
                 let registry = Arc::new(Registry::new(devices.origin()));
                 setup.devices.into_iter().for_each(|given| add(&mut devices, &registry, given));
                 let _ = up.send(Ok((devices.waker(), Arc::clone(&registry))));
-                Thread {
+                let mut thread = Thread {
                     engine: Engine::start(0, setup.settings, setup.election, &backings, START),
                     devices,
                     registry,
@@ -275,8 +275,9 @@ impl Runtime {
                     next_request: 0,
                     commands: HashMap::from([(START.0, end)]),
                     starting: Some(LargeKept::new()),
-                }
-                .run(&messages);
+                };
+                // Whoever asks something from here on is told that nobody answers, and does not wait for what devices owe.
+                thread.run(messages);
             };
             if catch_unwind(AssertUnwindSafe(body)).is_err() {
                 eprintln!("headpond: the engine panicked; the process ends. What was acknowledged is on the cache devices.");
@@ -341,7 +342,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, messages: &Receiver<Message>) {
+    fn run(&mut self, messages: Receiver<Message>) {
         let mut done = Vec::new();
         loop {
             self.engine.advance(self.now());
