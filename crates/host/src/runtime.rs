@@ -402,8 +402,9 @@ impl Thread {
             Message::Snapshot(to) => {
                 let mut requests = self.requests.clone();
                 self.registry.add_requests(&mut requests);
-                let snapshot =
-                    Snapshot { at_ns: self.now(), status: self.engine.status(), loads: self.devices.loads(), requests };
+                let mut loads = self.devices.loads();
+                self.registry.add_owed(&mut loads);
+                let snapshot = Snapshot { at_ns: self.now(), status: self.engine.status(), loads, requests };
                 drop(to.send(snapshot));
             }
             Message::Pinned(volume, to) => drop(to.send(self.engine.pinned(volume))),
