@@ -170,7 +170,7 @@ fn all_errors() -> Vec<Walked> {
             NotProven { why: text(), lost: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
         one_of_each!("host/src/embed.rs", "Error", Embed:
             Pool(PoolError::Twice { path: path() }), Start(DaemonStart::NoUblk(text())), Fault(Fault::failed("x. Try again.")),
-            Folder { path: path(), source: io() }, Closed, Detached { name: text() },
+            Folder { path: path(), source: io() }, NotText { path: path() }, Closed, Detached { name: text() },
             NoVolume { name: text(), volumes: text() }, NotServed { name: text(), next: "Look at the kernel's log.".into() },
             Range { name: text(), offset: 1, bytes: 1, size: 1, block: 1 },
             Io { what: "The read", name: text(), offset: 1, bytes: 1 }, NotDetached { name: text(), within: Duration::ZERO },

@@ -111,12 +111,6 @@ fn calls_after_the_end_of_a_pool_are_answered_and_its_devices_are_free() {
     assert_eq!(fs::read(files.path("disk")).unwrap()[4096..4608], [3; 512]);
 }
 
-#[test]
-fn many_threads_use_one_volume_while_it_is_closed_under_them() {
-    let files = Files::new();
-    let pool = files.open().unwrap();
-    let volume = pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
-    thread::scope(|scope| {
 /// Of a pool whose end failed the status was still told, as if it were open.
 #[test]
 fn a_pool_that_a_device_keeps_from_ending_cleanly_is_closed_all_the_same() {
@@ -156,6 +150,12 @@ fn a_backing_device_whose_path_is_no_text_is_refused_and_no_other_one_is_taken()
     files.open().unwrap().volume("home").unwrap();
 }
 
+#[test]
+fn many_threads_use_one_volume_while_it_is_closed_under_them() {
+    let files = Files::new();
+    let pool = files.open().unwrap();
+    let volume = pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
+    thread::scope(|scope| {
         for number in 0..4_u64 {
             let volume = &volume;
             scope.spawn(move || {

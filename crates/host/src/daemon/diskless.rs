@@ -69,9 +69,9 @@ impl Shared {
     }
 
     /// Deletes a volume with what is on it; one whose block device is in use is refused at once.
-    pub(super) fn delete_volume(&self, name: &str, throw_away: bool) -> Result<Value, Fault> {
+    pub(super) fn delete_volume(&self, name: &str, throw_away: bool, goes_on: &mut dyn FnMut() -> bool) -> Result<Value, Fault> {
         let _changing = self.change(format!("Deleting volume {name}"))?;
-        self.wait_for_the_map()?;
+        self.wait_for_the_map(goes_on)?;
         let volume = self.volume(name)?;
         if volume.has_disk() {
             return Err(Fault::refused(format!(

@@ -43,7 +43,7 @@ impl Service for Shared {
             Call::Events { from } => Ok(json!({ "events": lock(&self.events).from(from) })),
             Call::Attach(new) => self.attach(&new),
             Call::CreateVolume(new) => self.create_volume(&new),
-            Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away),
+            Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away, &mut || true),
             Call::Detach { name, throw_away: true, .. } => self.abandon(&name),
             Call::Detach { name, give_up_lost, deadline_seconds, .. } => {
                 self.detach(&name, give_up_lost, deadline_seconds, progress)
@@ -267,10 +267,15 @@ impl Shared {
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
     ///
     /// # Errors
-    /// The daemon ends.
-    pub(super) fn wait_for_the_map(&self) -> Result<(), Fault> {
+    /// The daemon ends, or `goes_on` says no, which is asked from time to time.
+    pub(super) fn wait_for_the_map(&self, goes_on: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         let is_read = |status: Status| status.loading.is_some_and(|loading| loading.lost_page.is_none());
         while self.goes_on() && self.handle.status().is_some_and(is_read) {
+            if !goes_on() {
+                return Err(Fault::failed(
+                    "What the pool holds is still being read. Nothing was changed. `headpond status` says how far that is; try again then.",
+                ));
+            }
             thread::sleep(LOOK);
         }
         if self.goes_on() { Ok(()) } else { Err(ended()) }
@@ -279,7 +284,7 @@ impl Shared {
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
         let _changing = self.change(format!("Throwing away volume {name}"))?;
-        self.wait_for_the_map()?;
+        self.wait_for_the_map(&mut || true)?;
         let volume = self.volume_with_disk(name)?;
         if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
             is_free(slot)?;
