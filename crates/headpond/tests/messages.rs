@@ -154,7 +154,7 @@ fn all_errors() -> Vec<Walked> {
             NotRunning(path()), Denied(path()), Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
         one_of_each!("host/src/offline.rs", "OfflineError", OfflineError:
             Served { path: path(), holder: text() }, Claim(claim()), Pool(PoolError::Twice { path: path() }),
-            Read { path: path(), source: io() }, NoSuperblock, Refused(refusal()), Cancelled, Output(io())),
+            NoSuperblock, Refused(refusal()), Cancelled, Output(io())),
         one_of_each!("host/src/offline/repair.rs", "RepairError", RepairError:
             Offline(OfflineError::Cancelled), Unproven { refusal: text() }, Save { path: path(), source: io() },
             Saving { path: path(), source: io(), done: 1 }, Write { path: path(), offset: 1, source: io(), done: 1 },
@@ -171,7 +171,7 @@ fn all_errors() -> Vec<Walked> {
             NotProven { why: text(), lost: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
         one_of_each!("host/src/embed.rs", "Error", Embed:
             Pool(PoolError::Twice { path: path() }), Start(DaemonStart::NoUblk(text())), Fault(Fault::failed("x. Try again.")),
-            Folder { path: path(), source: io() }, Closed, Detached { name: text() },
+            Folder { path: path(), source: io() }, NotText { path: path() }, Closed, Detached { name: text() },
             NoVolume { name: text(), volumes: text() }, NotServed { name: text(), next: "Look at the kernel's log.".into() },
             Range { name: text(), offset: 1, bytes: 1, size: 1, block: 1 },
             Io { what: "The read", name: text(), offset: 1, bytes: 1 }, NotDetached { name: text(), within: Duration::ZERO },

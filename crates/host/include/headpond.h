@@ -63,8 +63,8 @@ int headpond_pool_open(const char *const *devices, size_t count, const char *sta
 int headpond_pool_close(headpond_pool pool, uint64_t within_ms);
 
 /*
- * Makes a block device, or a file, a volume of the pool; what it holds stays, and is what the volume reads. The mode is
- * "write-back", "write-through", "write-around" or "pass-through".
+ * Makes a block device, or a file, a volume of the pool; what it holds stays, and is what the volume reads. Its path is UTF-8. The
+ * mode is "write-back", "write-through", "write-around" or "pass-through".
  */
 int headpond_volume_attach(headpond_pool pool, const char *name, const char *backing, const char *mode, headpond_volume *volume);
 
@@ -89,7 +89,8 @@ int headpond_volume_detach(headpond_volume volume, uint64_t within_ms);
 
 /*
  * Deletes a volume that has no backing device, with all that is on it: that is nowhere else. Every handle of the volume is
- * answered with -EBADF afterwards. Where requests to it do not end within the time, it is served on.
+ * answered with -EBADF afterwards. Where requests to it do not end within the time, or what the pool holds is not read by then,
+ * as it is after an open, it is served on.
  */
 int headpond_volume_delete(headpond_volume volume, uint64_t within_ms);
 

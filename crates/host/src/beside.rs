@@ -17,6 +17,7 @@ use headpond_engine::lookaside::{Found, Lookaside, PATIENCE_NS};
 use headpond_engine::stats::Fate;
 
 use crate::buf::HostBuf;
+use crate::device::load::Loads;
 use crate::device::{Completion, Devices, DevicesError, Shared};
 use crate::requests::{Op, Table};
 use crate::ring::{Ring, Waker};
@@ -55,6 +56,14 @@ struct Known {
 struct Seen {
     waker: Waker,
     requests: Mutex<Table>,
+    /// Reads that nobody waits for any more: of which device, and since when. While there is one, nothing else is read there.
+    late: Mutex<HashMap<u64, (u8, Instant)>>,
+}
+
+impl Seen {
+    fn late(&self) -> MutexGuard<'_, HashMap<u64, (u8, Instant)>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Registry {
@@ -103,6 +112,16 @@ impl Registry {
     /// Adds the requests that readers have answered.
     pub fn add_requests(&self, to: &mut Table) {
         self.readers().for_each(|reader| to.plus(&requests_of(&reader)));
+    }
+
+    /// Adds what devices owe readers: it keeps the claim on them, too.
+    pub fn add_owed(&self, to: &mut Loads) {
+        for reader in self.readers() {
+            for (member, since) in reader.late().values() {
+                let load = to.entry(Device::Member(*member)).or_default();
+                load.oldest_ns = load.oldest_ns.max(nanos(since.elapsed()));
+            }
+        }
     }
 
     fn readers(&self) -> impl Iterator<Item = Arc<Seen>> {
@@ -177,8 +196,6 @@ pub struct Reader<H> {
     asked: Option<Instant>,
     ends: Ends,
     under_way: HashMap<u64, UnderWay<H>>,
-    /// The devices of those that nobody waits for any more: while there is one, nothing else is read there.
-    late: HashMap<u64, u8>,
     next: u64,
     seen: Arc<Seen>,
     done: Vec<Completion>,
@@ -195,7 +212,7 @@ impl<H> Reader<H> {
             Ok(devices) => devices,
             Err(DevicesError::Setup(error) | DevicesError::Ring(error)) => return Err(error),
         };
-        let seen = Arc::new(Seen { waker: devices.waker(), requests: Mutex::default() });
+        let seen = Arc::new(Seen { waker: devices.waker(), requests: Mutex::default(), late: Mutex::default() });
         if let Some(door) = &door {
             door.registry.lock().readers.push(Arc::downgrade(&seen));
         }
@@ -209,7 +226,6 @@ impl<H> Reader<H> {
             asked: None,
             ends: Ends::new(),
             under_way: HashMap::new(),
-            late: HashMap::new(),
             next: 0,
             seen,
             done: Vec::new(),
@@ -278,12 +294,14 @@ impl<H> Reader<H> {
             return Err(by);
         };
         let Some(found) = table.find(sector, sectors) else { return Err(by) };
-        let may_be_read = |member: &u8| self.members.contains_key(member) && !self.late.values().any(|late| late == member);
+        let late = self.seen.late();
+        let may_be_read = |member: &u8| self.members.contains_key(member) && !late.values().any(|(late, _)| late == member);
         let places = found.places.iter().flatten().filter(|(member, _)| may_be_read(member));
         // Of two copies by turns.
         let Some((member, offset)) = places.clone().nth(self.next as usize % places.count().max(1)).copied() else {
             return Err(by);
         };
+        drop(late);
         if !table.begin(self.number) {
             return Err(by);
         }
@@ -308,7 +326,7 @@ impl<H> Reader<H> {
         let mut ended = Vec::new();
         for (IoId(number), result) in mem::take(&mut self.done) {
             let Some(read) = self.under_way.remove(&number) else {
-                self.late.remove(&number);
+                self.seen.late().remove(&number);
                 continue;
             };
             let data = result.ok().flatten().filter(|data| read.found.is(data));
@@ -319,7 +337,7 @@ impl<H> Reader<H> {
             self.under_way.iter().filter(|(_, read)| read.since.elapsed() >= patience).map(|(number, _)| *number).collect();
         for number in late {
             if let Some(read) = self.under_way.remove(&number) {
-                self.late.insert(number, read.member);
+                self.seen.late().insert(number, (read.member, read.since));
                 ended.push(self.end(read, None));
             }
         }
@@ -335,7 +353,7 @@ impl<H> Reader<H> {
         let bytes = u64::from(sectors) * 512;
         table.end(self.number, Some(bytes));
         if let Some(door) = &self.door {
-            let took = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let took = nanos(since.elapsed());
             requests_of(&self.seen).add(door.volume, (Op::Read, bytes), Some(Fate::Hit), took);
         }
         Ended::Read(by, data.slice(found.wanted))
@@ -344,6 +362,22 @@ impl<H> Reader<H> {
     /// Whether nothing is being read.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+impl<H> Reader<H> {
+    /// One that is owed a read by a cache device.
+    pub(crate) fn owed_by(claim: crate::claim::Claim) -> Reader<H> {
+        let mut reader = Reader::new(8, None).unwrap();
+        reader.devices.add(Device::Member(0), claim);
+        reader.devices.submit(IoId(0), Device::Member(0), DeviceOp::Read { offset: 0, len: BLOCK as u32, into: None });
+        reader.devices.wait(Some(Duration::ZERO), &mut reader.done).unwrap();
+        reader
     }
 }
 

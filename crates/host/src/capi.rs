@@ -94,7 +94,7 @@ fn number(error: &Error) -> c_int {
         Error::Start(StartError::Devices(_)) => libc::ENOSYS,
         Error::Start(StartError::Engine(_)) => libc::EPERM,
         Error::Start(StartError::NoVolume { .. }) | Error::NoVolume { .. } => libc::ENOENT,
-        Error::Start(_) | Error::Range { .. } => libc::EINVAL,
+        Error::Start(_) | Error::Range { .. } | Error::NotText { .. } => libc::EINVAL,
         Error::Fault(fault) => match fault.kind {
             FaultKind::Failed => libc::EIO,
             FaultKind::Refused => libc::EPERM,

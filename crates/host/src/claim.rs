@@ -15,7 +15,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -173,23 +173,24 @@ fn lock(file: &File, purpose: Purpose) -> io::Result<bool> {
 
 /// Who holds a device, in words. A lock of this kind names no process, so this is what `/proc` can tell.
 fn holder(path: &Path) -> String {
-    let Ok(meta) = fs::metadata(path) else {
+    let Ok(it) = facts::look(path) else {
         return "by whom is not known".into();
     };
-    if meta.file_type().is_block_device() {
-        if let Some(point) = facts::mounted(meta.rdev()) {
+    let (block, number) = (facts::kind(&it) == FileType::BlockDevice, facts::number(&it));
+    if block {
+        if let Some(point) = facts::mounted(number) {
             return format!("it, or a partition of it, is mounted at {}", point.display());
         }
-        let above = fs::read_dir(facts::sysfs(meta.rdev()).join("holders"));
+        let above = fs::read_dir(facts::sysfs(number).join("holders"));
         if let Some(above) = above.into_iter().flatten().flatten().next() {
             return format!("it is part of {}", above.file_name().display());
         }
     }
-    let block = meta.file_type().is_block_device();
+    // Whoever else has a file open somewhere is not to be waited for.
     let same = |file: &Path| {
-        fs::metadata(file).is_ok_and(|it| match block {
-            true => it.file_type().is_block_device() && it.rdev() == meta.rdev(),
-            false => (it.dev(), it.ino()) == (meta.dev(), meta.ino()),
+        facts::which(file).is_ok_and(|other| match block {
+            true => facts::kind(&other) == FileType::BlockDevice && facts::number(&other) == number,
+            false => (facts::number_below(&other), other.stx_ino) == (facts::number_below(&it), it.stx_ino),
         })
     };
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {

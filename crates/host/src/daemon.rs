@@ -272,10 +272,10 @@ impl Export {
         }
     }
 
-    /// Removes it; fails, and changes nothing, while it is in use.
-    fn stop(&mut self) -> Result<(), String> {
+    /// Removes it; fails, and changes nothing, while it is in use, or if a last flush of it does not end within `limit`.
+    fn stop(&mut self, limit: Duration) -> Result<(), String> {
         match self {
-            Export::Ublk(device) => device.stop().map_err(|error| format!("{error}. {}", error.next())),
+            Export::Ublk(device) => device.stop(limit).map_err(|error| format!("{error}. {}", error.next())),
             Export::Loop(export) => export.stop().map_err(|error| match error.is_in_use() {
                 true => error.to_string(),
                 false => format!("{error}. Look at the kernel's log, then try again"),
@@ -340,6 +340,8 @@ const STOP: Duration = Duration::from_secs(60);
 const QUIESCE: Duration = Duration::from_secs(5);
 /// How long it waits for requests to be answered: longer than a cache device that hangs is waited for.
 const ANSWERED: Duration = Duration::from_secs(30);
+/// How long the last flush of a block device may take: longer than a disk needs that answers at all.
+const FLUSHED: Duration = Duration::from_secs(30);
 /// How long a disk may take to answer whoever takes over: clients of all volumes wait meanwhile. One that takes longer comes late.
 const ASKED: Duration = Duration::from_secs(2);
 
@@ -797,7 +799,9 @@ impl Shared {
         let patience = Instant::now() + until.saturating_duration_since(Instant::now()) / 2;
         let numbers: Vec<u16> = lock(&self.volumes).keys().copied().collect();
         for number in numbers {
-            while let Err(error) = self.withdraw(number) {
+            let left = || until.saturating_duration_since(Instant::now());
+            // Those that come after, and the engine, need some of the time as well.
+            while let Err(error) = self.withdraw(number, FLUSHED.min(left() / 2)) {
                 let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
                 if let Frontend::Ublk { .. } = self.frontend {
                     tracing::warn!(

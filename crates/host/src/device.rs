@@ -672,8 +672,9 @@ impl Devices {
         // SAFETY: buffers, list of pieces and open file belong to the operation, which stays in its slot and is
         // not touched until its completion was reaped, nor are these moved when the slots are; at drop we wait
         // for it or leak it. Memory of a read has no other handle yet; memory of a write is only read. What a client lends
-        // is the kernel's, and lives as long as the kernel uses it; so does its device's file, which the kernel looks up
-        // at once.
+        // is the kernel's, and lives as long as the kernel uses it. The file of its device is looked up when an entry is begun
+        // (before Linux 5.18, when it is taken): by the last of three, too, it is open, as the client's request is held
+        // until that has run, and a queue keeps its device open while there is a request.
         unsafe { self.ring.push_linked(entries)? };
         op.open.in_kernel.update(|steps| steps + 1);
         self.in_kernel += 1;
@@ -755,10 +756,13 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Drop for Devices {
-    /// Waits for what the kernel has. It may write to the buffers until then, and the claims must outlive it.
+    /// Waits for what the kernel has. It may write to the buffers until then, and the claims must outlive it. Whoever ends the thread
+    /// that this happens in waits for the thread only for some seconds.
     fn drop(&mut self) {
         let begun = Instant::now();
         let mut told = false;
+        // Those that owe nothing are let go of at once: others have the rest.
+        self.table.clear();
         while self.in_kernel > 0 {
             if !told && begun.elapsed() >= TELL {
                 told = true;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use headpond_engine::Settings;
 use headpond_engine::io::{Buf, Request, RequestError, SECTOR};
 pub use headpond_format::Mode;
+use serde_json::Value;
 
 use crate::backing::Spec;
 use crate::buf::HostBuf;
@@ -50,6 +51,11 @@ pub enum Error {
     Fault(#[from] Fault),
     #[error("The state folder {path} cannot be used: {source}. Nothing was changed. Name another one")]
     Folder { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} is not UTF-8 text, and a pool knows a backing device by its path as text. Nothing was changed. Name it by another path, such as \
+         that of a link to it"
+    )]
+    NotText { path: PathBuf },
     #[error("The pool is closed. What was acknowledged is safe. Use one that is open")]
     Closed,
     #[error("Volume {name} is detached, or is being detached. Nothing was done. Use its backing device, or attach it again")]
@@ -74,8 +80,8 @@ pub enum Error {
     )]
     NotDetached { name: String, within: Duration },
     #[error(
-        "Volume {name} is not deleted within {} s, as requests to it are under way. Nothing was changed, and it is served on. Try \
-         again with more time", within.as_secs()
+        "Volume {name} is not deleted within {} s, as requests to it are under way, or the pool is still reading what it holds. Nothing was \
+         changed, and it is served on. Try again with more time", within.as_secs()
     )]
     NotDeleted { name: String, within: Duration },
     #[error(
@@ -165,7 +171,8 @@ impl Pool {
     /// # Errors
     /// As [`Pool::open`].
     pub fn open_with(options: Options) -> Result<Pool, Error> {
-        let spec = |path: PathBuf| Spec::new(&path.to_string_lossy());
+        let spec = |(name, path): (String, PathBuf)| Ok((name, Spec::new(text_of(&path)?)));
+        let backings = options.backings.into_iter().map(spec).collect::<Result<_, Error>>()?;
         let (daemon, inside) = inside::start(daemon::Options {
             devices: options.devices,
             state: options.state,
@@ -175,7 +182,7 @@ impl Pool {
             queues: None,
             zero_copy: false,
             give_up: Vec::new(),
-            backings: options.backings.into_iter().map(|(name, path)| (name, spec(path))).collect(),
+            backings,
             configured: BTreeMap::new(),
             metrics: None,
             scrub: options.scrub,
@@ -193,7 +200,7 @@ impl Pool {
     pub fn attach(&self, name: &str, backing: &Path, mode: Mode) -> Result<Volume, Error> {
         let _turn = self.0.changing.take();
         self.0.open()?;
-        let spec = backing.to_string_lossy().into_owned();
+        let spec = text_of(backing)?.to_owned();
         let new = Attach { name: name.into(), spec, mode: mode.name().into(), phase: None };
         self.0.inside.call(Call::Attach(new), &mut |_| {})?;
         self.volume(name)
@@ -248,6 +255,7 @@ impl Pool {
     /// # Errors
     /// The pool is closed.
     pub fn status(&self) -> Result<Report, Error> {
+        self.0.open()?;
         self.0.inside.report().ok_or(Error::Closed)
     }
 
@@ -366,24 +374,53 @@ impl Volume {
     /// # Errors
     /// Then the volume is served on as before, by this value and all others. Time is looked at twice a second.
     pub fn detach(&self, within: Duration) -> Result<(), Error> {
-        let name = self.name.clone();
-        let call = Call::Detach { name: name.clone(), give_up_lost: false, throw_away: false, deadline_seconds: None };
-        self.leave(call, deadline(within), || Error::NotDetached { name: name.clone(), within })
+        let until = deadline(within);
+        let name = || self.name.clone();
+        self.leave(
+            until,
+            || Error::NotDetached { name: name(), within },
+            |inside| {
+                let mut cancelled = false;
+                let call = Call::Detach { name: name(), give_up_lost: false, throw_away: false, deadline_seconds: None };
+                let detached = inside.call(call, &mut |_| {
+                    if Instant::now() >= until && !cancelled {
+                        cancelled = inside.call(Call::Cancel { name: name() }, &mut |_| {}).is_ok();
+                    }
+                });
+                detached.map_err(|fault| Some(fault).filter(|_| !cancelled))
+            },
+        )
     }
 
     /// Deletes a volume that has no backing device, with all that is on it: that is nowhere else. From its beginning on every
     /// other use of the volume, by whatever value, is answered with [`Error::Detached`].
     ///
     /// # Errors
-    /// It has a backing device, or requests to it did not end in time. Then it is served on as before.
+    /// It has a backing device, or requests to it did not end in time, or what the pool holds was not read in time, as it is after a start.
+    /// Then it is served on as before.
     pub fn delete(&self, within: Duration) -> Result<(), Error> {
-        let name = self.name.clone();
-        let call = Call::DeleteVolume { name: name.clone(), throw_away: true };
-        self.leave(call, deadline(within), || Error::NotDeleted { name: name.clone(), within })
+        let until = deadline(within);
+        self.leave(
+            until,
+            || Error::NotDeleted { name: self.name.clone(), within },
+            |inside| {
+                let mut late = false;
+                let deleted = inside.delete_volume(&self.name, &mut || {
+                    late = Instant::now() >= until;
+                    !late
+                });
+                deleted.map_err(|fault| Some(fault).filter(|_| !late))
+            },
+        )
     }
 
-    /// Has the pool let go of it, by this call.
-    fn leave(&self, call: Call, until: Instant, late: impl Fn() -> Error) -> Result<(), Error> {
+    /// Has the pool let go of it, by `how`, whose error is none where it was late.
+    fn leave(
+        &self,
+        until: Instant,
+        late: impl Fn() -> Error,
+        how: impl FnOnce(&Inside) -> Result<Value, Option<Fault>>,
+    ) -> Result<(), Error> {
         let pool = self.pool.upgrade().ok_or(Error::Closed)?;
         let _turn = pool.changing.take_until(until).ok_or_else(&late)?;
         self.gate.close().map_err(|why| self.closed(why))?;
@@ -392,13 +429,7 @@ impl Volume {
             self.gate.reopen();
             return Err(late());
         }
-        let mut cancelled = false;
-        let result = pool.inside.call(call, &mut |_| {
-            if Instant::now() >= until && !cancelled {
-                cancelled = pool.inside.call(Call::Cancel { name: self.name.clone() }, &mut |_| {}).is_ok();
-            }
-        });
-        match result {
+        match how(&pool.inside) {
             // The gate stays closed: there may be other values of this volume.
             Ok(_) => {
                 lock(&pool.gates).remove(&self.name);
@@ -406,7 +437,7 @@ impl Volume {
             }
             Err(fault) => {
                 self.gate.reopen();
-                Err(if cancelled { late() } else { fault.into() })
+                Err(fault.map_or_else(late, Error::from))
             }
         }
     }
@@ -438,6 +469,11 @@ impl Volume {
             Closed::Pool => Error::Closed,
         }
     }
+}
+
+/// The path of a backing device, as it is kept.
+fn text_of(path: &Path) -> Result<&str, Error> {
+    path.to_str().ok_or_else(|| Error::NotText { path: path.to_owned() })
 }
 
 /// The end of a time that begins now; a year is for ever.

@@ -84,34 +84,39 @@ impl Files {
     /// # Errors
     /// A file cannot be opened, or its file system tells nothing.
     pub fn add(&mut self, path: &Path, reserved: bool) -> Result<(), ExtentsError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            |source| ExtentsError::Read { path, source }
-        };
-        let top = fs::symlink_metadata(path).map_err(failed(path))?;
-        let mut left = vec![path.to_owned()];
+        let failed = |source| ExtentsError::Read { path: path.to_owned(), source };
+        let device = fs::symlink_metadata(path).map_err(failed)?.dev();
+        let mut left = Vec::new();
+        self.take(path, device, reserved, &mut left)?;
         while let Some(path) = left.pop() {
-            let is = match fs::symlink_metadata(&path) {
+            match self.take(&path, device, reserved, &mut left) {
                 // Gone since its folder was read.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && left.len() + 1 > 1 => continue,
-                is => is.map_err(failed(&path))?,
-            };
-            if is.dev() != top.dev() {
-                continue;
+                Err(ExtentsError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                taken => taken?,
             }
-            if is.is_dir() {
-                for entry in fs::read_dir(&path).map_err(failed(&path))? {
-                    left.push(entry.map_err(failed(&path))?.path());
-                }
-            } else if is.is_file() {
-                self.files += 1;
-                if is.blocks() > 0 {
-                    let file = File::open(&path).map_err(failed(&path))?;
-                    let runs = self.runs.entry(is.dev()).or_default();
-                    let place = |source| ExtentsError::Untold { path: path.clone(), source };
-                    self.without_place += extents_of(&file, reserved, runs).map_err(place)?;
-                }
+        }
+        Ok(())
+    }
+
+    /// Takes in a file, if its file system is on this device; of a folder, what is in it is `left` to be taken.
+    fn take(&mut self, path: &Path, device: u64, reserved: bool, left: &mut Vec<PathBuf>) -> Result<(), ExtentsError> {
+        let failed = |source| ExtentsError::Read { path: path.to_owned(), source };
+        let is = fs::symlink_metadata(path).map_err(failed)?;
+        if is.dev() != device {
+            return Ok(());
+        }
+        if is.is_dir() {
+            for entry in fs::read_dir(path).map_err(failed)? {
+                left.push(entry.map_err(failed)?.path());
             }
+        } else if is.is_file() {
+            if is.blocks() > 0 {
+                let file = File::open(path).map_err(failed)?;
+                let runs = self.runs.entry(device).or_default();
+                let untold = |source| ExtentsError::Untold { path: path.to_owned(), source };
+                self.without_place += extents_of(&file, reserved, runs).map_err(untold)?;
+            }
+            self.files += 1;
         }
         Ok(())
     }
@@ -195,10 +200,38 @@ pub fn number(device: u64) -> String {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::iter;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn runs_that_touch_are_one() {
         assert_eq!(merged(vec![40..50, 0..10, 10..20, 5..12, 60..60]), [0..20, 40..50]);
+    }
+
+    /// A preload of a folder in use failed when the last file of it, or a folder, went away at the wrong moment.
+    #[test]
+    fn what_vanishes_while_a_folder_is_looked_at_is_passed_over_and_what_was_named_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (top, ends) = (folder.path().join("top"), AtomicBool::new(false));
+        fs::create_dir(&top).unwrap();
+        let gone = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    fs::create_dir_all(top.join("sub/sub")).unwrap();
+                    fs::remove_dir_all(top.join("sub")).unwrap();
+                }
+            });
+            let until = Instant::now() + Duration::from_secs(3);
+            let add = || Files::default().add(&top, true).err();
+            let gone = iter::from_fn(|| (Instant::now() < until).then(add)).flatten().next();
+            ends.store(true, Ordering::Relaxed);
+            gone
+        });
+        assert!(gone.is_none(), "{gone:?}");
+        let named = Files::default().add(&top.join("none"), true);
+        assert!(matches!(named, Err(ExtentsError::Read { .. })), "{named:?}");
     }
 
     /// On a file system that does not tell (overlays, tmpfs), that is what is said.

@@ -49,8 +49,6 @@ pub enum OfflineError {
     Claim(ClaimError),
     #[error(transparent)]
     Pool(#[from] PoolError),
-    #[error("{path} cannot be read: {source}. Nothing was changed. Look at the kernel's log for that device, then try again")]
-    Read { path: PathBuf, source: io::Error },
     #[error(
         "None of the devices named has a whole superblock of a pool. Nothing was changed. Name the devices that the pool was \
          made of; `headpond pool list DEVICE...` shows what a device is, `headpond dump DEVICE...` what each copy says"

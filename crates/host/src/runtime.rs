@@ -43,8 +43,8 @@ const DEPTH: u32 = 256;
 /// Pieces looked at in one go for lost ones: a moment's work, as clients wait for its end.
 const LOOKS_AT: usize = 1 << 14;
 
-/// How long the end of a runtime waits for what devices owe: a step of theirs takes no longer, if they answer at all.
-const OWED: Duration = Duration::from_secs(5);
+/// How long the end of a runtime, or of a queue's thread, waits for what devices owe: a step of theirs takes no longer, if they answer at all.
+pub(crate) const OWED: Duration = Duration::from_secs(5);
 
 /// The start of the engine is a command, too: the first.
 const START: CommandId = CommandId(0);
@@ -263,7 +263,7 @@ impl Runtime {
                 let registry = Arc::new(Registry::new(devices.origin()));
                 setup.devices.into_iter().for_each(|given| add(&mut devices, &registry, given));
                 let _ = up.send(Ok((devices.waker(), Arc::clone(&registry))));
-                Thread {
+                let mut thread = Thread {
                     engine: Engine::start(0, setup.settings, setup.election, &backings, START),
                     devices,
                     registry,
@@ -275,8 +275,9 @@ impl Runtime {
                     next_request: 0,
                     commands: HashMap::from([(START.0, end)]),
                     starting: Some(LargeKept::new()),
-                }
-                .run(&messages);
+                };
+                // Whoever asks something from here on is told that nobody answers, and does not wait for what devices owe.
+                thread.run(messages);
             };
             if catch_unwind(AssertUnwindSafe(body)).is_err() {
                 eprintln!("headpond: the engine panicked; the process ends. What was acknowledged is on the cache devices.");
@@ -341,7 +342,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, messages: &Receiver<Message>) {
+    fn run(&mut self, messages: Receiver<Message>) {
         let mut done = Vec::new();
         loop {
             self.engine.advance(self.now());
@@ -401,8 +402,9 @@ impl Thread {
             Message::Snapshot(to) => {
                 let mut requests = self.requests.clone();
                 self.registry.add_requests(&mut requests);
-                let snapshot =
-                    Snapshot { at_ns: self.now(), status: self.engine.status(), loads: self.devices.loads(), requests };
+                let mut loads = self.devices.loads();
+                self.registry.add_owed(&mut loads);
+                let snapshot = Snapshot { at_ns: self.now(), status: self.engine.status(), loads, requests };
                 drop(to.send(snapshot));
             }
             Message::Pinned(volume, to) => drop(to.send(self.engine.pinned(volume))),

@@ -17,12 +17,16 @@ use headpond_host::pool;
 use headpond_host::runtime::{Given, Handle, Runtime, Setup};
 use headpond_host::state::State;
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../headpond/tests/common/silent.rs"]
+mod silent;
+
 const BLOCK: u64 = 4096;
 /// Blocks of the test, far apart: nobody reads on from one to another.
 const APART: u64 = 2048;
 const LONG: Duration = Duration::from_secs(60);
 
-/// A pool of two files, with a volume that is being served.
+/// A pool of two files, or of one and another device, with a volume that is being served.
 struct Served {
     folder: tempfile::TempDir,
     runtime: Option<Runtime>,
@@ -30,12 +34,17 @@ struct Served {
 
 impl Served {
     fn new() -> Served {
+        Served::with(None)
+    }
+
+    fn with(other: Option<PathBuf>) -> Served {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for name in ["ssd0", "ssd1", "disk"] {
             File::create_new(path(name)).unwrap().set_len(64 << 20).unwrap();
         }
-        let ssds = ssds(folder.path());
+        let [first, second] = ssds(folder.path());
+        let ssds = [first, other.unwrap_or(second)];
         Pool::create("tank", &ssds, &path("state")).unwrap();
         let made = Pool::open(&ssds, &path("state")).unwrap();
         drop(made.attach("home", &path("disk"), Mode::WriteBack).unwrap());
@@ -165,6 +174,56 @@ fn a_device_that_is_taken_away_is_let_go_of_by_readers_too() {
     // Nor does a reader keep what is left of the engine.
     served.runtime = None;
     assert!(reader.begin(&read(0), 0).is_err());
+}
+
+/// An upgrade went by what the engine's own thread was owed alone, and the program that took over did not get hold of the device.
+#[test]
+fn what_a_cache_device_owes_a_reader_is_seen() {
+    let mount = tempfile::tempdir().unwrap();
+    let Some(ssd) = silent::Disk::new(&mount.path().join("mount"), 64 << 20) else { return };
+    let served = Served::with(Some(ssd.path()));
+    let handle = served.handle();
+    let mut reader = reader(handle);
+    let owed = || handle.snapshot().unwrap().loads.get(&Device::Member(1)).map_or(0, |load| load.oldest_ns);
+    let before = owed();
+    ssd.fall_silent();
+    // It reads from both by turns.
+    let until = Instant::now() + LONG;
+    let is_late = (0..).find_map(|_| {
+        let begun = reader.begin(&read(0), 0).is_ok();
+        reader.wait(Some(Duration::from_secs(1)), &mut Vec::new()).unwrap();
+        let asks = reader.ended().iter().any(|ended| matches!(ended, Ended::Ask(..)));
+        (begun && asks || Instant::now() >= until).then_some(asks)
+    });
+    let after = owed();
+    ssd.speak();
+    assert_eq!((before, is_late), (0, Some(true)));
+    assert!(after >= 200_000_000, "{after}");
+    let until = Instant::now() + LONG;
+    while owed() > 0 {
+        assert!(Instant::now() < until, "it has answered");
+        reader.wait(Some(Duration::from_millis(10)), &mut Vec::new()).unwrap();
+        reader.ended();
+    }
+}
+
+/// Who asked a pool that was closed how it stands waited for ever, where a device owed it something.
+#[test]
+fn who_asks_an_engine_that_has_ended_is_told_so_whatever_a_device_owes_it() {
+    let mount = tempfile::tempdir().unwrap();
+    let Some(ssd) = silent::Disk::new(&mount.path().join("mount"), 64 << 20) else { return };
+    let mut served = Served::with(Some(ssd.path()));
+    let handle = served.handle().clone();
+    ssd.fall_silent();
+    let data = HostBuf::from_bytes(&[7; BLOCK as usize]);
+    handle.request(0, Request::Write { sector: 0, data, fua: false }, drop);
+    std::thread::sleep(Duration::from_millis(200));
+    served.runtime = None;
+    let (told, answer) = mpsc::channel();
+    std::thread::spawn(move || told.send(handle.status().is_none()));
+    let answer = answer.recv_timeout(Duration::from_secs(20));
+    ssd.speak();
+    assert_eq!(answer, Ok(true));
 }
 
 /// One writes blocks again and again; another reads them, by himself where he can: never less than what had been acknowledged when he

@@ -4,7 +4,9 @@
 #[path = "../examples/embed.rs"]
 mod example;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::thread;
@@ -12,6 +14,10 @@ use std::time::{Duration, Instant};
 
 use headpond_host::embed::{Error, Mode, Pool};
 use headpond_host::pool::PoolError;
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../headpond/tests/common/silent.rs"]
+mod silent;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -103,6 +109,45 @@ fn calls_after_the_end_of_a_pool_are_answered_and_its_devices_are_free() {
     assert!(matches!(volume.read(0, &mut read), Err(Error::Closed)));
     files.open().unwrap().volume("home").unwrap().detach(MINUTE).unwrap();
     assert_eq!(fs::read(files.path("disk")).unwrap()[4096..4608], [3; 512]);
+}
+
+/// Of a pool whose end failed the status was still told, as if it were open.
+#[test]
+fn a_pool_that_a_device_keeps_from_ending_cleanly_is_closed_all_the_same() {
+    let files = Files::new();
+    let Some(disk) = silent::Disk::new(&files.path("mount"), 16 << 20) else { return };
+    let pool = files.open().unwrap();
+    let volume = pool.attach("home", &disk.path(), Mode::WriteBack).unwrap();
+    disk.fall_silent();
+    thread::scope(|scope| {
+        let reads = scope.spawn(|| volume.read(8 << 20, &mut [0; 4096]));
+        thread::sleep(Duration::from_millis(200));
+        let closed = pool.close(Duration::from_secs(1));
+        let (read, status) = (reads.join().unwrap(), pool.status());
+        disk.speak();
+        assert!(matches!(closed, Err(Error::NotClosed { .. })), "{closed:?}");
+        assert!(matches!(read, Err(Error::Closed)), "{read:?}");
+        assert!(matches!(status, Err(Error::Closed)), "{status:?}");
+    });
+}
+
+/// Whatever was at the path that came out of it was attached, or nothing.
+#[test]
+fn a_backing_device_whose_path_is_no_text_is_refused_and_no_other_one_is_taken() {
+    let files = Files::new();
+    let path = files.folder.path().join(OsStr::from_bytes(b"disk\xff"));
+    for path in [path.clone(), path.to_string_lossy().into_owned().into()] {
+        File::create_new(path).unwrap().set_len(64 << 20).unwrap();
+    }
+    let pool = files.open().unwrap();
+    let refused = pool.attach("home", &path, Mode::WriteBack).err();
+    assert!(matches!(refused, Some(Error::NotText { .. })), "{refused:?}");
+    pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
+    pool.close(MINUTE).unwrap();
+    let mut options = headpond_host::embed::Options::new(&files.ssds(), &files.path("state"));
+    options.backings.insert("home".into(), path);
+    assert!(matches!(Pool::open_with(options).err(), Some(Error::NotText { .. })));
+    files.open().unwrap().volume("home").unwrap();
 }
 
 #[test]

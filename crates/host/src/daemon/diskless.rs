@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::grow::whole_blocks;
 use super::service::is_a_name;
-use super::{Shape, Shared, Slot, lock, watch};
+use super::{FLUSHED, Shape, Shared, Slot, lock, watch};
 use crate::backing::HasDisk;
 use crate::control::{CreateVolume, Fault};
 use crate::pool::create::random;
@@ -69,9 +69,9 @@ impl Shared {
     }
 
     /// Deletes a volume with what is on it; one whose block device is in use is refused at once.
-    pub(super) fn delete_volume(&self, name: &str, throw_away: bool) -> Result<Value, Fault> {
+    pub(super) fn delete_volume(&self, name: &str, throw_away: bool, goes_on: &mut dyn FnMut() -> bool) -> Result<Value, Fault> {
         let _changing = self.change(format!("Deleting volume {name}"))?;
-        self.wait_for_the_map()?;
+        self.wait_for_the_map(goes_on)?;
         let volume = self.volume(name)?;
         if volume.has_disk() {
             return Err(Fault::refused(format!(
@@ -87,7 +87,7 @@ impl Shared {
                  `headpond volume delete {name} --throw-away`."
             )));
         }
-        self.withdraw(number)
+        self.withdraw(number, FLUSHED)
             .map_err(|error| Fault::refused(format!("Volume {name} was not deleted, and nothing was changed: {error}.")))?;
         if let Err(error) = self.handle.begin(Command::Abandon { volume: number }).end() {
             if let Some(now) = self.handle.status().and_then(|status| status.volume(name).cloned()).filter(|now| now.serving) {

@@ -27,6 +27,12 @@ impl Inside {
         self.0.call(call, progress)
     }
 
+    /// Deletes a volume that has no backing device, with what is on it. `goes_on` is asked ten times a second for as long as what the pool
+    /// holds is being read, which comes first; if it says no, nothing is changed.
+    pub fn delete_volume(&self, name: &str, goes_on: &mut dyn FnMut() -> bool) -> Result<Value, Fault> {
+        self.0.delete_volume(name, true, goes_on)
+    }
+
     /// Where requests go.
     pub fn handle(&self) -> &Handle {
         &self.0.handle

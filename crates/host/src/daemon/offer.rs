@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use headpond_engine::status::VolumeStatus;
 use headpond_format::VolumeEntry;
@@ -168,11 +169,12 @@ impl Shared {
         });
     }
 
-    /// Makes a volume unreachable; fails, and changes nothing, while its block device is in use.
-    pub(super) fn withdraw(&self, number: u16) -> Result<(), String> {
+    /// Makes a volume unreachable; fails, and changes nothing, while its block device is in use, or if a last flush of that does not
+    /// end within `limit`.
+    pub(super) fn withdraw(&self, number: u16, limit: Duration) -> Result<(), String> {
         let export = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
         if let Some(mut export) = export
-            && let Err(error) = export.stop()
+            && let Err(error) = export.stop(limit)
         {
             if let Some(slot) = lock(&self.volumes).get_mut(&number) {
                 slot.export = Some(export);

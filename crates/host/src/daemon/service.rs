@@ -12,7 +12,7 @@ use headpond_engine::{Status, create};
 use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
-use super::{Busy, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
+use super::{Busy, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
@@ -44,7 +44,7 @@ impl Service for Shared {
             Call::Events { from } => Ok(json!({ "events": lock(&self.events).from(from) })),
             Call::Attach(new) => self.attach(&new),
             Call::CreateVolume(new) => self.create_volume(&new),
-            Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away),
+            Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away, &mut || true),
             Call::Detach { name, throw_away: true, .. } => self.abandon(&name),
             Call::Detach { name, give_up_lost, deadline_seconds, .. } => {
                 self.detach(&name, give_up_lost, deadline_seconds, progress)
@@ -268,7 +268,7 @@ impl Shared {
         }
         // Before its block device goes.
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
-        self.withdraw(number)
+        self.withdraw(number, FLUSHED)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
         let begun = Instant::now();
         let mut long = |give_up_lost| {
@@ -295,10 +295,15 @@ impl Shared {
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
     ///
     /// # Errors
-    /// The daemon ends.
-    pub(super) fn wait_for_the_map(&self) -> Result<(), Fault> {
+    /// The daemon ends, or `goes_on` says no, which is asked from time to time.
+    pub(super) fn wait_for_the_map(&self, goes_on: &mut dyn FnMut() -> bool) -> Result<(), Fault> {
         let is_read = |status: Status| status.loading.is_some_and(|loading| loading.lost_page.is_none());
         while self.goes_on() && self.handle.status().is_some_and(is_read) {
+            if !goes_on() {
+                return Err(Fault::failed(
+                    "What the pool holds is still being read. Nothing was changed. `headpond status` says how far that is; try again then.",
+                ));
+            }
             thread::sleep(LOOK);
         }
         if self.goes_on() { Ok(()) } else { Err(ended()) }
@@ -307,7 +312,7 @@ impl Shared {
     /// Lets go of a volume that is not served, with all that the cache has of it.
     fn abandon(&self, name: &str) -> Result<Value, Fault> {
         let _changing = self.change(format!("Throwing away volume {name}"))?;
-        self.wait_for_the_map()?;
+        self.wait_for_the_map(&mut || true)?;
         let volume = self.volume_with_disk(name)?;
         if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
             is_free(slot)?;

@@ -62,6 +62,12 @@ pub fn look(path: &Path) -> io::Result<Statx> {
     Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)?)
 }
 
+/// Which file or device is at a path, and of what kind: of one that others have open, the kernel knows this. Whatever else is asked for, its
+/// file system may have to ask for, whose server may be gone.
+pub fn which(path: &Path) -> io::Result<Statx> {
+    Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE | StatxFlags::INO)?)
+}
+
 /// What kind of thing that is.
 pub fn kind(it: &Statx) -> FileType {
     FileType::from_raw_mode(it.stx_mode.into())

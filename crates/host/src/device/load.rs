@@ -34,7 +34,8 @@ pub struct Load {
     pub busy_ns: u64,
     /// The nanoseconds of all operations added up: by their number it is what one takes on average.
     pub waited_ns: u64,
-    /// For how many nanoseconds the oldest one on its way has been, of those that the engine's thread asked for.
+    /// For how many nanoseconds the oldest one on its way has been, of those that the engine's thread asked for, and of those
+    /// beside it that nobody waits for any more.
     pub oldest_ns: u64,
     /// Up to when that is counted.
     at: u64,

@@ -1,4 +1,4 @@
-//! What devices are, without claiming or changing them.
+//! What devices are, without changing them, or having udev look at them anew.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -46,8 +46,8 @@ pub fn list(devices: &[PathBuf]) -> Vec<Listed> {
         Ok(()) => Listed {
             path: path.clone(),
             found: look(path),
-            // Taken and let go at once; nothing is written by it. What cannot be opened at all is not in use by that.
-            in_use: matches!(Claim::take(path, Duration::ZERO), Err(ClaimError::Held { .. })),
+            // Taken and let go at once. What cannot be opened at all is not in use by that.
+            in_use: matches!(Claim::take_to_read(path, Duration::ZERO), Err(ClaimError::Held { .. })),
         },
         // Who opened it might wait for ever.
         Err(silent) => Listed { path: path.clone(), found: Err(no_answer(silent)), in_use: false },

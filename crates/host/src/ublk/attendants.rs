@@ -150,7 +150,7 @@ mod tests {
     use std::fs::File;
     use std::sync::atomic::AtomicU64;
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::super::attending::Place;
     use super::super::queue::{Backend, Queue, Queues};
@@ -158,6 +158,7 @@ mod tests {
     use super::*;
     use crate::beside::Door;
     use crate::ring::Waker;
+    use crate::runtime::OWED;
 
     /// What has a thread that attends, which is the test's own.
     struct Served {
@@ -210,11 +211,11 @@ mod tests {
         attendants.obey(&mut ring);
         assert!(!attendants.are_fetching());
         queue.is_attending().unwrap_err();
-        queue.join();
+        queue.join(Instant::now() + OWED);
         assert!(attendants.0[0].is_some() && attendants.0[1].is_none());
         other.leave();
         attendants.obey(&mut ring);
-        other.join();
+        other.join(Instant::now() + OWED);
         let _third = adopted(&mut attendants, &ring, 4);
         assert!(attendants.0[0].is_some() && attendants.0.len() == 2);
     }
@@ -232,7 +233,7 @@ mod tests {
         // A thread that ends with a queue still adopted keeps nobody waiting.
         let mut queue = adopted(&mut attendants, &ring, 4);
         drop(attendants);
-        queue.join();
+        queue.join(Instant::now() + OWED);
         queue.is_attending().unwrap_err();
     }
 }

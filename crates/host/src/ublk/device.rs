@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,13 @@ use super::abi::{self, DeviceInfo, feature, state};
 use super::attending::Place;
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
+use super::flushing::Flushing;
 use super::kernel_users::{BLOCK, CONFIG, kernel_user_in};
 use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
 use crate::device::facts;
+use crate::runtime::OWED;
+use crate::silence;
 
 /// Requests of one queue at a time; with payload of at most [`MAX_IO`] each.
 const DEPTH: u16 = 64;
@@ -63,6 +66,10 @@ pub struct Device {
     left_over: Option<DeviceInfo>,
     queues: Vec<Queue>,
     char_device: Option<Arc<OwnedFd>>,
+    /// Flushes that its clients have asked for.
+    flushes: Arc<AtomicU64>,
+    /// A flush of ours that has not ended in time, if there is one.
+    flushing: Option<Flushing>,
     taken_over: bool,
     warnings: Vec<Error>,
 }
@@ -136,6 +143,8 @@ impl Device {
             left_over: None,
             queues: Vec::new(),
             char_device: None,
+            flushes: Arc::default(),
+            flushing: None,
             taken_over: false,
             warnings: Vec::new(),
         };
@@ -159,7 +168,10 @@ impl Device {
             None => None,
         };
         match found.filter(|info| info.ublksrv_flags == options.mark) {
-            Some(info) if info.state != state::DEAD => self.take_over(options, &info)?,
+            Some(info) if info.state != state::DEAD => {
+                self.take_over(options, &info)?;
+                self.set_limits(options);
+            }
             found => {
                 // Its queues have nothing to be attended to.
                 self.leave();
@@ -170,7 +182,6 @@ impl Device {
                 self.make(options, backend)?;
             }
         }
-        self.set_limits(options);
         if self.taken_over {
             // The daemon before may have ended between the volume's growing and the device's.
             if let Err(error) = self.grow(options.shape.size) {
@@ -205,19 +216,20 @@ impl Device {
         let failed = |what| move |error: io::Error| failed(id, what, &error);
         let params = attributes::params(&options.shape);
         self.control.set_params(id, params).map_err(failed("does not take its parameters"))?;
-        let flushes = Arc::new(AtomicU64::new(0));
-        self.prepare_queues(options.queues, info, backend, &flushes).map_err(failed("has no queues"))?;
+        self.prepare_queues(options.queues, info, backend).map_err(failed("has no queues"))?;
         self.attend(Instant::now() + PATIENCE).map_err(failed("is not to be had from its driver"))?;
         self.control.start(id).map_err(failed("does not start"))?;
         let found = self.control.params(id).map_err(failed("does not tell its parameters"))?;
         self.check_flushes(&found)?;
+        // Some of these wait for what is in flight, which the flush may be for long.
+        self.set_limits(options);
         // What its attributes promise is tried as well: nobody else has written there yet.
-        let synced = File::open(self.path()).and_then(|file| file.sync_all()).map_err(failed("cannot be flushed"));
-        synced?;
-        if flushes.load(Ordering::Relaxed) == 0 {
-            return Err(no_flushes(id, "a flush of it did not arrive here"));
+        let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
+        match self.flush(file.into(), Instant::now() + silence::LIMIT) {
+            // It came here, which is what it was for. Who else flushes waits for the same silent disk.
+            Err(_) if self.flushing.is_some() && self.flushes.load(Ordering::Relaxed) > 0 => Ok(()),
+            flushed => flushed,
         }
-        Ok(())
     }
 
     /// Makes the device, with the number that it had last if that is free.
@@ -257,17 +269,11 @@ impl Device {
         options.lends && self.control.features().is_ok_and(|features| features & LENDING == LENDING)
     }
 
-    fn prepare_queues<B: Backend>(
-        &mut self,
-        by: Queues,
-        info: &DeviceInfo,
-        backend: Arc<B>,
-        flushes: &Arc<AtomicU64>,
-    ) -> io::Result<()> {
+    fn prepare_queues<B: Backend>(&mut self, by: Queues, info: &DeviceInfo, backend: Arc<B>) -> io::Result<()> {
         for number in 0..info.nr_hw_queues {
             let lends = info.flags & feature::SUPPORT_ZERO_COPY != 0;
             let place = Place { number, depth: info.queue_depth, lends };
-            self.queues.push(Queue::prepare(by, place, backend.clone(), flushes.clone())?);
+            self.queues.push(Queue::prepare(by, place, backend.clone(), self.flushes.clone())?);
         }
         Ok(())
     }
@@ -307,7 +313,7 @@ impl Device {
         }
         self.id = id;
         self.check_flushes(&params)?;
-        self.prepare_queues(options.queues, info, backend, &Arc::default())
+        self.prepare_queues(options.queues, info, backend)
             .map_err(|error| cannot_take_over(id, &format!("nobody attends to its queues ({error})")))
     }
 
@@ -441,17 +447,19 @@ impl Device {
 
     /// Removes the device, unless somebody uses it: then this fails and changes nothing.
     ///
-    /// All that was written to it is flushed first, so the backend must still be at work.
-    pub fn stop(&mut self) -> Result<(), Error> {
+    /// All that was written to it is flushed first, so the backend must still be at work. One whose flush does not end within `limit`
+    /// is in use as well, by the child that waits for it.
+    pub fn stop(&mut self, limit: Duration) -> Result<(), Error> {
         let id = self.id;
+        let until = Instant::now() + limit;
+        // It was late the last time, and has the device open.
+        self.flushed(until)?;
         let ours = exclusive(&self.path())?;
         let failed = |what| move |error: io::Error| failed(id, what, &error);
         // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
-        rustix::fs::fsync(&ours).map_err(|error| failed("cannot be flushed")(error.into()))?;
+        self.flush(ours.try_clone().map_err(failed("cannot be flushed"))?, until)?;
         self.control.stop(id).map_err(failed("cannot be stopped"))?;
-        self.queues.iter_mut().for_each(Queue::join);
-        self.queues.clear();
-        self.char_device = None;
+        self.end_queues();
         drop(ours);
         if let Err(error) = self.control.delete(id) {
             tracing::warn!(
@@ -460,6 +468,34 @@ impl Device {
             );
         }
         Ok(())
+    }
+
+    /// Has all that was written to the device made durable.
+    fn flush(&mut self, device: OwnedFd, until: Instant) -> Result<(), Error> {
+        let before = self.flushes.load(Ordering::Relaxed);
+        let begun =
+            Flushing::begin(device).map_err(|error| failed(self.id, "cannot be flushed, as `dd` cannot be run", &error))?;
+        self.flushing = Some(begun);
+        self.flushed(until)?;
+        if self.flushes.load(Ordering::Relaxed) == before {
+            return Err(no_flushes(self.id, "a flush of it did not arrive here"));
+        }
+        Ok(())
+    }
+
+    /// Waits for the flush that is under way, if there is one. One that is late stays.
+    fn flushed(&mut self, until: Instant) -> Result<(), Error> {
+        let Some(flushing) = &mut self.flushing else { return Ok(()) };
+        let Some(result) = flushing.ended(until) else {
+            let seconds = flushing.elapsed().as_secs();
+            let wrong = format!(
+                "a flush of {} that was begun {seconds} s ago has not ended, as its disk or a cache device does not answer",
+                self.path().display()
+            );
+            return Err(Error::new(wrong, "Nothing is lost. Look at the kernel's log for such a device, then try again"));
+        };
+        self.flushing = None;
+        result.map_err(|error| failed(self.id, "cannot be flushed", &error))
     }
 
     /// Takes no more requests: what comes waits for the next daemon. What was taken is answered as before. When this returns,
@@ -485,7 +521,13 @@ impl Device {
     /// Leaves the device to the kernel: what is not answered, and what comes, waits for the next daemon.
     pub fn leave(&mut self) {
         self.queues.iter().for_each(Queue::leave);
-        self.queues.iter_mut().for_each(Queue::join);
+        self.end_queues();
+    }
+
+    /// Waits for those who attend to its queues, but no longer than usual for what cache devices owe them.
+    fn end_queues(&mut self) {
+        let until = Instant::now() + OWED;
+        self.queues.iter_mut().for_each(|queue| queue.join(until));
         self.queues.clear();
         self.char_device = None;
     }
@@ -535,26 +577,31 @@ fn exclusive(path: &Path) -> Result<OwnedFd, Error> {
     let until = Instant::now() + PATIENCE;
     loop {
         let name = path.display().to_string();
-        let user = match rustix::fs::open(path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(device) => match user(path) {
-                None => return Ok(device),
-                Some(user) => user,
-            },
-            Err(Errno::BUSY) => {
-                let number = fs::metadata(path).map_or(0, |it| it.rdev());
-                match facts::mounted(number) {
-                    // That is not over in moments.
-                    Some(point) => {
-                        let by = format!("it, or a partition of it, is mounted at {}", point.display());
-                        return Err(Error::in_use(&name, &by));
+        let open = || rustix::fs::open(path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty());
+        let user = match user(path) {
+            // Not opened here beside him: who closes it last waits until all is written that is in the page cache.
+            Some(user) => user,
+            None => match open() {
+                Ok(device) => match self::user(path) {
+                    None => return Ok(device),
+                    Some(user) => user,
+                },
+                Err(Errno::BUSY) => {
+                    let number = fs::metadata(path).map_or(0, |it| it.rdev());
+                    match facts::mounted(number) {
+                        // That is not over in moments.
+                        Some(point) => {
+                            let by = format!("it, or a partition of it, is mounted at {}", point.display());
+                            return Err(Error::in_use(&name, &by));
+                        }
+                        None => format!("it is claimed, see `lsblk {name}`"),
                     }
-                    None => format!("it is claimed, see `lsblk {name}`"),
                 }
-            }
-            Err(error) => {
-                let next = "Look at /dev and the kernel's log";
-                return Err(Error::new(format!("{name} cannot be opened: {error}"), next));
-            }
+                Err(error) => {
+                    let next = "Look at /dev and the kernel's log";
+                    return Err(Error::new(format!("{name} cannot be opened: {error}"), next));
+                }
+            },
         };
         if Instant::now() >= until {
             return Err(Error::in_use(&name, &user));
@@ -575,10 +622,13 @@ fn user(path: &Path) -> Option<String> {
             numbers.extend(fs::metadata(Path::new("/dev").join(entry.file_name())).map(|it| it.rdev()));
         }
     }
-    let is_it = |path: &Path| {
-        facts::look(path).is_ok_and(|it| facts::kind(&it) == FileType::BlockDevice && numbers.contains(&facts::number(&it)))
-    };
+    let is_it = |path: &Path| is_one_of(path, &numbers);
     user_in("/proc".as_ref(), &numbers).or_else(|| kernel_user_in(BLOCK.as_ref(), CONFIG.as_ref(), is_it))
+}
+
+/// Whether a path leads to one of the block devices with these numbers.
+fn is_one_of(path: &Path, numbers: &[u64]) -> bool {
+    facts::which(path).is_ok_and(|it| facts::kind(&it) == FileType::BlockDevice && numbers.contains(&facts::number(&it)))
 }
 
 /// A process that has one of the block devices with these numbers open, among those that a folder like `/proc` shows. One of which it
@@ -630,7 +680,7 @@ fn has_open(process: &Path, numbers: &[u64]) -> io::Result<bool> {
             Ok(file) => file.path(),
             Err(error) => return unless_gone(error),
         };
-        // What may be read leads to the file; what that itself answers, on a file system that is out of reach, is no block device's answer.
+        // What may be read leads to the file; its own file system may be out of reach, and is not asked.
         match fs::read_link(&file) {
             Ok(_) => {}
             Err(error) => match unless_gone(error) {
@@ -638,7 +688,7 @@ fn has_open(process: &Path, numbers: &[u64]) -> io::Result<bool> {
                 Err(error) => return Err(error),
             },
         }
-        if fs::metadata(&file).is_ok_and(|it| it.file_type().is_block_device() && numbers.contains(&it.rdev())) {
+        if is_one_of(&file, numbers) {
             return Ok(true);
         }
     }
@@ -648,7 +698,11 @@ fn has_open(process: &Path, numbers: &[u64]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use crate::fuse;
+    use crate::fuse::mount::Mount;
+    use crate::fuse::server::Server;
+    use headpond_engine::io::Request;
+    use std::os::unix::fs::{FileExt, symlink};
 
     /// A folder like `/proc` with one process more than this one, with these files open.
     fn proc(files: &[(&str, &Path)]) -> tempfile::TempDir {
@@ -686,6 +740,55 @@ mod tests {
         symlink(&device, proc.path().join(std::process::id().to_string()).join("fd/3")).unwrap();
         fs::remove_file(proc.path().join("1/fd/2")).unwrap();
         assert_eq!(user_in(proc.path(), &[number]), None);
+    }
+
+    struct Nothing;
+
+    impl fuse::Backend for Nothing {
+        type Buf = Vec<u8>;
+
+        fn size(&self) -> u64 {
+            1 << 20
+        }
+
+        fn buffer(&self, payload: &[u8]) -> Vec<u8> {
+            payload.to_vec()
+        }
+
+        fn submit(&self, request: Request<Vec<u8>>, done: fuse::Completion) {
+            done.finish(Ok(match request {
+                Request::Read { sectors, .. } => vec![vec![0; sectors as usize * 512]],
+                _ => Vec::new(),
+            }));
+        }
+    }
+
+    /// Each detach, and each stop, asked for the attributes of all files that any process had open, and waited for ever for those of one on a
+    /// network file system that was out of reach.
+    #[test]
+    fn a_file_on_a_file_system_that_does_not_answer_keeps_nobody_who_looks_for_users_waiting() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            println!("skipped: it takes root and /dev/fuse");
+            return;
+        }
+        let point = tempfile::tempdir().unwrap();
+        let mount = Mount::new(point.path()).unwrap();
+        let options = fuse::Options::new(point.path(), "file");
+        let mut server = Server::start(mount.device(), &options, Arc::new(Nothing)).unwrap();
+        let file = File::open(point.path().join("file")).unwrap();
+        // Its times may have changed.
+        file.read_exact_at(&mut [0; 4096], 0).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").stdin(file).spawn().unwrap();
+        // The kernel may go by what it has been told for a second.
+        thread::sleep(Duration::from_secs(2));
+        server.leave();
+        let (told, looked) = std::sync::mpsc::channel();
+        thread::spawn(move || told.send(user_in("/proc".as_ref(), &[rustix::fs::makedev(7, 9999)])));
+        let looked = looked.recv_timeout(Duration::from_secs(30));
+        mount.abort();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(looked.is_ok(), "it is waited for");
     }
 
     /// Without two capabilities, which the unit did not give it, the daemon could not look into other processes: it took none of them

@@ -6,8 +6,8 @@
 //! Flushes, forced unit access, discards and zeroing arrive as what they are.
 //!
 //! # Stopping
-//! A device that nobody has open is removed ([`Device::stop`]). One in use is not; at the daemon's end it is left to
-//! the kernel ([`Device::leave`]), which holds back its I/O until a daemon takes it over.
+//! A device that nobody has open is removed ([`Device::stop`]). One in use is not, nor one that cannot be flushed in time; at the
+//! daemon's end it is left to the kernel ([`Device::freeze`]), which holds back its I/O until a daemon takes it over.
 //!
 //! # When the daemon is killed
 //! The device stays, with what is mounted on it. What was not answered, and what comes, waits in the kernel. The next
@@ -17,8 +17,8 @@
 //! # What the kernel asks of a daemon
 //! - Each queue has one thread, which alone may talk to the kernel about it (`attending.rs`).
 //! - Each request is answered exactly once ([`tags`]).
-//! - A daemon must not wait for its own device: its threads are marked as I/O flushers, its memory is locked, and what
-//!   is mounted on its devices is not mounted in its namespace (`namespace`).
+//! - A daemon must not wait for its own device: its threads are marked as I/O flushers, its memory is locked, what is mounted on
+//!   its devices is not mounted in its namespace (`namespace`), and when it has one of them flushed a child waits (`flushing`).
 //! - On Linux 6.12 a request in *every* place of a queue hides the daemon's death until one of them times out. So the
 //!   block layer is told to use one place fewer than there are; and, since it may be told otherwise by whoever changes the
 //!   I/O scheduler, to time requests out soon, which does nothing to a daemon that lives.
@@ -29,6 +29,7 @@ mod attending;
 pub mod attributes;
 mod control;
 pub mod device;
+mod flushing;
 mod kernel_users;
 mod lending;
 mod namespace;

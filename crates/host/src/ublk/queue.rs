@@ -10,9 +10,9 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Reply, Request};
 
@@ -100,7 +100,14 @@ pub struct Queue {
     inbox: Sender<Message>,
     waker: Waker,
     attended: Receiver<io::Result<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<OwnThread>,
+}
+
+/// A thread of a queue's own, from outside.
+struct OwnThread {
+    thread: JoinHandle<()>,
+    /// Hung up when it ends.
+    ends: Receiver<()>,
 }
 
 impl Queue {
@@ -149,10 +156,15 @@ impl Queue {
         self.tell(Message::Freeze);
     }
 
-    /// Waits until nobody attends to it any more, after [`Queue::leave`], or after the device was stopped.
-    pub fn join(&mut self) {
-        while self.attended.recv().is_ok() {}
-        if let Some(thread) = self.thread.take() {
+    /// Waits until nobody attends to it any more, after [`Queue::leave`], or after the device was stopped; `until` a moment at the latest. A
+    /// cache device may owe a read to a thread of the queue's own, which ends when that is answered, or with the process. Where the
+    /// device was stopped such a thread has let go of it; where it was left, the kernel has the queue's commands for as long.
+    pub fn join(&mut self, until: Instant) {
+        let left = || until.saturating_duration_since(Instant::now());
+        while self.attended.recv_timeout(left()).is_ok() {}
+        if let Some(OwnThread { thread, ends }) = self.thread.take()
+            && ends.recv_timeout(left()) == Err(RecvTimeoutError::Disconnected)
+        {
             let _ = thread.join();
         }
     }
@@ -165,9 +177,11 @@ impl Queue {
 }
 
 /// Starts a thread for a queue, with a ring; what interrupts its waits.
-fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<Message>) -> io::Result<(Waker, JoinHandle<()>)> {
+fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<Message>) -> io::Result<(Waker, OwnThread)> {
     let (up, is_up) = mpsc::channel();
+    let (is_there, ends) = mpsc::channel();
     let thread = thread::Builder::new().name(format!("ublk-{}", queue.place.number)).spawn(move || {
+        let _is_there: Sender<()> = is_there;
         let body = || {
             mark_io_flusher();
             let reader = match Reader::new(u32::from(queue.place.depth) * 2, backend.door()) {
@@ -191,7 +205,7 @@ fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<
         }
     })?;
     let waker = is_up.recv().map_err(|_| io::Error::other("the thread of a queue ended"))??;
-    Ok((waker, thread))
+    Ok((waker, OwnThread { thread, ends }))
 }
 
 /// A queue with a thread of its own.
@@ -249,6 +263,18 @@ impl<B: Backend> Own<B> {
                     Message::Attend(_) => {}
                 }
             }
+        }
+        self.end();
+    }
+
+    /// Lets go of all. A cache device may owe the ring a read, for which the reader waits: whoever stopped the device is to wait for the
+    /// queue alone.
+    fn end(self) {
+        if self.attending.is_over() {
+            // None of the queue's commands is in the ring any more.
+            let Own { reader, attending, queue, .. } = self;
+            drop((attending, queue));
+            drop(reader);
         }
     }
 
@@ -329,6 +355,71 @@ fn freeze() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::Claim;
+    use crate::runtime::OWED;
+    use crate::silent;
+    use std::fs::File;
+
+    struct Nobody;
+
+    impl Backend for Nobody {
+        fn submit(&self, _: Request<HostBuf>, _: Completion) {
+            unreachable!("there are no requests");
+        }
+
+        fn adopt(&self, _: Unattended) -> Waker {
+            unreachable!("its queues have threads");
+        }
+
+        fn door(&self) -> Option<Door> {
+            None
+        }
+    }
+
+    /// The thread waited for the read before it let go of the queue, and whoever stopped the device for the thread: a detach, or the daemon's
+    /// end, without a limit.
+    #[test]
+    fn who_stops_a_device_does_not_wait_for_what_a_cache_device_owes_the_thread_of_a_queue() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(disk) = silent::Disk::new(&folder.path().join("mount"), 16 << 20) else { return };
+        let claim = Claim::take(&disk.path(), Duration::from_secs(5)).unwrap();
+        disk.fall_silent();
+        // It can be mapped as descriptors are, and takes no commands.
+        let device: Arc<OwnedFd> = Arc::new(File::open("/dev/zero").unwrap().into());
+        let is_open = Arc::downgrade(&device);
+        let place = Place { number: 0, depth: 4, lends: false };
+        let (inbox, messages) = mpsc::channel();
+        let (attends, attended) = mpsc::channel();
+        let (up, is_up) = mpsc::channel();
+        let (is_there, ends) = mpsc::channel();
+        let answers = inbox.clone();
+        let thread = thread::spawn(move || {
+            let _is_there: Sender<()> = is_there;
+            let mut reader = Reader::owed_by(claim);
+            up.send(reader.waker()).unwrap();
+            let queue = Unattended { place, messages, attends, flushes: Arc::default() };
+            let attending = Attending::start(place, device, queue.flushes.clone(), GUEST, reader.ring()).unwrap();
+            let (backend, ended) = (Arc::new(Nobody), Vec::new());
+            let mut own = Own { reader, attending, queue, backend, answers, ended, told_to_leave: false };
+            // As if the device had been stopped.
+            while !own.attending.is_over() {
+                own.wait(Some(Duration::from_secs(1)));
+                own.ended.drain(..).for_each(|(tag, _)| drop(own.attending.completed(tag as u16, -libc::ENODEV)));
+            }
+            own.run();
+        });
+        let mut queue = Queue { inbox, waker: is_up.recv().unwrap(), attended, thread: Some(OwnThread { thread, ends }) };
+        queue.is_attending().unwrap();
+        let (told, joined) = mpsc::channel();
+        thread::spawn(move || {
+            queue.join(Instant::now() + OWED);
+            let _ = told.send(());
+        });
+        let joined = joined.recv_timeout(OWED * 6);
+        let is_open = is_open.upgrade().is_some();
+        disk.speak();
+        assert_eq!((joined, is_open), (Ok(()), false));
+    }
 
     #[test]
     fn the_thread_that_serves_attends_to_the_only_queue_where_no_processor_is_left_for_others() {
