@@ -77,6 +77,10 @@ const RARE: &[&str] = &[
     "DisklessHasNoRoom",
     "MendingWaits",
     "DisklessInPieces",
+    "JoinsTooLate",
+    "LeavesBeforeItIsEmpty",
+    "StopsUnkept",
+    "UnreadableTurnsOutClean",
 ];
 
 /// `cargo xtask test [--seed-base N]`.

@@ -404,7 +404,7 @@ mod tests {
             // As if the device had been stopped.
             while !own.attending.is_over() {
                 own.wait(Some(Duration::from_secs(1)));
-                own.ended.drain(..).for_each(|(tag, _)| drop(own.attending.completed(tag as u16, -libc::ENODEV)));
+                own.ended.drain(..).for_each(|(tag, _)| _ = own.attending.completed(tag as u16, -libc::ENODEV));
             }
             own.run();
         });
