@@ -3,11 +3,9 @@
 //! Everything is built in the release profile, as this program is: nothing is built twice.
 
 use crate::steps::{Steps, cargo, output, run as run_command};
-use crate::{boundaries, capi, day, fuzz, hammer, planted, root, tools, udev, vm};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::{boundaries, capi, day, fuzz, hammer, planted, tools, udev, vm};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::process::Command;
-use std::thread;
 
 /// Seeds of the simulator, with the crashes that must come of them, power cuts and daemon deaths together: a little over
 /// six come of each.
@@ -97,9 +95,11 @@ pub fn run(args: &[String]) -> Result<()> {
     steps.step("clippy", || {
         run_command(cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
     })?;
-    steps.step("tests, built", || run_command(cargo(&["test", "--quiet", "--release", "--workspace", "--no-run"])))?;
-    steps.step("tests, and fresh seeds of the simulator beside them", || tests_beside_seeds(base))?;
+    steps.step("tests", || run_command(cargo(&["test", "--release", "--workspace"])))?;
     steps.step("the library for C", capi::run_all)?;
+    // Not beside the tests, which wait most of their time: daemons are measured there, and a scheduler that groups by sessions gives them no more than a half.
+    steps.step("the simulator, fresh seeds", || simulate(base, SEEDS, &[]))?;
+    steps.step("the simulator, fresh seeds in the small geometry", || simulate(base, SMALL, &["--small"]))?;
     steps.step("the small world, all of it", || {
         small_world(&[])?;
         // In a fresh pool the first write waits for its region's bit and hides what comes of the later ones.
@@ -136,31 +136,17 @@ fn headpond(args: &[&str]) -> Result<String> {
     output(command)
 }
 
-/// Most of the tests' time is waiting for daemons and devices: the simulator has the processors meanwhile, and no more of them than the tests leave.
-fn tests_beside_seeds(base: Option<u64>) -> Result<()> {
-    let seeds = thread::spawn(move || Ok([simulate(base, SEEDS, &[])?, simulate(base, SMALL, &["--small"])?]));
-    let tests = run_command(cargo(&["test", "--release", "--workspace"]));
-    let told: Result<[String; 2]> = seeds.join().map_err(|_| anyhow!("the thread with the simulator panicked"))?;
-    for summary in told.as_ref().into_iter().flatten() {
-        println!("{summary}");
-    }
-    tests.and(told.map(drop))
-}
-
-/// Fresh seeds through the simulator, each failing one with the command that replays it; how many crashes there were, and what they reached.
-fn simulate(base: Option<u64>, (seeds, wanted): (u64, u64), more: &[&str]) -> Result<String> {
+/// Fresh seeds through the simulator, each failing one with the command that replays it.
+fn simulate(base: Option<u64>, (seeds, wanted): (u64, u64), more: &[&str]) -> Result<()> {
     let seeds = seeds.to_string();
     let base = base.map(|b| b.to_string());
     let mut args = vec!["sim", "--json", "--seeds", &seeds];
     args.extend(more);
     args.extend(base.iter().flat_map(|b| ["--from", b.as_str()]));
-    let run = cargo(&["run", "--quiet", "--release", "--package", "headpond", "--"]);
-    let mut command = Command::new("nice");
-    command.args(["-n", "19"]).arg(run.get_program()).args(run.get_args()).args(&args).current_dir(root());
-    let sum: Value = serde_json::from_str(&output(command)?).context("the simulator's summary is not JSON")?;
+    let sum: Value = serde_json::from_str(&headpond(&args)?).context("the simulator's summary is not JSON")?;
     let count = |name: &str| sum[name].as_u64().unwrap_or(0);
     let crashes = count("power_cuts") + count("daemon_deaths");
-    let mut told = format!(
+    println!(
         "{} seeds from {}, {crashes} crashes: {} power cuts and {} daemon deaths, {} of them in recovery; repeat with --seed-base {}",
         count("seeds"),
         count("from"),
@@ -177,10 +163,10 @@ fn simulate(base: Option<u64>, (seeds, wanted): (u64, u64), more: &[&str]) -> Re
         bail!("the engine has no mark {unknown}: it goes from the list of rare ones");
     }
     let missing: Vec<&str> = marks.iter().filter(|(_, seeds)| **seeds == 0).map(|(name, _)| name.as_str()).collect();
-    told += &format!("\n{} of {} marks reached; not reached: {}", marks.len() - missing.len(), marks.len(), missing.join(", "));
+    println!("{} of {} marks reached; not reached: {}", marks.len() - missing.len(), marks.len(), missing.join(", "));
     if !more.is_empty() {
         // What must be reached is known of the plain draws alone.
-        return Ok(told);
+        return Ok(());
     }
     let wanted: Vec<&str> = missing.into_iter().filter(|name| !RARE.contains(name)).collect();
     if !wanted.is_empty() {
@@ -189,5 +175,5 @@ fn simulate(base: Option<u64>, (seeds, wanted): (u64, u64), more: &[&str]) -> Re
             wanted.join(", ")
         );
     }
-    Ok(told)
+    Ok(())
 }
