@@ -82,7 +82,7 @@ fn a_disk_that_never_answers_is_not_attached_and_other_volumes_are_meanwhile() {
         std::thread::sleep(Duration::from_secs(1));
         yard.run(&["attach", "w", "file"]).good();
         assert!(!attach.is_finished(), "it is waited for");
-        attach.join().unwrap().said(3, &["does not answer", "Nothing was changed", "then try again"]);
+        attach.join().unwrap().said(1, &["does not answer", "Nothing was changed", "then try again"]);
     });
     daemon.stop();
 }
