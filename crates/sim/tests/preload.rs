@@ -215,7 +215,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 fn a_preload_that_rests_hears_that_it_is_cancelled() {
     let stage = Stage { timing: || Timing::Fixed(3_000_000_000), ..Stage::default() };
     let mut s = Scene::new("cancelled while it rests", stage);
-    let preload = s.world.command(Command::Preload { volume: 0, ranges: one(0, 60_000) });
+    let preload = s.world.command(Command::Preload { volume: 0, ranges: one(0, 64) });
     // Somebody uses the disk all the time.
     let mut theirs = s.world.read(0, 100_000, 8);
     while s.status().volumes[0].preload.done == 0 {

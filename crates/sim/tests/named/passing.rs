@@ -6,11 +6,13 @@ use headpond_sim::scene::{DISKLESS, Scene, Stage};
 const HALF: u64 = 50_000;
 /// Rounds of each.
 const ROUNDS: usize = 1000;
+/// Places that they write to.
+const PLACES: u64 = 499;
 
 /// Two clients write a sector here and there, `apart` from each other: who writes on is a stream, and goes past the cache. They do so again and again, so that there
 /// is always one on its way into the log, until `request` is answered.
 fn two_write_on(s: &mut Scene, volume: u16, apart: u64, request: u64) {
-    let sector = |round: usize| round as u64 * 37 % 499 * apart;
+    let sector = |round: usize| round as u64 * 37 % PLACES * apart;
     let first = s.world.write(volume, sector(498), 1, false);
     s.world.run_until(s.world.now + HALF);
     let mut theirs = [first, s.world.write(volume, sector(497), 1, false)];
@@ -34,10 +36,10 @@ fn a_trim_has_its_turn_beside_those_who_write_there_all_the_time() {
     let mut s = Scene::new("a trim under writers", Stage::default());
     (0..8).for_each(|n| s.write(n * 5000, 8));
     s.world.write(0, 512, 1, false);
-    let trim = s.world.discard(0, 0, 499 * 512, 0);
+    let trim = s.world.discard(0, 0, PLACES * 512, 0);
     two_write_on(&mut s, 0, 512, trim);
     s.answered();
-    s.end();
+    s.destage();
 }
 
 /// The same of a volume without a disk that is trimmed whole.
