@@ -687,7 +687,8 @@ async fn quiesce<B: Buf>(core: &Rc<Core<B>>) {
     }
 }
 
-/// Ends cleanly: everything acknowledged is durable, and the whole cache is in the last checkpoint.
+/// Ends cleanly: everything acknowledged is durable, but for what a flush has failed under, of which the next life's FLUSH tells; and the
+/// whole cache is in the last checkpoint.
 async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     core.stopping.set(true);
     let mut all_kept = true;

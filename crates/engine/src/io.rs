@@ -329,12 +329,12 @@ pub enum Command {
         /// What it is sure of, and may have at most.
         share: Share,
     },
-    /// Destage nothing any more, until the engine ends: for a successor that is about to start. Ends when no write to a disk is
+    /// Destage nothing any more, until the engine ends, but where a request waits for the room: for a successor that is about to start. Ends when no write to a disk is
     /// under way but clients'.
     Quiesce,
     /// Take a checkpoint now.
     Checkpoint,
-    /// End cleanly. No request is answered any more.
+    /// End cleanly. No request is taken any more, and those that were end first.
     Stop,
     /// End another command before its time. What it has done so far stays done, and is safe.
     Cancel(CommandId),

@@ -358,9 +358,8 @@ fn cache_devices_under_each_others_names() {
     assert_eq!((nbd.read(0, 4096).unwrap(), nbd.read(4096, 4096).unwrap()), (vec![3; 4096], vec![4; 4096]));
 }
 
-/// Four cache devices, of which two are only late at a boot: a start on the others takes the late ones for left.
-#[test]
-fn as_many_missing_devices_as_there_are_copies() {
+/// Four cache devices, a volume with something dirty, and no daemon.
+fn four_with_dirty_data() -> Yard {
     let yard = Yard::new();
     for device in ["a", "b", "c", "d"] {
         yard.file(device, 64 * MIB);
@@ -371,6 +370,13 @@ fn as_many_missing_devices_as_there_are_copies() {
     yard.run(&["attach", "v", "disk"]).good();
     yard.nbd("v").write(0, &[3; 4096], true).unwrap();
     daemon.kill();
+    yard
+}
+
+/// Four cache devices, of which two are only late at a boot: a start on the others takes the late ones for left.
+#[test]
+fn as_many_missing_devices_as_there_are_copies() {
+    let yard = four_with_dirty_data();
     let all = ["a", "b", "c", "d", "disk"].map(|name| yard.path(name));
     let before = Contents::of(&all.each_ref().map(PathBuf::as_path));
     let parts = ["Cache devices 2, 3 are missing", "Nothing was changed", "Bring them back", "--without-missing"];
@@ -393,16 +399,7 @@ fn as_many_missing_devices_as_there_are_copies() {
 /// `headpond status` told to put them back, and that cleared what only they had, without a question.
 #[test]
 fn a_device_that_comes_back_and_may_hold_the_only_copies_is_not_taken_for_out_of_date() {
-    let yard = Yard::new();
-    for device in ["a", "b", "c", "d"] {
-        yard.file(device, 64 * MIB);
-    }
-    yard.run(&["pool", "create", "pool", "a", "b", "c", "d"]).good();
-    yard.file("disk", 4 * MIB);
-    let daemon = yard.serve(&["a", "b", "c", "d"]);
-    yard.run(&["attach", "v", "disk"]).good();
-    yard.nbd("v").write(0, &[3; 4096], true).unwrap();
-    daemon.kill();
+    let yard = four_with_dirty_data();
     let _daemon = yard.serve(&["a", "b", "--without-missing"]);
     yard.run(&["status"]).told(&["what it holds may be nowhere else", "Keep it as it is, and do not put it back"]);
     let c = yard.path("c");

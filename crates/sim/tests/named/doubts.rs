@@ -40,6 +40,17 @@ fn told_once(s: &mut Scene) {
     s.flush();
 }
 
+/// What was written past the cache is read again, here and there, as a stream would not be cached; and what can be called clean is.
+fn read_again(s: &mut Scene) {
+    for n in 0..PAST / 8 {
+        s.read(n * 37 % (PAST / 8) * 8, 8);
+    }
+    s.rest();
+    s.checkpoint();
+    s.checkpoint();
+    s.write(60_000, 8);
+}
+
 /// The daemon ends before any client has flushed: it is killed, or told to. The next one knew of no failure, and its first FLUSH called
 /// durable what the disk no longer had.
 #[test]
@@ -74,14 +85,7 @@ fn what_a_failed_flush_took_along_is_not_trusted_by_a_later_life() {
             s.kill();
         }
         told_once(&mut s);
-        // Here and there: a stream would not be cached.
-        for n in 0..PAST / 8 {
-            s.read(n * 37 % (PAST / 8) * 8, 8);
-        }
-        s.rest();
-        s.checkpoint();
-        s.checkpoint();
-        s.write(60_000, 8);
+        read_again(&mut s);
         s.flush();
         s.lose_power();
         assert!(s.status().volumes[0].serving, "{}", s.story());
@@ -261,13 +265,7 @@ fn what_a_flush_takes_along_is_doubted_at_once_though_a_client_was_just_told_of_
         s.world.errors_allowed = false;
         s.world.kill_landing(|_, _, _| false);
         s.start();
-        for n in 0..PAST / 8 {
-            s.read(n * 37 % (PAST / 8) * 8, 8);
-        }
-        s.rest();
-        s.checkpoint();
-        s.checkpoint();
-        s.write(60_000, 8);
+        read_again(&mut s);
         s.world.errors_allowed = true;
         s.world.flush(0);
         s.answered();

@@ -47,6 +47,27 @@ fn begin_to_join(s: &mut Scene) {
     s.world.command(Command::AddMember { member: 2, id: [77; 16], bytes });
 }
 
+/// With one cache device gone the other one takes writes alone.
+fn on_one_copy(story: &str) -> Scene {
+    let mut stage = Stage::default();
+    stage.settings.degraded = Degraded::Continue;
+    Scene::new(story, stage)
+}
+
+/// The power goes, and the first cache device, which alone has what is dirty, is late: no start goes on without it, and all is there when it comes.
+fn first_is_waited_for(mut s: Scene) {
+    s.world.cut_power_keeping(|_, _, _| false);
+    s.set_dead(FIRST, true);
+    let start = s.begin_start();
+    let end = s.end_of(start);
+    assert!(matches!(end, Err(CommandError::Start(StartError::CopiesMissing { .. }))), "{}: {end:?}", s.story());
+    killed(&mut s);
+    s.set_dead(FIRST, false);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
 /// The witness's slot with its newest record, and the epoch of that.
 fn newest_of_witness(s: &mut Scene) -> (u64, u64) {
     let witness = s.device(Device::Witness);
@@ -823,9 +844,7 @@ fn a_start_in_which_all_fail_does_not_call_damaged_what_it_could_not_ask_for() {
 /// takes it as it is. The one that joined was agreed on by itself and the witness, and the other was an old one from then on. Found by reading.
 #[test]
 fn nobody_joins_a_pool_whose_devices_have_all_failed_for_a_moment() {
-    let mut stage = Stage::default();
-    stage.settings.degraded = Degraded::Continue;
-    let mut s = Scene::new("a join into a stall", stage);
+    let mut s = on_one_copy("a join into a stall");
     s.set_dead(SECOND_ONE, true);
     s.write(0, 8);
     s.flush();
@@ -882,9 +901,7 @@ fn a_device_that_nobody_can_agree_on_does_not_join_an_empty_pool() {
 /// its copies; the only one that has what is dirty is late. The start went on without it, and voted it out. Found by reading.
 #[test]
 fn a_start_waits_for_the_only_copy_though_all_was_clean_when_its_twin_was_missed() {
-    let mut stage = Stage::default();
-    stage.settings.degraded = Degraded::Continue;
-    let mut s = Scene::new("clean for a moment", stage);
+    let mut s = on_one_copy("clean for a moment");
     s.write(0, 8);
     s.set_dead(SECOND_ONE, true);
     s.write(8000, 8);
@@ -898,25 +915,14 @@ fn a_start_waits_for_the_only_copy_though_all_was_clean_when_its_twin_was_missed
     begin_to_join(&mut s);
     s.until("it has joined", |w| w.engine.as_ref().is_some_and(|e| e.status().members.get(2).is_some_and(|m| m.in_sync)));
     s.pass(SECOND);
-    s.world.cut_power_keeping(|_, _, _| false);
-    s.set_dead(FIRST, true);
-    let start = s.begin_start();
-    let end = s.end_of(start);
-    assert!(matches!(end, Err(CommandError::Start(StartError::CopiesMissing { .. }))), "{}: {end:?}", s.story());
-    s.world.kill_landing(|_, _, _| false);
-    s.set_dead(FIRST, false);
-    s.start();
-    s.read_all();
-    s.end();
+    first_is_waited_for(s);
 }
 
 /// A new device has joined, and its intent pages are on their way to it for longer than the next image; the power goes, and the only one that has what is dirty is late. Blank pages
 /// were taken for pages that say that nothing is dirty, and the start went on without it. Found by reading.
 #[test]
 fn a_device_that_was_given_no_intent_page_yet_does_not_say_that_nothing_is_dirty() {
-    let mut stage = Stage::default();
-    stage.settings.degraded = Degraded::Continue;
-    let mut s = Scene::new("blank pages", stage);
+    let mut s = on_one_copy("blank pages");
     s.write(0, 8);
     s.set_dead(SECOND_ONE, true);
     (0..8).for_each(|n| s.write(n * 8000, 8));
@@ -938,14 +944,5 @@ fn a_device_that_was_given_no_intent_page_yet_does_not_say_that_nothing_is_dirty
     s.until("it has joined", |w| done(w).1);
     let before = done(&s.world).0;
     s.until("an image is there", |w| done(w).0 > before);
-    s.world.cut_power_keeping(|_, _, _| false);
-    s.set_dead(FIRST, true);
-    let start = s.begin_start();
-    let end = s.end_of(start);
-    assert!(matches!(end, Err(CommandError::Start(StartError::CopiesMissing { .. }))), "{}: {end:?}", s.story());
-    s.world.kill_landing(|_, _, _| false);
-    s.set_dead(FIRST, false);
-    s.start();
-    s.read_all();
-    s.end();
+    first_is_waited_for(s);
 }
