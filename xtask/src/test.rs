@@ -79,6 +79,11 @@ const RARE: &[&str] = &[
     "LeavesBeforeItIsEmpty",
     "StopsUnkept",
     "UnreadableTurnsOutClean",
+    "MissingMayHaveIt",
+    "GoneWithoutCheckpoint",
+    "FailedFlushToldToAll",
+    "DiskSilentAtStop",
+    "PredecessorFails",
 ];
 
 /// `cargo xtask test [--seed-base N]`.

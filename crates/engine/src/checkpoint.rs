@@ -251,7 +251,7 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     pages.drain(core, 0).await;
     for m in core::mem::take(&mut pages.failed) {
         core.mark(Mark::CheckpointPageFails);
-        core.fail_member(m).await;
+        core.fail_member_of(epoch, m).await;
     }
     // All of them: what the image names may be on one that holds no page of it.
     let in_sync: Vec<u8> = core.pool.borrow().in_sync().collect();

@@ -53,6 +53,8 @@ pub(crate) struct Member {
     pub id: [u8; 16],
     pub layout: Layout,
     pub state: MemberState,
+    /// The epoch in which it joined, if that was in this life.
+    pub joined: u64,
 }
 
 /// Reads of a member's segments.
@@ -408,6 +410,8 @@ pub(crate) struct Core<B: Buf> {
     pub image_overflows: Cell<u64>,
     /// How far the start is, while it reads what there is.
     pub starting: Cell<Option<Starting>>,
+    /// A part of the log could be read nowhere in this start, and one that is missing for good may have it.
+    pub log_lacks: Cell<bool>,
     /// Whether all that is cached is in the map; that it is, or never will be; and what is left to be read until then.
     pub is_loaded: Cell<bool>,
     pub loaded: Signal<B>,

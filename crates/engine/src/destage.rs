@@ -366,6 +366,10 @@ async fn chunk<B: Buf>(
     }
     let mut written = chunk.written.borrow_mut();
     if written.is_empty() {
+        // What was not tried is not passed over: behind what the disk does not take it may take the rest.
+        let untried = chunk.runs.borrow().front().map(|run| run.start);
+        core.mark_if(untried.is_some() && chunk.failed.get(), Mark::DestageGoesOnBehind);
+        volume.swept_to.set(untried.unwrap_or(volume.swept_to.get()));
         volume.sweep_at.set(volume.swept_to.get());
         return Err(match (chunk.failed.get(), chunk.lost.get()) {
             (true, _) => End::Nothing(Obstacle::Disk),

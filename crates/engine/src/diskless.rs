@@ -127,12 +127,12 @@ async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u
 }
 
 /// A request waits for room: housekeeping goes on for it, though the daemon is told to end.
-struct Awaiting<B: Buf> {
+pub(crate) struct Awaiting<B: Buf> {
     core: Rc<Core<B>>,
 }
 
 impl<B: Buf> Awaiting<B> {
-    fn room(core: &Rc<Core<B>>) -> Self {
+    pub fn room(core: &Rc<Core<B>>) -> Self {
         core.awaiting_room.set(core.awaiting_room.get() + 1);
         Self { core: core.clone() }
     }

@@ -167,10 +167,7 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
         (None, _) => any,
     };
     for (device, s) in found.iter().enumerate() {
-        let known = newest.members.get(usize::from(s.member)).zip(s.members.get(usize::from(s.member)));
-        // One that joined in vain, and has a number that is nobody's, is as one that has left.
-        let is_newer = heard(&s) && s.newness() > newest.newness();
-        if s.pool != newest.pool || is_newer && known.is_none_or(|(a, b)| a.id != b.id) {
+        if s.pool != newest.pool {
             return Err(Refusal::Foreign { device });
         }
         // A device that has left may come back beside the one that has its number now.

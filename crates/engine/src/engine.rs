@@ -58,7 +58,7 @@ impl<B: Buf> Engine<B> {
             } else {
                 segments.add_member(n as u8, 0);
             }
-            members.push(Member { id: m.id, layout: m.layout, state });
+            members.push(Member { id: m.id, layout: m.layout, state, joined: 0 });
         }
         let member_flushers = (0..members.len()).map(|n| Flusher::new(&exec, Device::Member(n as u8))).collect();
         let reading = vec![MemberReads::default(); members.len()];
@@ -114,6 +114,7 @@ impl<B: Buf> Engine<B> {
             checkpoint_tried: Cell::new(0),
             image_overflows: Cell::new(0),
             starting: Cell::new(None),
+            log_lacks: Cell::new(false),
             is_loaded: Cell::new(false),
             loaded: Signal::new(&exec),
             loading: RefCell::default(),
@@ -401,7 +402,7 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
     // A cache device may fall silent while it is started from, too.
     core.exec.spawn(silence::watch(core.clone()));
     core.exec.asks_no_silent_ones(true);
-    let patience = Patience::new();
+    let patience = Patience::default();
     for e in &elected.volumes {
         let pages = load_intent(core, e, &patience).await;
         let volume = volumes::build(core, e.clone(), pages);
@@ -413,7 +414,7 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     none_too_many_missing(core)?;
-    if let Err(why) = recovery::recover(core, &patience).await {
+    if let Err(why) = recovery::recover(core).await {
         // Where all have failed meanwhile, that nothing can be read says nothing of what is there.
         let why = if core.pool.borrow().stalled { recovery::StartError::NoMajority } else { why };
         return Err(CommandError::Start(why));
@@ -437,7 +438,7 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     core.exec.asks_no_silent_ones(false);
-    let lost_copies = core.pool.borrow().left >= core.pool.borrow().copies;
+    let lost_copies = core.log_lacks.get() || core.pool.borrow().left >= core.pool.borrow().copies;
     let mut opened = Vec::new();
     for v in core.all_volumes() {
         // As many members gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard of.
@@ -704,9 +705,14 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
         ends(core, &v, is_busy).await;
         v.dirty_log.seal(core);
         v.clean_log.seal(core);
-        // A disk that is not there, or another one, has nothing of ours: that it does not flush is not to be taken for a failure.
-        let is_ours = v.has_disk() && v.there.get() && !v.refused.get();
-        all_kept &= !is_ours || v.disk_flusher.flush().await.is_ok() || !v.serving.get();
+        // A disk that is not there, or another one, has nothing of ours: that it does not flush is not to be taken for a failure. Nor has one
+        // that has answered nothing since the start.
+        if v.has_disk() && v.there.get() && v.serving.get() && !v.refused.get() {
+            let until = core.now() + core.settings.disk_patience_ns;
+            let flushed = v.disk_flusher.request().get_until(until).await;
+            core.mark_if(flushed.is_none(), Mark::DiskSilentAtStop);
+            all_kept &= flushed.is_some_and(|flushed| flushed.is_ok());
+        }
     }
     // What one disk does not take is no reason to leave undone what the others need, and what the next life is to hear of it.
     let ended = close(core).await;

@@ -80,6 +80,8 @@ pub(crate) struct Exec<B> {
     longest_turn: Cell<u64>,
     /// Cache devices that were given up since they were silent, while it is of interest.
     silent: RefCell<Option<BTreeSet<u8>>>,
+    /// Operations of the witness that were given up and have not ended.
+    witness_owes: RefCell<BTreeSet<u64>>,
     timers: RefCell<BTreeMap<(u64, u64), usize>>,
     next_timer: Cell<u64>,
     pub marks: Marks,
@@ -101,6 +103,7 @@ impl<B: Buf> Exec<B> {
             attended: Cell::new(now),
             longest_turn: Cell::new(u64::MAX),
             silent: RefCell::default(),
+            witness_owes: RefCell::default(),
             timers: RefCell::default(),
             next_timer: Cell::new(0),
             marks: Marks::default(),
@@ -141,7 +144,7 @@ impl<B: Buf> Exec<B> {
         *self.silent.borrow_mut() = so_it_is.then(BTreeSet::new);
     }
 
-    fn is_silent(&self, device: Device) -> bool {
+    pub fn is_silent(&self, device: Device) -> bool {
         let Device::Member(member) = device else { return false };
         self.silent.borrow().as_ref().is_some_and(|silent| silent.contains(&member))
     }
@@ -228,6 +231,7 @@ impl<B: Buf> Exec<B> {
 
     /// The end of a device operation. One that nobody waits for any more is forgotten.
     pub fn complete(&self, io: IoId, result: DeviceResult<B>) {
+        self.witness_owes.borrow_mut().remove(&io.0);
         let mut ios = self.ios.borrow_mut();
         let Some(state) = ios.get_mut(io.0).filter(|s| matches!(s, IoState::Waiting { .. })) else { return };
         let is_good = result.is_ok();
@@ -287,7 +291,7 @@ impl<B: Buf> Exec<B> {
         // A start that cannot reach what it needs ends, and changes nothing.
         let starts = self.silent.borrow().is_some();
         let mut needed: BTreeMap<u8, bool> = BTreeMap::new();
-        for (_, state) in all {
+        for (id, state) in all {
             let IoState::Waiting { task, device, since } = state else { continue };
             let (task, device, since) = (*task, *device, *since);
             let is_in_vain = match device {
@@ -306,6 +310,8 @@ impl<B: Buf> Exec<B> {
                 if let Some(all) = self.silent.borrow_mut().as_mut() {
                     all.insert(member);
                 }
+            } else {
+                self.witness_owes.borrow_mut().insert(*id);
             }
             self.marks.set(Mark::DeviceGivenUp);
             *state = IoState::Done(Err(DeviceError::TimedOut));
@@ -313,6 +319,11 @@ impl<B: Buf> Exec<B> {
                 self.wake(task);
             }
         }
+    }
+
+    /// Whether anything that the witness was asked, and was given up, may still take effect.
+    pub fn witness_owes(&self) -> bool {
+        !self.witness_owes.borrow().is_empty()
     }
 
     pub fn sleep_until(self: &Rc<Self>, at: u64) -> Sleep<B> {

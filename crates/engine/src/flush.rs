@@ -23,6 +23,8 @@ pub(crate) struct Flusher<B: Buf> {
     owes: Cell<bool>,
     /// Such writes may have been covered by a flush that failed, and no client has been told.
     lost: Cell<bool>,
+    /// How often that has come to be.
+    to_be_told: Cell<u64>,
     /// A flush has failed, or a client has been told of it.
     news: Signal<B>,
     in_flight: RefCell<Option<Outcome<B>>>,
@@ -49,6 +51,7 @@ impl<B: Buf> Flusher<B> {
             failures: Cell::new(0),
             owes: Cell::new(true),
             lost: Cell::new(lost),
+            to_be_told: Cell::new(0),
             news: Signal::new(exec),
             in_flight: RefCell::new(None),
             issued: Cell::new(0),
@@ -86,9 +89,22 @@ impl<B: Buf> Flusher<B> {
         if self.failures.get() != failures {
             self.exec.marks.set(Mark::FlushFailedMeanwhile);
         }
-        if self.failures.get() != failures && !self.lost.replace(true) {
-            self.news.notify();
+        if self.failures.get() != failures {
+            self.lose();
         }
+    }
+
+    /// What was acknowledged may be lost: clients are to be told.
+    fn lose(&self) {
+        self.to_be_told.set(self.to_be_told.get() + 1);
+        self.lost.set(true);
+        self.news.notify();
+    }
+
+    /// How often clients had to be told that acknowledged writes may be lost. Of what comes under a FLUSH each of several must tell, whichever of them
+    /// was the one that took it ([`Flusher::take_lost`]).
+    pub fn to_be_told(&self) -> u64 {
+        self.to_be_told.get()
     }
 
     /// Whether acknowledged writes of clients may be lost, which is told once.
@@ -214,8 +230,11 @@ impl<B: Buf> Flusher<B> {
                 this.unflushed.set(true);
                 this.failures.set(this.failures.get() + 1);
                 // Nor is what was acknowledged while it was under way: the device may have had it before it flushed.
-                this.lost.set(this.lost.get() || owed || this.owes.get());
-                this.news.notify();
+                if owed || this.owes.get() {
+                    this.lose();
+                } else {
+                    this.news.notify();
+                }
             }
             *this.in_flight.borrow_mut() = None;
             slot.set(result);

@@ -457,7 +457,7 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
                 Ok(_) => core.member_flusher(m).wrote(),
                 Err(_) => {
                     core.mark(Mark::IntentFailsOnMember);
-                    core.fail_member(m).await;
+                    core.fail_member_of(epoch, m).await;
                 }
             }
         }

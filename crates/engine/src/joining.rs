@@ -78,7 +78,7 @@ fn entry<B: Buf>(core: &Core<B>, member: u8, id: [u8; 16], bytes: u64) -> Result
         pages * members / members.min(2) * headpond_format::Page::PIECES as u64 / 2 >= most.min(core.segments.borrow().live * 2)
     };
     match layout.filter(fits) {
-        Some(layout) => Ok(Member { id, layout, state: MemberState::InSync }),
+        Some(layout) => Ok(Member { id, layout, state: MemberState::InSync, joined: 0 }),
         None => Err(CommandError::MemberSmall { least }),
     }
 }

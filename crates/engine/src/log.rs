@@ -12,6 +12,7 @@
 //! always has one for each queue, and these on several cache devices where the pool bears it (`policy/lanes.rs`).
 
 use crate::core::{Core, MarksGuard, Volume};
+use crate::diskless::Awaiting;
 use crate::exec::Slot;
 use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
@@ -962,6 +963,7 @@ impl<B: Buf> Log<B> {
                         return Err(core.passing(Mark::MarksHaveNoSpace, AppendError::Full));
                     }
                     core.mark(Mark::MarksWaitForSpace);
+                    let _waits = Awaiting::room(core);
                     // Space comes from a checkpoint, which must not wait for us.
                     drop(guard);
                     core.space_is_short();

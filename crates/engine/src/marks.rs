@@ -50,6 +50,18 @@ marks! {
     CopiesLost,
     /// A start finds as many members missing as there are copies, and does not go on by itself.
     CopiesMissing,
+    /// The disk takes nothing of a chunk as far as it was tried: the sweep goes on with the rest.
+    DestageGoesOnBehind,
+    /// A volume has gone, and no cache device is left that could take the checkpoint behind it.
+    GoneWithoutCheckpoint,
+    /// A flush of the disk failed under several FLUSHes, another of which was told.
+    FailedFlushToldToAll,
+    /// A stop ends without the flush of a disk that answers nothing.
+    DiskSilentAtStop,
+    /// What a cache device failed is told of when another has its number.
+    PredecessorFails,
+    /// A start cannot read a part of the log on the one device of those that may have it that is there.
+    MissingMayHaveIt,
     /// The disk fails a write that the log could take, and takes.
     SoonerFails,
     /// A read finds no copy of dirty data where it was, and finds it where it has been moved since.

@@ -31,6 +31,16 @@ impl<B: Buf> Core<B> {
         self.pool.borrow().last_join > epoch
     }
 
+    /// As [`Core::fail_member`], of something that it was asked in `epoch`: the one that has its number by now may be another.
+    pub(crate) async fn fail_member_of(self: &Rc<Self>, epoch: u64, member: u8) {
+        let is_another = self.pool.borrow().members.get(usize::from(member)).is_none_or(|m| m.joined > epoch);
+        if is_another {
+            self.mark(Mark::PredecessorFails);
+            return;
+        }
+        self.fail_member(member).await;
+    }
+
     /// A cache device failed: it leaves by an epoch that is durable on a majority before anything is acknowledged that
     /// it lacks. Ends when membership has settled.
     pub(crate) async fn fail_member(self: &Rc<Self>, member: u8) {
@@ -214,13 +224,15 @@ impl<B: Buf> Core<B> {
         told
     }
 
-    /// Which of the witness's slots has its newest record. It is looked at once in a life: who could not be asked at the start may know more
-    /// than anybody else, and is not to lose it to a write that is cut short.
+    /// Which of the witness's slots has its newest record. It is looked at once in a life, and again after a write of which nobody knew for long
+    /// whether it takes place: who could not be asked at the start may know more than anybody else, and is not to lose it to a write that is cut
+    /// short.
     async fn newest_of_witness(&self) -> Option<u64> {
         match self.pool.borrow().witness_slot {
             WitnessSlot::Newest(slot) => return Some(slot),
-            WitnessSlot::InDoubt => return None,
-            WitnessSlot::Unknown => {}
+            // A write that was given up may still land, in whatever slot it was for.
+            WitnessSlot::InDoubt if self.exec.witness_owes() => return None,
+            WitnessSlot::InDoubt | WitnessSlot::Unknown => {}
         }
         let mut newest = None;
         for slot in 0..WITNESS_SLOTS {
@@ -305,8 +317,8 @@ impl<B: Buf> Core<B> {
                 pool.missing.clear();
             }
         }
-        if witness && agreed && !told && !core::mem::replace(&mut self.pool.borrow_mut().witness_lags, true) {
-            self.exec.spawn(tell_witness(self.clone()));
+        if witness && agreed && !told {
+            self.tell_later();
         }
         Raised { agreed, failed }
     }
@@ -393,7 +405,13 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
             // The newest image was on those that have left, and none of it counts: whoever has their numbers does not have it.
             pool.checkpoint.pages = 0;
             pool.checkpoint.members.clear();
+            // Nothing dirty went with them, so that whoever comes now has all there is.
+            if nothing_is_dirty(core) {
+                pool.left = pool.copies.saturating_sub(1);
+            }
         }
+        // Which is the one that is raised for it.
+        let entry = Member { joined: pool.epoch + 1, ..entry };
         let m = usize::from(member);
         if m < pool.members.len() {
             pool.members[m] = entry
@@ -435,6 +453,11 @@ pub(crate) async fn join<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: Member) 
     true
 }
 
+/// Whether it is known that nothing is dirty, with a copy left or without.
+fn nothing_is_dirty<B: Buf>(core: &Core<B>) -> bool {
+    core.is_loaded.get() && core.segments.borrow().dirty == 0
+}
+
 /// Takes out a member that nothing dirty is on any more.
 ///
 /// # Errors
@@ -473,8 +496,8 @@ pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(),
 }
 
 impl<B: Buf> Core<B> {
-    /// Tells the witness what is agreed on now. Whether it knows it, durably.
-    async fn tell_now(&self) -> bool {
+    /// Tells the witness what is agreed on now. Whether it knows it, durably. Where it could not be told, it is told later.
+    async fn tell_now(self: &Rc<Self>) -> bool {
         loop {
             self.wait_settled().await;
             let wait = self.superblock_free.wait();
@@ -493,13 +516,22 @@ impl<B: Buf> Core<B> {
         if told {
             let mut pool = self.pool.borrow_mut();
             (pool.witness_lags, pool.witness_votes) = (false, true);
+        } else {
+            self.tell_later();
         }
         told
     }
 
+    /// The witness could not be told of what is agreed on: it is tried again until it can be, and counts as lagging behind.
+    fn tell_later(self: &Rc<Self>) {
+        if !core::mem::replace(&mut self.pool.borrow_mut().witness_lags, true) {
+            self.exec.spawn(tell_witness(self.clone()));
+        }
+    }
+
     /// Whether an epoch in which `members` are in sync would have the votes: those of them that are in sync now, and the
     /// witness, if it can be reached.
-    pub(crate) async fn would_have_votes(&self, members: &[u8]) -> bool {
+    pub(crate) async fn would_have_votes(self: &Rc<Self>, members: &[u8]) -> bool {
         let (before, witness) = {
             let pool = self.pool.borrow();
             (pool.voters(), pool.witness)

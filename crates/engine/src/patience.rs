@@ -5,11 +5,11 @@ use crate::core::Core;
 use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp};
 use crate::marks::Mark;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::Cell;
+use core::cell::RefCell;
 use core::ops::Range;
 
 /// How long a path may be lost, and how often it is tried, in nanoseconds.
@@ -20,14 +20,33 @@ const DEPTH: usize = 64;
 /// In so many parts what cannot be read whole is read.
 const PARTS: usize = 16;
 
-/// What a start may still wait, in all.
+/// What one phase of a start may still wait for each cache device. Each has its own: what one does not answer, or what cannot be read of one
+/// thing, is no reason to take the next failure for final.
+#[derive(Default)]
 pub(crate) struct Patience {
-    left: Cell<u64>,
+    /// Nanoseconds that each was waited for.
+    waited: RefCell<BTreeMap<u8, u64>>,
 }
 
 impl Patience {
-    pub fn new() -> Self {
-        Self { left: Cell::new(PATIENCE_NS) }
+    /// Waits a moment for those of `members` that were not waited for long enough yet; who they are. Who has answered nothing for so long that
+    /// it was given up is not waited for: it is asked nothing any more.
+    async fn wait_for<B: Buf>(&self, core: &Rc<Core<B>>, members: impl Iterator<Item = u8>) -> Vec<u8> {
+        let mut waits: Vec<u8> = Vec::new();
+        for m in members {
+            let may_come = self.waited.borrow().get(&m).is_none_or(|waited| *waited < PATIENCE_NS);
+            if may_come && !waits.contains(&m) && !core.exec.is_silent(Device::Member(m)) {
+                waits.push(m);
+            }
+        }
+        if !waits.is_empty() {
+            core.mark(Mark::AsksAgainAtStart);
+            core.exec.sleep(AGAIN_NS).await;
+        }
+        for m in &waits {
+            *self.waited.borrow_mut().entry(*m).or_default() += AGAIN_NS;
+        }
+        waits
     }
 
     /// Reads many ranges of members, and again what could not be read; `None` where it cannot. Also what another copy tells is asked for again:
@@ -36,13 +55,12 @@ impl Patience {
         let mut read = read_all(core, ranges).await;
         loop {
             let is_in_sync = |n: &usize| core.pool.borrow().is_in_sync(ranges[*n].0);
-            let failed: Vec<usize> = (0..read.len()).filter(|n| read[*n].is_none() && is_in_sync(n)).collect();
-            if failed.is_empty() || self.left.get() == 0 {
+            let mut failed: Vec<usize> = (0..read.len()).filter(|n| read[*n].is_none() && is_in_sync(n)).collect();
+            let waited_for = self.wait_for(core, failed.iter().map(|n| ranges[*n].0)).await;
+            if waited_for.is_empty() {
                 return read;
             }
-            core.mark(Mark::AsksAgainAtStart);
-            self.left.set(self.left.get().saturating_sub(AGAIN_NS));
-            core.exec.sleep(AGAIN_NS).await;
+            failed.retain(|n| waited_for.contains(&ranges[*n].0));
             let again: Vec<_> = failed.iter().map(|n| ranges[*n]).collect();
             for (n, part) in failed.into_iter().zip(read_all(core, &again).await) {
                 read[n] = part;

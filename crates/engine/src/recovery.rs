@@ -75,7 +75,7 @@ impl fmt::Display for StartError {
                 let are = if missing.len() == 1 { "is" } else { "are" };
                 write!(
                     f,
-                    "Cache {devices} {} {are} missing, and may hold all copies of data that is not on the disk yet. Nothing was changed. Bring {them} back and start again. To go on without {them} for good, start with --without-missing: volumes that may lack data are then refused.",
+                    "Cache {devices} {} {are} missing, and may hold all copies of data that is not on the disk yet. Nothing that was acknowledged was changed. Bring {them} back and start again. To go on without {them} for good, start with --without-missing: volumes that may lack data are then refused.",
                     numbers.join(", ")
                 )
             }
@@ -96,12 +96,12 @@ struct Found {
 
 /// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps. Of the map there is what is in the
 /// log; the image, if it is large, is read while requests are answered ([`crate::loading`]).
-pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> Result<(), StartError> {
+pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
     // What a dead daemon left in the members' caches must not be taken for durable.
     flush_members(core).await;
     let image = Image::open(core);
     let (table, first) = image.table(core).await?;
-    let (mut found, unreadable) = scan(core, &table, patience).await?;
+    let (mut found, unreadable) = scan(core, &table, &Patience::default()).await?;
     let mut generation = core.pool.borrow().checkpoint.generation;
     let mut version = core.pool.borrow().checkpoint.version;
     {
@@ -151,6 +151,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
     }
     let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
     let mut anew = Vec::new();
+    let patience = Patience::default();
     let mut replay = replay.into_iter();
     let mut next = replay.next().map(|f| Reading::begin(core, f));
     while let Some(reading) = next {
@@ -158,7 +159,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         next = replay.next().map(|f| Reading::begin(core, f));
         let bytes = Reading::<B>::bytes(core, reading.found);
         let of_volume = marks.entry(reading.found.header.volume).or_default();
-        version = version.max(replay_segment(core, reading, of_volume, &mut anew, patience).await?);
+        version = version.max(replay_segment(core, reading, of_volume, &mut anew, &patience).await?);
         core.has_read(bytes);
     }
     core.generation.set((core.life * GENERATIONS).max(generation + 1));
@@ -207,6 +208,30 @@ async fn flush_members<B: Buf>(core: &Rc<Core<B>>) {
 /// Whether anything may be dirty that the disk does not have.
 fn may_be_dirty<B: Buf>(core: &Core<B>) -> bool {
     core.all_volumes().iter().any(|v| v.intent.any(Bit::Dirty))
+}
+
+/// `members` cannot read something that may be dirty, and none of the others that are here has it.
+///
+/// # Errors
+/// Another one was to have it as well: who cannot read it either, or who is missing, as long as nobody has said that this is for good. Where it
+/// has been said, the volumes that may lack it are refused.
+fn nowhere_else<B: Buf>(core: &Core<B>, members: &BTreeSet<u8>) -> Result<(), StartError> {
+    if members.is_empty() || !may_be_dirty(core) {
+        return Ok(());
+    }
+    if members.len() > 1 {
+        return Err(StartError::LogUnreadable { members: members.iter().copied().collect() });
+    }
+    let missing = core.pool.borrow().missing.clone();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    core.mark(Mark::MissingMayHaveIt);
+    if !core.settings.without_missing {
+        return Err(StartError::CopiesMissing { missing });
+    }
+    core.log_lacks.set(true);
+    Ok(())
 }
 
 /// Reads the header of every slot, and puts together which segments there are. Also the slots whose headers could not be read.
@@ -293,9 +318,7 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) ->
     // Where no segment is known to be that could hold anything dirty, one may be.
     let is_held = |p: &&Place| found.values().any(|f| f.header.class == Class::Mirrored && f.header.copies.contains(p));
     let members: BTreeSet<u8> = unreadable.iter().filter(|p| !is_held(p)).map(|p| p.member).collect();
-    if members.len() > 1 && may_be_dirty(core) {
-        return Err(StartError::LogUnreadable { members: members.into_iter().collect() });
-    }
+    nowhere_else(core, &members)?;
     Ok((found.into_values().collect(), unreadable))
 }
 
@@ -410,6 +433,13 @@ async fn replay_segment<B: Buf>(
     }
     let copies = reading.copies(core).await;
     let copies = reread_around_errors(core, copies, from, f.header.class, patience).await?;
+    let is_mirrored = f.header.class == Class::Mirrored;
+    // Of two copies that were not read whole each may have what the other lacks, and a record still be whole on neither.
+    let on_none = |range: Range<u32>| -> Result<(), StartError> {
+        let lacks = |c: &Copy<B>| c.unreadable.iter().any(|s| *s < range.end && s + unit / 512 > range.start);
+        let members: BTreeSet<u8> = copies.iter().map(|c| c.place.member).collect();
+        if is_mirrored && copies.iter().all(lacks) { nowhere_else(core, &members) } else { Ok(()) }
+    };
     let mut version = 0;
     let mut repairs: Vec<(Place, u32, Vec<B>)> = Vec::new();
     if !f.lacking.is_empty() {
@@ -424,6 +454,7 @@ async fn replay_segment<B: Buf>(
         let records: Vec<Option<Record>> = copies.iter().map(|c| decode_at(key, unit, c, from, at, place)).collect();
         core.mark_if(at > behind && records.iter().any(Option::is_some), Mark::HoleSteppedOver);
         let Some(record) = records.iter().flatten().next().cloned() else {
+            on_none(at..at + copies.iter().filter_map(|c| header_at(c, from, at)).max().unwrap_or(0))?;
             at += unit / 512;
             continue;
         };
@@ -443,6 +474,9 @@ async fn replay_segment<B: Buf>(
                     Some(part) if part.checksum(seed) == e.sum => best = Some(part),
                     _ => whole[n] = false,
                 }
+            }
+            if best.is_none() && e.kind != EntryKind::Clean {
+                on_none(e.offset..e.offset + u32::from(e.sectors))?;
             }
             good.push(best);
         }
@@ -523,10 +557,8 @@ async fn reread_around_errors<B: Buf>(
     let read = patience.read_narrowing(core, &ranges, starts.len()).await;
     let is_read = |unit: usize| read.iter().skip(unit).step_by(starts.len()).any(Option::is_some);
     let nowhere = copies.iter().all(|c| c.data.is_none()) && !(0..starts.len()).all(is_read);
-    if nowhere && copies.len() > 1 && class == Class::Mirrored && may_be_dirty(core) {
-        let mut members: Vec<u8> = copies.iter().map(|c| c.place.member).collect();
-        members.sort_unstable();
-        return Err(StartError::LogUnreadable { members });
+    if nowhere && class == Class::Mirrored {
+        nowhere_else(core, &copies.iter().map(|c| c.place.member).collect())?;
     }
     let mut read = read.into_iter().zip(&ranges);
     let whole = |c: Copy<B>| {
@@ -547,6 +579,14 @@ async fn reread_around_errors<B: Buf>(
         Copy { place: c.place, data: Some(B::join(&parts)), unreadable }
     };
     Ok(copies.into_iter().map(whole).collect())
+}
+
+/// Sectors of the header of what may be a record at `at`, where one is begun that can be read.
+fn header_at<B: Buf>(copy: &Copy<B>, from: u32, at: u32) -> Option<u32> {
+    let data = copy.data.as_ref()?;
+    let start = (at - from) as usize * 512;
+    let len = Record::peek_len(&data.slice(start..(start + 512).min(data.len())).to_bytes())?;
+    Some(len.div_ceil(512) as u32)
 }
 
 fn decode_at<B: Buf>(key: u64, unit: u32, copy: &Copy<B>, from: u32, at: u32, place: RecordPlace) -> Option<Record> {

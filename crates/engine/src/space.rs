@@ -134,8 +134,9 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
         diskless::compact(&core).await;
         gather_rests(&core).await;
         pause = if gather_sparse(&core).await { SOON_NS } else { LOOK_NS };
+        let now = core.now();
         while core.free() < core.free_target() || core.map_is_nearly_full() {
-            if !win_one(&core).await {
+            if !win_one(&core, now).await {
                 break;
             }
         }
@@ -143,8 +144,8 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     }
 }
 
-/// One step towards more room; `false` if there is nothing to be won now.
-async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
+/// One step towards more room; `false` if there is nothing to be won now. What a step since `now` could not move is not tried again.
+async fn win_one<B: Buf>(core: &Rc<Core<B>>, now: u64) -> bool {
     if let Some(victim) = victim(core) {
         return let_go(core, victim).await;
     }
@@ -158,7 +159,7 @@ async fn win_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         core.mark(Mark::MapThinned);
         return true;
     }
-    if compact_one(core).await {
+    if compact_one(core, now).await {
         return true;
     }
     if core.map_is_nearly_full()
@@ -239,7 +240,7 @@ fn thin_one<B: Buf>(core: &Core<B>) -> bool {
 }
 
 /// Moves what is dirty out of a mirrored segment that holds little of it.
-async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
+async fn compact_one<B: Buf>(core: &Rc<Core<B>>, now: u64) -> bool {
     let capacity = core.pool.borrow().segment_sectors() / 8;
     if core.free() < 2 {
         return false;
@@ -248,7 +249,7 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>) -> bool {
         .segments
         .borrow()
         .iter()
-        .filter(|(_, s)| is_movable(s, core.now()) && s.places().next().is_some() && s.dirty * 4 < capacity)
+        .filter(|(_, s)| is_movable(s, now) && s.places().next().is_some() && s.dirty * 4 < capacity)
         .min_by_key(|(n, s)| (s.dirty, *n))
         .map(|(n, _)| n);
     match found {
@@ -354,8 +355,10 @@ fn is_behind<B: Buf>(core: &Core<B>, n: u32, s: &Segment) -> bool {
 
 /// Dirty data that is on fewer copies than it could be is copied (H20).
 async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
+    // Each has one turn: what takes long to turn out unreadable would have another before those behind it had their first.
+    let now = core.now();
     loop {
-        let (want, now) = (core.pool.borrow().copies_now(), core.now());
+        let want = core.pool.borrow().copies_now();
         let found = {
             let pool = core.pool.borrow();
             core.segments

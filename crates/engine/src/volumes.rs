@@ -353,8 +353,16 @@ async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool
     if lost {
         forget_all(core, v);
     }
-    take_off(core, v).await.inspect_err(|_| v.serve(true))?;
-    checkpoint_now(core).await
+    // Of what was lost nothing is known any more: where the volume stays, its disk's older data is not to be taken for it (R8).
+    take_off(core, v).await.inspect_err(|_| if lost { v.refused.set(true) } else { v.serve(true) })?;
+    let_go_of(core).await;
+    Ok(())
+}
+
+/// The room of a volume that has gone is free soon. Gone it is without that, too.
+async fn let_go_of<B: Buf>(core: &Rc<Core<B>>) {
+    let is_free = checkpoint_now(core).await;
+    core.mark_if(is_free.is_err(), Mark::GoneWithoutCheckpoint);
 }
 
 /// Waits until what still came by while a volume became clean is on its disk, flushed. What came after that went past the cache; but what was
@@ -412,7 +420,8 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
     // Where no superblock without it can be written it is there again at the next start, whole; until then nobody is to read
     // what is left of it in memory.
     take_off(core, v).await.inspect_err(|_| v.refused.set(true))?;
-    checkpoint_now(core).await
+    let_go_of(core).await;
+    Ok(())
 }
 
 /// Gives up all there is of a volume, dirty or not. Nobody reads it any more, and soon there is none: nothing has to be

@@ -145,12 +145,12 @@ pub(crate) async fn write<B: Buf>(
 /// Makes what was acknowledged on the members durable (R6). A member that cannot flush leaves; what it held is then
 /// elsewhere, or the request fails.
 pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestError> {
-    let in_sync: Vec<u8> = core.pool.borrow().in_sync().collect();
+    let (epoch, in_sync): (u64, Vec<u8>) = (core.pool.borrow().epoch, core.pool.borrow().in_sync().collect());
     let flushes: Vec<_> = in_sync.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
     for (m, flush) in flushes {
         if flush.get().await.is_err() {
             core.mark(Mark::MemberFailsAFlush);
-            core.fail_member(m).await;
+            core.fail_member_of(epoch, m).await;
         }
     }
     settled(core).await
@@ -188,7 +188,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.flushes_seen.set(volume.flushes_seen.get() + 1);
     volume.asked_to_flush();
     volume.stats.borrow_mut().flushes += 1;
-    let losses = volume.losses.get();
+    let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
     let disk_use = core.use_disk_for_flush(volume);
@@ -204,9 +204,13 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     drop(disk_use);
     volume.write_route.borrow_mut().flushed(core.now(), members_took, core.now() - since);
     let on_members = on_members.and(settled(core).await);
-    // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9).
+    // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9); where several FLUSHes were under way
+    // then, by each.
     let lost = volume.disk_flusher.take_lost();
     core.mark_if(lost, Mark::FailedFlushTold);
+    let lost_meanwhile = volume.disk_flusher.to_be_told() != told;
+    core.mark_if(lost_meanwhile && !lost && on_disk.is_ok(), Mark::FailedFlushToldToAll);
+    let lost = lost || lost_meanwhile;
     // So it is told of dirty data whose last copy is gone: it may be what this flush should have covered, and what each of several that
     // were under way then should.
     let now = volume.losses.get();

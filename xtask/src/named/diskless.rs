@@ -19,6 +19,10 @@ pub const TOLD: &[Told] = &[
         "diskless::a_block_that_cannot_be_read_does_not_keep_the_others_from_their_copies",
         "what cannot be read moved first, again and again",
     ),
+    (
+        "diskless::blocks_that_take_long_to_turn_out_unreadable_do_not_keep_the_others_from_their_copies",
+        "segments that cannot be read taking turns",
+    ),
 ];
 
 /// Mistakes that no other list has.
@@ -77,5 +81,10 @@ pub const MISTAKES: &[Mistake] = &[
             old: "    if !moved && !is_readable {",
             new: "    if false && !moved && !is_readable {",
         }],
+    },
+    Mistake {
+        name: "segments that cannot be read taking turns",
+        story: "Each takes seconds to turn out unreadable. When one has, the other's rest is over, and those behind them are never copied.",
+        edits: &[Edit { file: "space.rs", old: "is_movable(s, now) && have > 0", new: "is_movable(s, core.now()) && have > 0" }],
     },
 ];

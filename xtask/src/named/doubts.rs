@@ -38,6 +38,8 @@ pub const TOLD: &[Told] = &[
         "what a failed flush takes along written down when it suits",
     ),
     ("doubts::a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest", "a stop that ends with the first disk that fails"),
+    ("doubts::a_failed_flush_is_told_to_each_flush_that_was_under_way", "a failed flush told to one of two"),
+    ("doubts::a_stop_does_not_wait_for_a_disk_that_answers_nothing", "a stop that waits for each disk"),
 ];
 
 /// Mistakes that only they need.
@@ -122,6 +124,24 @@ pub const MISTAKES: &[Mistake] = &[
             file: "engine.rs",
             old: "        all_kept &= !is_ours || v.disk_flusher.flush().await.is_ok() || !v.serving.get();",
             new: "        if is_ours && v.disk_flusher.flush().await.is_err() && v.serving.get() {\n            return Err(CommandError::Disk);\n        }",
+        }],
+    },
+    Mistake {
+        name: "a failed flush told to one of two",
+        story: "The one that was told had not asked for what the other did, who is told that it is durable.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "let lost = lost || lost_meanwhile;",
+            new: "let lost = lost || lost_meanwhile && false;",
+        }],
+    },
+    Mistake {
+        name: "a stop that waits for each disk",
+        story: "One answers nothing, and what the next life needs of the others is not written down.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "let flushed = v.disk_flusher.request().get_until(until).await;",
+            new: "let flushed = v.disk_flusher.request().get_until(u64::MAX - until % 2).await;",
         }],
     },
 ];

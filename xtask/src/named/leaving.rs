@@ -27,6 +27,11 @@ pub const TOLD: &[Told] = &[
         "leaving::a_device_that_fails_while_it_is_removed_is_not_wiped_with_the_only_copies",
         "one that left by itself taken for one that was emptied",
     ),
+    (
+        "leaving::a_page_that_a_predecessor_did_not_take_does_not_put_out_the_one_that_has_its_number_now",
+        "a predecessor's failure heard late",
+    ),
+    ("leaving::what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk", "what was given up in vain served"),
 ];
 
 /// Mistakes that only they need.
@@ -72,6 +77,24 @@ pub const MISTAKES: &[Mistake] = &[
             file: "joining.rs",
             old: "    if core.pool.borrow().members[usize::from(member)].id != [0; 16] {",
             new: "    if false {",
+        }],
+    },
+    Mistake {
+        name: "a predecessor's failure heard late",
+        story: "Another device has its number by then, and leaves for it.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: ".is_none_or(|m| m.joined > epoch)",
+            new: ".is_none_or(|m| m.joined > epoch && false)",
+        }],
+    },
+    Mistake {
+        name: "what was given up in vain served",
+        story: "Nothing is known any more of what was lost, and the volume is still there: the disk's older data is read for it.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "if lost { v.refused.set(true) } else { v.serve(true) }",
+            new: "v.serve(true)",
         }],
     },
 ];

@@ -25,6 +25,17 @@ pub const TOLD: &[Told] = &[
         "starts::what_the_disk_has_is_not_hidden_by_an_older_record_when_the_newer_one_is_damaged",
         "a mark for what cannot be read taken for one of what is older",
     ),
+    ("starts::one_that_is_silent_does_not_use_up_the_patience_with_the_other", "nobody waited for where one is missing"),
+    (
+        "starts::what_cannot_be_read_is_waited_for_where_one_that_is_missing_may_have_it",
+        "what one that is missing may have, given up",
+    ),
+    ("starts::what_one_that_is_gone_for_good_may_have_had_is_refused", "what one that is gone may have had, overlooked"),
+    (
+        "starts::a_record_that_is_whole_on_neither_device_for_bad_sectors_refuses_the_start",
+        "a record in two parts taken for a torn one",
+    ),
+    ("starts::a_records_header_that_is_whole_on_neither_device_refuses_the_start", "a header in two parts taken for none"),
 ];
 
 /// Mistakes that only they need.
@@ -110,5 +121,46 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a mark for what cannot be read taken for one of what is older",
         story: "The older record is called clean and read, and the disk has the newer data.",
         edits: &[Edit { file: "loading.rs", old: ".filter(|(_, version)| *version <= e.version)", new: ".filter(|_| false)" }],
+    },
+    Mistake {
+        name: "nobody waited for where one is missing",
+        story: "One device is silent, and a read of the other that fails once is final: what it alone could tell of is not there.",
+        edits: &[Edit {
+            file: "patience.rs",
+            old: "let may_come = self",
+            new: "let may_come = core.pool.borrow().missing.is_empty() && self",
+        }],
+    },
+    Mistake {
+        name: "what one that is missing may have, given up",
+        story: "It could be read there. The one that cannot read it becomes the only one, without.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "    if missing.is_empty() {\n        return Ok(());",
+            new: "    if true || missing.is_empty() {\n        return Ok(());",
+        }],
+    },
+    Mistake {
+        name: "what one that is gone may have had, overlooked",
+        story: "Nobody knows what it was, and the disk's older data is served for it.",
+        edits: &[Edit { file: "recovery.rs", old: "core.log_lacks.set(true);", new: "core.log_lacks.set(false);" }],
+    },
+    Mistake {
+        name: "a record in two parts taken for a torn one",
+        story: "Each sector of it can be read somewhere, and zeroes are written over both copies.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "if is_mirrored && copies.iter().all(lacks)",
+            new: "if false && is_mirrored && copies.iter().all(lacks)",
+        }],
+    },
+    Mistake {
+        name: "a header in two parts taken for none",
+        story: "The same of what says what is in a record: it is stepped over.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "header_at(c, from, at)).max()",
+            new: "header_at(c, from, at)).max().filter(|_| false)",
+        }],
     },
 ];

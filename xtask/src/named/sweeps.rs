@@ -28,6 +28,7 @@ pub const TOLD: &[Told] = &[
     ("sweeps::a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written", "a chunk that ends when all of it is written"),
     ("sweeps::what_is_written_again_and_again_is_gathered_and_needs_no_sweep", "hot places that only a sweep wins back"),
     ("hazards::h2_written_under_the_sweep", "destage that is not told of the first write after a rest"),
+    ("sweeps::what_lies_behind_a_bad_stretch_of_the_disk_gets_to_it", "what was not tried passed over"),
 ];
 
 /// Mistakes that only they need.
@@ -141,6 +142,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "destage.rs",
             old: "volume.tell_from.set(if nothing { 0 } else { now + TOLD_NS });",
             new: "volume.tell_from.set(now + TOLD_NS);",
+        }],
+    },
+    Mistake {
+        name: "what was not tried passed over",
+        story: "As much as a sweep has in flight fails, and the rest of its chunk, which the disk would take, has no turn.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "volume.swept_to.set(untried.unwrap_or(volume.swept_to.get()));",
+            new: "let _ = untried;",
         }],
     },
 ];

@@ -77,6 +77,11 @@ pub const TOLD: &[Told] = &[
         "witness::a_device_that_was_given_no_intent_page_yet_does_not_say_that_nothing_is_dirty",
         "a blank page that says that nothing is dirty",
     ),
+    ("witness::a_witness_that_was_slow_once_has_its_vote_again", "a witness doubted for ever"),
+    (
+        "witness::who_joins_a_pool_that_nothing_dirty_has_left_has_all_there_is",
+        "one that joins an empty pool counted as lacking copies",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -330,5 +335,19 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a blank page that says that nothing is dirty",
         story: "It was on its way to a device that had just joined; a start with that one alone votes out the one that has what is dirty.",
         edits: &[Edit { file: "engine.rs", old: "whole |= told > 0 && told + blank == 2;", new: "whole |= told + blank == 2;" }],
+    },
+    Mistake {
+        name: "a witness doubted for ever",
+        story: "What it owed it has answered, and it is not asked again: the next device to fail stalls the pool.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "WitnessSlot::InDoubt if self.exec.witness_owes() =>",
+            new: "WitnessSlot::InDoubt if true || self.exec.witness_owes() =>",
+        }],
+    },
+    Mistake {
+        name: "one that joins an empty pool counted as lacking copies",
+        story: "Those that left had nothing that counts. The next start refuses what the new one has whole.",
+        edits: &[Edit { file: "membership.rs", old: "if nothing_is_dirty(core) {", new: "if false && nothing_is_dirty(core) {" }],
     },
 ];

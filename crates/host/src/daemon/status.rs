@@ -189,7 +189,8 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>, lacks_data: boo
     if status.witness_lags {
         advice.push(Advice {
             wrong: "The witness, a file in the state folder, cannot be written: it does not know which cache devices are in the pool now. No data \
-                    is at risk while all of them are there; a start at which one is missing would be refused for want of its vote."
+                    is at risk while all of them are there; where one fails the pool may stop answering, and a start at which one is missing \
+                    would be refused, for want of its vote."
                 .into(),
             next: "Look whether the state folder's file system is full, read-only or failing, or the folder is not named as ReadWritePaths= of the \
                    service. The witness is told again once a minute; if it could \

@@ -207,3 +207,33 @@ fn a_block_that_cannot_be_read_does_not_keep_the_others_from_their_copies() {
     s.set_dead(second, true);
     s.read_all();
 }
+
+/// The same where two segments have such a block, and a device takes seconds to say that it cannot read it. When the second had turned out unreadable the
+/// first's ten seconds were over, and so they took turns; those behind them had none. Found by reading.
+#[test]
+fn blocks_that_take_long_to_turn_out_unreadable_do_not_keep_the_others_from_their_copies() {
+    let stage = Stage { members: 3, ..Stage::default() };
+    let mut s = Scene::new("copies beside slow damaged blocks", stage).with_diskless(6 * SEGMENT);
+    (0..6 * SEGMENT / 8).for_each(|n| write(&mut s, n * 8, 8));
+    flush(&mut s);
+    let [(first, _), (second, at)] = places(&s, 0)[..] else { panic!("two copies") };
+    // Another one with its copies on the same devices, in another segment.
+    let is_beside = |s: &Scene, sector: u64| {
+        places(s, sector).iter().map(|c| c.0).collect::<Vec<_>>() == [first, second]
+            && places(s, sector)[1].1.abs_diff(at) > s.stage.segment_bytes
+    };
+    let other = (1..6 * SEGMENT / 8).map(|n| n * 8).find(|sector| is_beside(&s, *sector)).expect("a segment beside it");
+    let bad = [at, places(&s, other)[1].1];
+    bad.iter().for_each(|at| s.rot(second, *at..at + 512));
+    s.set_dead(first, true);
+    write(&mut s, 8, 8);
+    for _ in 0..20 {
+        s.hold_answers(move |device, op| {
+            let is_bad = |offset: u64, len: u32| bad.iter().any(|at| (offset..offset + u64::from(len)).contains(at));
+            device == second && matches!(op, DeviceOp::Read { offset, len, .. } if is_bad(*offset, *len))
+        });
+        s.pass(6_000_000_000);
+        s.let_go();
+    }
+    assert!(s.status().lacking_copies <= 2, "{} lack a copy; {}", s.status().lacking_copies, s.story());
+}

@@ -299,3 +299,45 @@ fn a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest() {
         s.end();
     }
 }
+
+/// A flush of the disk is under way when a write past the cache is acknowledged, and a second FLUSH comes. The first flush fails, and may have taken the
+/// write along. The client that had asked for it was told; the one who had asked after the write was told that all is durable. Found by reading.
+#[test]
+fn a_failed_flush_is_told_to_each_flush_that_was_under_way() {
+    let mut s = Scene::new("two flushes and a failure", Stage::default());
+    s.write(0, PAST);
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
+    let first = s.world.flush(0);
+    s.until_held();
+    let past = s.world.write(0, 100_000, PAST, false);
+    assert!(s.answer_to(past));
+    let second = s.world.flush(0);
+    s.pass(SECOND / 100);
+    s.world.errors_allowed = true;
+    s.let_go_failing(DISK);
+    s.until("both are answered", |w| !w.waits(first) && !w.waits(second));
+    let told = s.world.take_ended().iter().filter(|e| [first, second].contains(&e.id) && e.error.is_some()).count();
+    assert_eq!(told, 2, "{}", s.story());
+    s.world.errors_allowed = false;
+    s.write(0, PAST);
+    s.write(100_000, PAST);
+    s.flush();
+    s.end();
+}
+
+/// The disk of one volume answers nothing when the daemon is told to end. It waited for its flush for ever, and nothing was written down of the other one's cache.
+/// Found by reading.
+#[test]
+fn a_stop_does_not_wait_for_a_disk_that_answers_nothing() {
+    let mut s = Scene::new("a stop beside a silent disk", Stage { volumes: 2, ..Stage::default() });
+    s.write(0, PAST);
+    s.world.write(1, 0, 8, false);
+    s.answered();
+    s.world.hang(DISK, true);
+    let (stop, since) = (s.world.command(Command::Stop), s.world.now);
+    assert_eq!(s.end_of(stop), Err(CommandError::Disk), "{}", s.story());
+    assert!(s.world.now - since < 30 * SECOND, "{}: it took {} s", s.story(), (s.world.now - since) / SECOND);
+    s.kill();
+    s.world.hang(DISK, false);
+    s.end();
+}

@@ -1,5 +1,6 @@
 //! A cache device leaves while clients write.
 
+use headpond_engine::format::{Layout, SUPERBLOCK_BYTES};
 use headpond_engine::stats::Bypass;
 use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp};
 use headpond_sim::SimBuf;
@@ -255,4 +256,70 @@ fn a_device_that_fails_while_it_is_removed_is_not_wiped_with_the_only_copies() {
     assert_eq!(s.end_of(remove), Err(CommandError::CopiesLacking), "{}", s.story());
     s.pass(1_000_000_000);
     assert!(!s.device(device).visible.read(0, 8).to_bytes().iter().all(|b| *b == 0), "{}: it was wiped", s.story());
+}
+
+/// A page of the intent map is on its way to both cache devices. The second one's write fails while the first's takes long, so that nobody hears of it; the second
+/// leaves for something else, and a new device is taken in under its number. Then the first's write ended, the failure was seen at last, and
+/// the new one left for it. Found by reading.
+#[test]
+fn a_page_that_a_predecessor_did_not_take_does_not_put_out_the_one_that_has_its_number_now() {
+    let (first, second) = (Device::Member(0), Device::Member(1));
+    let mut s = Scene::new("a predecessor's page", Stage { segments: 60, ..Stage::default() });
+    s.write(0, 8);
+    s.flush();
+    s.rest();
+    let layout = s.stage.layout();
+    let pages = layout.intent(0, 0)..layout.checkpoint(0);
+    s.hold_back(move |device, op| device == first && matches!(op, DeviceOp::Write { offset, .. } if pages.contains(offset)));
+    let past = s.world.write(0, 100_000, 1024, false);
+    s.device(second).fail_writes = 1;
+    s.until_held();
+    s.pass(1_000_000);
+    s.device(second).fail_writes = 0;
+    s.set_dead(second, true);
+    s.world.write(0, 800, 8, false);
+    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(second, SimDevice::new(bytes, None));
+    let add = s.world.command(Command::AddMember { member: 1, id: [99; 16], bytes });
+    s.until("it has joined", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2));
+    s.let_go();
+    assert!(s.answer_to(past));
+    s.ends_well(add);
+    s.write(1600, 8);
+    s.pass(1_000_000_000);
+    assert_eq!(s.status().members.iter().filter(|m| m.in_sync).count(), 2, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// Both copies of a block are gone, and its volume is detached by one who gives up what is lost; the last cache devices fail under the superblock that is to be without
+/// it. It was served again, without knowing of anything that was lost: the disk's older data was read. Found by reading.
+#[test]
+fn what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk() {
+    let mut s = Scene::new("given up in vain", Stage { members: 4, ..Stage::default() });
+    let tail = Layout::tail_of(s.stage.member_bytes());
+    (0..12).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    let gone: Vec<Device> = s.copies(0).iter().map(|c| c.0).collect();
+    s.world.errors_allowed = true;
+    gone.iter().for_each(|device| s.set_dead(*device, true));
+    s.world.write(0, 120_000, 8, false);
+    s.until("they have left", |w| {
+        w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2)
+    });
+    s.rest();
+    s.hold_back(move |device, op| {
+        let is_superblock = matches!(op, DeviceOp::Write { offset, .. } if *offset < 2 * SUPERBLOCK_BYTES || *offset >= tail);
+        matches!(device, Device::Member(_)) && is_superblock
+    });
+    let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: true });
+    s.until_held();
+    for device in (0..4).map(Device::Member) {
+        s.device(device).fail_writes = 1;
+    }
+    s.let_go();
+    assert_eq!(s.end_of(detach), Err(CommandError::NoMembers), "{}", s.story());
+    let read = s.world.read(0, 0, 8);
+    assert!(!s.answer_to(read), "{}: the disk's older data is read", s.story());
 }

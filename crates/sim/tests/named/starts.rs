@@ -1,9 +1,13 @@
 //! Reads that fail at a start: on all cache devices at once, where a controller is reset, or on one, where a path is lost and found later.
 
-use headpond_engine::{Command, CommandError, Device, DeviceOp, StartError};
+use headpond_engine::format::Record;
+use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, StartError};
 use headpond_sim::SimBuf;
 use headpond_sim::scene::{Scene, Stage};
 use std::ops::Range;
+
+const FIRST: Device = Device::Member(0);
+const SECOND_ONE: Device = Device::Member(1);
 
 /// Less than a start has patience for: it has for 5 s.
 const MOMENT: u64 = 100_000_000;
@@ -268,5 +272,121 @@ fn what_the_disk_has_is_not_hidden_by_an_older_record_when_the_newer_one_is_dama
     s.start();
     assert!(s.status().volumes[0].serving, "{}", s.story());
     s.read(0, 8);
+    s.end();
+}
+
+/// Acknowledged writes are in the log, behind the last image; the power goes, and the first cache device answers nothing when the next start asks.
+fn first_is_silent(story: &str) -> (Scene, Range<u64>) {
+    let mut s = Scene::new(story, Stage::default());
+    s.checkpoint();
+    (0..3).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    let (_, at) = *s.copies(0).iter().find(|c| c.0 == SECOND_ONE).expect("a copy is on the second");
+    let header = header_of(&s, at);
+    s.world.cut_power_keeping(|_, _, _| false);
+    s.world.hang(FIRST, true);
+    (s, header)
+}
+
+/// The header of the segment that has a sector in it, in bytes.
+fn header_of(s: &Scene, sector: u64) -> Range<u64> {
+    let layout = s.stage.layout();
+    let start = layout.slot(((sector * 512 - layout.slot(0)) / s.stage.segment_bytes) as u32);
+    start..start + 512
+}
+
+/// A controller is reset: one cache device answers nothing for long, and the other fails a read. What the one did not answer used up all the
+/// patience that a start has; the one read of a header was taken for final, its segment was not there, and the device that had it all was voted out:
+/// what was flushed was gone. Found by reading.
+#[test]
+fn one_that_is_silent_does_not_use_up_the_patience_with_the_other() {
+    let (mut s, header) = first_is_silent("patience with each");
+    s.hold_back(move |device, op| device == SECOND_ONE && matches!(op, DeviceOp::Read { offset, .. } if *offset == header.start));
+    let start = s.begin_start();
+    s.until_held();
+    s.device(SECOND_ONE).fail_reads = 1;
+    s.let_go();
+    s.pass(MOMENT / 10);
+    s.device(SECOND_ONE).fail_reads = 0;
+    s.ends_well(start);
+    s.read_all();
+    s.world.hang(FIRST, false);
+    s.end();
+}
+
+/// The same, and the header cannot be read for long. Whoever is missing has it: nobody goes on without him.
+#[test]
+fn what_cannot_be_read_is_waited_for_where_one_that_is_missing_may_have_it() {
+    let (mut s, header) = first_is_silent("one is missing, and the other cannot be read");
+    unreadable(&mut s, SECOND_ONE, header);
+    let start = s.begin_start();
+    let missing = StartError::CopiesMissing { missing: vec![0] };
+    assert_eq!(s.end_of(start), Err(CommandError::Start(missing)), "{}", s.story());
+    s.world.kill_landing(|_, _, _| false);
+    s.world.hang(FIRST, false);
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// The same of a record, and somebody says that the missing one is gone for good: what may lack data is not served.
+#[test]
+fn what_one_that_is_gone_for_good_may_have_had_is_refused() {
+    let (mut s, header) = first_is_silent("one is gone, and the other cannot be read");
+    unreadable(&mut s, SECOND_ONE, header.start + 512..header.start + (64 << 10));
+    s.stage.settings.without_missing = true;
+    s.start();
+    assert!(s.status().volumes[0].refused, "{}", s.story());
+}
+
+/// One record, and a bad sector under each of its copies, in different places: each sector can be read somewhere, and neither copy is whole. That was
+/// taken for a write that a power cut had torn, and zeroes were written over both, though what it says was flushed. Found by reading.
+#[test]
+fn a_record_that_is_whole_on_neither_device_for_bad_sectors_refuses_the_start() {
+    let mut s = Scene::new("bad sectors in different places", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    let copies = s.copies(0);
+    s.world.kill_landing(|_, _, _| true);
+    for ((device, at), bad) in copies.into_iter().zip([1, 5]) {
+        unreadable(&mut s, device, (at + bad) * 512..(at + bad + 1) * 512);
+    }
+    refused_until_it_can_be_read(s);
+}
+
+/// The same of the header of a record that speaks of many writes.
+#[test]
+fn a_records_header_that_is_whole_on_neither_device_refuses_the_start() {
+    let mut s = Scene::new("a header in two parts", Stage::default());
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Write { .. })));
+    (0..60).for_each(|n| _ = s.world.write(0, n * 37 % 499 * 512, 8, false));
+    s.until_held();
+    s.let_go();
+    s.answered();
+    s.flush();
+    let headers = |s: &mut Scene, sector: u64| -> Vec<(Device, u64, usize)> {
+        let len = |s: &mut Scene, device: Device, at: u64| Record::peek_len(&s.device(device).visible.read(at, 1).to_bytes());
+        let found = |s: &mut Scene, (device, at): (Device, u64)| {
+            (at.saturating_sub(120)..at).rev().find_map(|before| Some((device, before, len(s, device, before)?)))
+        };
+        s.copies(sector).into_iter().filter_map(|copy| found(s, copy)).collect()
+    };
+    let long = (0..60).map(|n| headers(&mut s, n * 37 % 499 * 512)).find(|found| found.iter().all(|(.., len)| *len > 512));
+    let long = long.expect("some record has a long header");
+    s.world.kill_landing(|_, _, _| true);
+    for ((device, at, _), bad) in long.into_iter().zip([0, 1]) {
+        unreadable(&mut s, device, (at + bad) * 512..(at + bad + 1) * 512);
+    }
+    refused_until_it_can_be_read(s);
+}
+
+fn refused_until_it_can_be_read(mut s: Scene) {
+    let start = s.begin_start();
+    let why = StartError::LogUnreadable { members: vec![0, 1] };
+    assert_eq!(s.end_of(start), Err(CommandError::Start(why)), "{}", s.story());
+    s.world.kill_landing(|_, _, _| false);
+    readable(&mut s);
+    s.start();
+    s.read_all();
     s.end();
 }

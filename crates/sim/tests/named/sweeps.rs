@@ -364,3 +364,20 @@ fn what_is_written_again_and_again_is_gathered_and_needs_no_sweep() {
     s.read_all();
     s.end();
 }
+
+/// A stretch of the disk takes no write, and it is longer than what a sweep has in flight. What lay behind it in the same chunk was passed over each time, and stayed dirty for
+/// as long as the stretch did. Found by reading.
+#[test]
+fn what_lies_behind_a_bad_stretch_of_the_disk_gets_to_it() {
+    let mut stage = Stage { segments: 60, ..Stage::default() };
+    (stage.settings.chunk_blocks, stage.settings.destage_depth) = (64, 4);
+    let mut s = Scene::new("behind a bad stretch", stage);
+    (0..48).for_each(|n| s.write(n * 640, 8));
+    s.flush();
+    s.world.errors_allowed = true;
+    (0..12).for_each(|n| _ = s.device(Device::Backing(0)).dead_sectors.insert(n * 640, ()));
+    s.world.command(Command::Destage { volume: 0 });
+    s.pass(20_000_000_000);
+    assert!(s.dirty() <= 12, "{} blocks are dirty; {}", s.dirty(), s.story());
+    s.device(Device::Backing(0)).dead_sectors.clear();
+}
