@@ -78,12 +78,12 @@ const SEEDS_TOLD: u64 = 500;
 const LIMIT: Duration = Duration::from_secs(480);
 
 /// One mistake in so many is planted by `--sample`.
-const SAMPLE: usize = 12;
+const SAMPLE: usize = 24;
 
 const USAGE: &str = "cargo xtask planted [--list | --told | --sample | --named | --table] [NAME..]
     --list   name all mistakes, with their stories
     --told   only mistakes that scenes tell, and the scenes alone
-    --sample one in twelve of these, drawn anew each time: what `cargo xtask test` has time for
+    --sample one in twenty-four of these, drawn anew each time: what `cargo xtask test` has time for
     --named  run the scenes alone for a mistake that scenes tell
     --table  write what found each into docs/GUARANTEES.md";
 

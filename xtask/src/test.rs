@@ -7,11 +7,14 @@ use crate::{boundaries, capi, day, fuzz, hammer, planted, tools, udev, vm};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+/// Tests of one program that run at once.
+const TEST_THREADS: &str = "4";
+
 /// Seeds of the simulator, with the crashes that must come of them, power cuts and daemon deaths together: a little over
 /// six come of each.
 const SEEDS: (u64, u64) = (1700, 10_000);
 /// The same in the small geometry, where over sixty come of each.
-const SMALL: (u64, u64) = (5_600, 300_000);
+const SMALL: (u64, u64) = (4_200, 220_000);
 
 /// Marks of the engine that fewer than one seed in a hundred reaches, or none. All others must be reached.
 const RARE: &[&str] = &[
@@ -100,7 +103,12 @@ pub fn run(args: &[String]) -> Result<()> {
     steps.step("clippy", || {
         run_command(cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
     })?;
-    steps.step("tests", || run_command(cargo(&["test", "--release", "--workspace"])))?;
+    steps.step("tests", || {
+        let mut tests = cargo(&["test", "--release", "--workspace"]);
+        // They wait most of their time, for daemons and for devices that take theirs.
+        tests.env("RUST_TEST_THREADS", TEST_THREADS);
+        run_command(tests)
+    })?;
     steps.step("the library for C", capi::run_all)?;
     // Not beside the tests, which wait most of their time: daemons are measured there, and a scheduler that groups by sessions gives them no more than a half.
     steps.step("the simulator, fresh seeds", || simulate(base, SEEDS, &[]))?;

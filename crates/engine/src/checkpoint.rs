@@ -17,7 +17,9 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
-use headpond_format::{CheckpointPointer, Class, PAGE_BYTES, Page, PageBody, PieceEntry, Place, REGION_SECTORS, SegmentEntry};
+use headpond_format::{
+    CheckpointPointer, Class, PAGE_BYTES, Page, PageBody, PieceEntry, Place, REGION_SECTORS, SegmentEntry, page_places,
+};
 
 /// Pages in flight at once.
 const DEPTH: usize = 16;
@@ -95,16 +97,6 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     }
 }
 
-/// Page `index` of a checkpoint over `members`: which members it is on, and at which page of their area.
-pub(crate) fn places(index: u32, members: &[u8]) -> Vec<(u8, u32)> {
-    let k = members.len() as u32;
-    match k {
-        0 => Vec::new(),
-        1 => vec![(members[0], index)],
-        _ => (0..2).map(|c| (members[((index + c) % k) as usize], 2 * (index / k) + c)).collect(),
-    }
-}
-
 /// Writes pages as they come, a bounded number in flight.
 struct Pages<B: Buf> {
     sequence: u64,
@@ -122,13 +114,13 @@ impl<B: Buf> Pages<B> {
         self.next += 1;
         let key = core.pool.borrow().key;
         let bytes = B::from_bytes(&Page { sequence: self.sequence, index, body }.encode(key));
-        for (member, at) in places(index, &self.members) {
+        for (member, at) in page_places(index, &self.members) {
             let layout = core.pool.borrow().members[usize::from(member)].layout;
-            if (u64::from(at) + 1) * PAGE_BYTES as u64 > layout.checkpoint_bytes {
+            if at + PAGE_BYTES as u64 > layout.checkpoint_bytes {
                 self.overflow = true;
                 return;
             }
-            let offset = layout.checkpoint(self.area) + u64::from(at) * PAGE_BYTES as u64;
+            let offset = layout.checkpoint(self.area) + at;
             let op = DeviceOp::Write { offset, bufs: vec![bytes.clone()], reach: Reach::Cache };
             self.in_flight.push_back((member, core.exec.io(Device::Member(member), op)));
             let mut stats = core.stats.borrow_mut();

@@ -1,6 +1,5 @@
 //! The pages of a checkpoint, as a start reads them.
 
-use crate::checkpoint::places;
 use crate::core::Core;
 use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp};
@@ -68,13 +67,12 @@ impl Image {
     /// Where page `index` is, on members in sync. Of a page beyond its area nothing is read.
     fn places<B: Buf>(&self, core: &Core<B>, index: u32) -> Vec<(u8, u64)> {
         let pool = core.pool.borrow();
-        let place = |(m, at): (u8, u32)| {
+        let place = |(m, at): (u8, u64)| {
             let layout = pool.members[usize::from(m)].layout;
-            let at = u64::from(at) * PAGE_BYTES as u64;
             let is_there = pool.is_in_sync(m) && at + PAGE_BYTES as u64 <= layout.checkpoint_bytes;
             is_there.then(|| (m, layout.checkpoint(self.pointer.area) + at))
         };
-        places(index, &self.pointer.members).into_iter().filter_map(place).collect()
+        self.pointer.places(index).into_iter().filter_map(place).collect()
     }
 
     fn read<B: Buf>(core: &Core<B>, (member, offset): (u8, u64)) -> (u8, IoWait<B>) {

@@ -3,7 +3,6 @@
 //!
 //! The log since the last checkpoint is not read as a log: the pieces in it are, as they are in the map.
 
-use crate::checkpoint::places;
 use crate::core::{Core, Volume};
 use crate::engine::{Cancel, checkpoint_now};
 use crate::fetch::{damaged_on, from_twin};
@@ -203,12 +202,12 @@ impl<B: Buf> Round<'_, B> {
         let is_newest = || self.core.pool.borrow().checkpoint.sequence == image.sequence;
         let mut damaged = 0;
         for index in 0..image.pages {
-            for (member, at) in places(index, &image.members) {
+            for (member, at) in image.places(index) {
                 if !self.core.pool.borrow().is_in_sync(member) {
                     continue;
                 }
                 let layout = self.core.pool.borrow().members[usize::from(member)].layout;
-                let offset = layout.checkpoint(image.area) + u64::from(at) * PAGE_BYTES as u64;
+                let offset = layout.checkpoint(image.area) + at;
                 let whole = |bytes: &[u8]| Page::decode(key, bytes, image.sequence, index).is_ok();
                 damaged += u64::from(self.is_damaged(member, offset, PAGE_BYTES, whole).await);
                 self.pace(PAGE_BYTES as u64).await?;

@@ -28,6 +28,6 @@ pub use record::{Entry, EntryKind, Record, RecordPlace, data_seed};
 pub use segment::{Class, NO_MEMBER, Place, SegmentHeader};
 pub use superblock::{
     CheckpointPointer, Doubts, FORMAT_VERSION, INCOMPAT_KNOWN, MAX_MEMBERS, MAX_SECTORS, MAX_VOLUMES, MemberEntry, MemberState,
-    Mode, Superblock, VolumeEntry,
+    Mode, Superblock, VolumeEntry, page_places,
 };
 pub use witness::{InSync, WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord};

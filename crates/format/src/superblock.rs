@@ -141,18 +141,24 @@ pub struct CheckpointPointer {
 }
 
 impl CheckpointPointer {
-    /// Where page `index` is: for each copy the member, and the byte inside its checkpoint area. Empty if no member holds
-    /// the checkpoint. Whether that is within the area is for the caller to see.
+    /// Where page `index` is: see [`page_places`].
     #[must_use]
     pub fn places(&self, index: u32) -> Vec<(u8, u64)> {
-        let page = PAGE_BYTES as u64;
-        let (k, index) = (self.members.len() as u64, u64::from(index));
-        let on = |n: u64| self.members.get(n as usize).copied();
-        match k {
-            0 => Vec::new(),
-            1 => on(0).map(|m| (m, index * page)).into_iter().collect(),
-            _ => (0..2).filter_map(|copy| Some((on((index + copy) % k)?, (2 * (index / k) + copy) * page))).collect(),
-        }
+        page_places(index, &self.members)
+    }
+}
+
+/// Where page `index` of a checkpoint on `members` is: for each copy the member, and the byte inside its checkpoint area. Empty if no
+/// member holds the checkpoint. Whether that is within the area is for the caller to see.
+#[must_use]
+pub fn page_places(index: u32, members: &[u8]) -> Vec<(u8, u64)> {
+    let page = PAGE_BYTES as u64;
+    let (k, index) = (members.len() as u64, u64::from(index));
+    let on = |n: u64| members.get(n as usize).copied();
+    match k {
+        0 => Vec::new(),
+        1 => on(0).map(|m| (m, index * page)).into_iter().collect(),
+        _ => (0..2).filter_map(|copy| Some((on((index + copy) % k)?, (2 * (index / k) + copy) * page))).collect(),
     }
 }
 
