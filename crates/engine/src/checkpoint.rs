@@ -191,8 +191,8 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     let mut cleared = Vec::new();
     for ((v, regions), flush) in clearable.into_iter().zip(flushes) {
         let is_flushed = match flush {
-            // One that answered nothing to the last checkpoint is not waited for again.
-            Some(flush) if v.disk_flusher.is_silent_for(core.settings.disk_patience_ns) => flush.get_until(core.now()).await,
+            // One that has answered nothing for so long already, as to the last checkpoint, is not waited for again.
+            Some(flush) if is_silent(core, &v) => flush.get_until(core.now()).await,
             Some(flush) => flush.get_until(until).await,
             None => Some(if v.has_disk() { Err(DeviceError::Gone) } else { Ok(()) }),
         };
@@ -295,6 +295,12 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     }
     core.stats.borrow_mut().checkpoints += 1;
     true
+}
+
+/// Whether a volume's disk has owed an answer, or a flush, for longer than it is waited for.
+fn is_silent<B: Buf>(core: &Core<B>, v: &Volume<B>) -> bool {
+    let limit = core.settings.disk_patience_ns;
+    v.disk_flusher.is_silent_for(limit) || core.exec.is_disk_silent(v.number, limit)
 }
 
 /// The copies that this checkpoint lets go: of each segment that was closed when it began and is wholly clean, one of

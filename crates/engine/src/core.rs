@@ -396,6 +396,8 @@ pub(crate) struct Core<B: Buf> {
     pub tickets: Cell<u64>,
     pub membership: Signal<B>,
     pub superblock_busy: Cell<bool>,
+    /// Superblocks are written with what lies behind them in their slots: it is read with them, and may be damaged.
+    pub whole_slots: Cell<bool>,
     /// Pages of the intent map that are to be a volume's, or have just been one's.
     pub pages_promised: RefCell<Vec<Span>>,
     pub superblock_free: Signal<B>,

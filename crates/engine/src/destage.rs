@@ -92,6 +92,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             continue;
         }
         let mut is_rest = blocks.len() < most;
+        let last = blocks.last().copied();
         match chunk(&core, &volume, blocks, depth).await {
             Ok(written) => {
                 let failed = written.outstanding.chunk.failed.get();
@@ -109,7 +110,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
                     heed(&core, &volume, end.get().await).await;
                 }
             }
-            Err(end) => heed(&core, &volume, end).await,
+            Err(end) => {
+                // The disk took nothing as far as it was tried, and the sweep goes on behind that.
+                is_rest &= !matches!(end, End::Nothing(Obstacle::Disk)) || last < Some(volume.sweep_at.get());
+                heed(&core, &volume, end).await;
+            }
         }
         // So it is for now after all that there was, though somebody may write on before it all the time, as whoever keeps a log does:
         // to follow him block by block would have flushes of disk and cache devices for each.

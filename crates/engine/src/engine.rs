@@ -105,6 +105,7 @@ impl<B: Buf> Engine<B> {
             tickets: Cell::new(0),
             membership: Signal::new(&exec),
             superblock_busy: Cell::new(false),
+            whole_slots: Cell::new(false),
             pages_promised: RefCell::default(),
             superblock_free: Signal::new(&exec),
             space: Signal::new(&exec),
@@ -414,7 +415,7 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     none_too_many_missing(core)?;
-    if let Err(why) = recovery::recover(core).await {
+    if let Err(why) = recovery::recover(core, &patience).await {
         // Where all have failed meanwhile, that nothing can be read says nothing of what is there.
         let why = if core.pool.borrow().stalled { recovery::StartError::NoMajority } else { why };
         return Err(CommandError::Start(why));
@@ -515,6 +516,7 @@ async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Pat
             [0, 1].map(|slot| (*m, layout.intent(page, slot), INTENT_PAGE_BYTES as u32))
         };
         let slots: Vec<_> = members.iter().flat_map(slots_of).collect();
+        patience.anew();
         let read = patience.read(core, &slots).await;
         let mut best: Option<IntentPage> = None;
         let (mut holders, mut whole, mut all_blank) = (0, false, true);
@@ -695,23 +697,24 @@ async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     let mut all_kept = true;
     // One volume's request may wait for room that another's destage wins: what follows would be too early for either.
     for v in core.all_volumes() {
-        ends(core, &v, |v| v.requests.get() > 0).await;
+        all_kept &= ends(core, &v, |v| v.requests.get() > 0).await;
     }
     for v in core.all_volumes() {
         let is_busy = |v: &Volume<B>| {
             let queued = v.dirty_log.queued() + v.clean_log.queued();
             v.destaging.get() || !v.fills.is_empty() || queued > 0 || !v.disk.idle()
         };
-        ends(core, &v, is_busy).await;
+        all_kept &= ends(core, &v, is_busy).await;
         v.dirty_log.seal(core);
         v.clean_log.seal(core);
         // A disk that is not there, or another one, has nothing of ours: that it does not flush is not to be taken for a failure. Nor has one
-        // that has answered nothing since the start.
-        if v.has_disk() && v.there.get() && v.serving.get() && !v.refused.get() {
-            let until = core.now() + core.settings.disk_patience_ns;
-            let flushed = v.disk_flusher.request().get_until(until).await;
-            core.mark_if(flushed.is_none(), Mark::DiskSilentAtStop);
-            all_kept &= flushed.is_some_and(|flushed| flushed.is_ok());
+        // that has answered nothing since the start. What is being detached has.
+        if v.has_disk() && v.there.get() && (v.serving.get() || v.leaving.get()) && !v.refused.get() {
+            let is_kept = Rc::new(Cell::new(None));
+            let (flushed, flush) = (is_kept.clone(), v.disk_flusher.request());
+            core.exec.spawn(async move { flushed.set(Some(flush.get().await.is_ok())) });
+            let is_answered = ends(core, &v, |_| is_kept.get().is_none()).await;
+            all_kept &= is_answered && is_kept.get() == Some(true);
         }
     }
     // What one disk does not take is no reason to leave undone what the others need, and what the next life is to hear of it.
@@ -745,14 +748,19 @@ async fn close<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Waits until a volume is no longer busy, with what it is busy with made to end soon.
-async fn ends<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, is_busy: impl Fn(&Volume<B>) -> bool) {
+/// Waits until a volume is no longer busy, with what it is busy with made to end soon. Whether it is: a disk that answers nothing is waited for no longer
+/// than others are kept waiting by it at a start.
+async fn ends<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, is_busy: impl Fn(&Volume<B>) -> bool) -> bool {
     destage::hurry(volume);
     while is_busy(volume) {
+        if core.exec.is_disk_silent(volume.number, core.settings.disk_patience_ns) {
+            return core.passing(Mark::DiskSilentAtStop, false);
+        }
         volume.work.notify();
         volume.clean_log.hurry(core, volume);
         core.exec.sleep(1_000_000).await;
     }
+    true
 }
 
 fn status<B: Buf>(core: &Core<B>) -> Status {

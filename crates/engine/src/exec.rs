@@ -80,6 +80,8 @@ pub(crate) struct Exec<B> {
     longest_turn: Cell<u64>,
     /// Cache devices that were given up since they were silent, while it is of interest.
     silent: RefCell<Option<BTreeSet<u8>>>,
+    /// When each volume's disk last answered, by the time of [`Exec::attended`].
+    disks_heard: RefCell<BTreeMap<u16, u64>>,
     /// Operations of the witness that were given up and have not ended.
     witness_owes: RefCell<BTreeSet<u64>>,
     timers: RefCell<BTreeMap<(u64, u64), usize>>,
@@ -103,6 +105,7 @@ impl<B: Buf> Exec<B> {
             attended: Cell::new(now),
             longest_turn: Cell::new(u64::MAX),
             silent: RefCell::default(),
+            disks_heard: RefCell::default(),
             witness_owes: RefCell::default(),
             timers: RefCell::default(),
             next_timer: Cell::new(0),
@@ -236,8 +239,10 @@ impl<B: Buf> Exec<B> {
         let Some(state) = ios.get_mut(io.0).filter(|s| matches!(s, IoState::Waiting { .. })) else { return };
         let is_good = result.is_ok();
         if let IoState::Waiting { task, device, .. } = core::mem::replace(state, IoState::Done(result)) {
-            if let (Device::Member(member), true) = (device, is_good) {
-                self.answers.borrow_mut().hear(member, self.attended());
+            match device {
+                Device::Member(member) if is_good => self.answers.borrow_mut().hear(member, self.attended()),
+                Device::Backing(volume) => _ = self.disks_heard.borrow_mut().insert(volume, self.attended()),
+                _ => {}
             }
             if let Some(task) = task {
                 self.wake(task);
@@ -319,6 +324,17 @@ impl<B: Buf> Exec<B> {
                 self.wake(task);
             }
         }
+    }
+
+    /// Whether a volume's disk has owed an answer for so long, in nanoseconds, and given none to anything since.
+    pub fn is_disk_silent(&self, volume: u16, limit: u64) -> bool {
+        let (now, heard) = (self.attended(), self.disks_heard.borrow().get(&volume).copied());
+        let (ios, answers) = (self.ios.borrow(), self.answers.borrow());
+        let owes = |state: &IoState<B>| {
+            matches!(state, IoState::Waiting { device: Device::Backing(of), since, .. }
+                if *of == volume && answers.moment(now).listened_since(*since) >= limit)
+        };
+        heard.is_none_or(|heard| now - heard >= limit) && ios.places.iter().flatten().any(|(_, state)| owes(state))
     }
 
     /// Whether anything that the witness was asked, and was given up, may still take effect.

@@ -11,7 +11,8 @@ use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use headpond_format::{
-    Class, InSync, MemberEntry, MemberState, Superblock, VolumeEntry, WITNESS_BYTES, WITNESS_SLOTS, WitnessRecord,
+    Class, InSync, MemberEntry, MemberState, SUPERBLOCK_BYTES, Superblock, VolumeEntry, WITNESS_BYTES, WITNESS_SLOTS,
+    WitnessRecord,
 };
 
 impl<B: Buf> Core<B> {
@@ -173,7 +174,11 @@ impl<B: Buf> Core<B> {
         for superblock in superblocks {
             let m = superblock.member;
             let layout = self.pool.borrow().members[usize::from(m)].layout;
-            let bytes = B::from_bytes(&superblock.encode());
+            let mut bytes = superblock.encode();
+            if self.whole_slots.get() {
+                bytes.resize(SUPERBLOCK_BYTES as usize, 0);
+            }
+            let bytes = B::from_bytes(&bytes);
             let slot = (superblock.sequence % 2) as u8;
             self.stats.borrow_mut().member_bytes += 2 * bytes.len() as u64;
             for n in [slot, slot + 2] {
@@ -232,6 +237,8 @@ impl<B: Buf> Core<B> {
             WitnessSlot::Newest(slot) => return Some(slot),
             // A write that was given up may still land, in whatever slot it was for.
             WitnessSlot::InDoubt if self.exec.witness_owes() => return None,
+            // And what has landed late counts when it is durable: the other slot, which has what was, is written next.
+            WitnessSlot::InDoubt if self.exec.io(Device::Witness, DeviceOp::Flush).await.is_err() => return None,
             WitnessSlot::InDoubt | WitnessSlot::Unknown => {}
         }
         let mut newest = None;

@@ -20,21 +20,34 @@ const DEPTH: usize = 64;
 /// In so many parts what cannot be read whole is read.
 const PARTS: usize = 16;
 
-/// What one phase of a start may still wait for each cache device. Each has its own: what one does not answer, or what cannot be read of one
-/// thing, is no reason to take the next failure for final.
+/// What each cache device is waited for in all of a start, in nanoseconds: what is bad in a hundred places is not waited for in each.
+const IN_ALL_NS: u64 = 60_000_000_000;
+
+/// What a start may still wait for each cache device, for one thing that it reads and in all. Each has its own: what one does not answer, or what
+/// cannot be read of one thing, is no reason to take the next failure for final.
 #[derive(Default)]
 pub(crate) struct Patience {
-    /// Nanoseconds that each was waited for.
+    /// Nanoseconds that each was waited for, for the thing that is being read.
     waited: RefCell<BTreeMap<u8, u64>>,
+    /// The same for all before.
+    before: RefCell<BTreeMap<u8, u64>>,
 }
 
 impl Patience {
+    /// The next thing is read: a page of the intent map, all headers, or a segment.
+    pub fn anew(&self) {
+        for (m, waited) in core::mem::take(&mut *self.waited.borrow_mut()) {
+            *self.before.borrow_mut().entry(m).or_default() += waited;
+        }
+    }
+
     /// Waits a moment for those of `members` that were not waited for long enough yet; who they are. Who has answered nothing for so long that
     /// it was given up is not waited for: it is asked nothing any more.
     async fn wait_for<B: Buf>(&self, core: &Rc<Core<B>>, members: impl Iterator<Item = u8>) -> Vec<u8> {
         let mut waits: Vec<u8> = Vec::new();
         for m in members {
-            let may_come = self.waited.borrow().get(&m).is_none_or(|waited| *waited < PATIENCE_NS);
+            let waited = |so_far: &RefCell<BTreeMap<u8, u64>>| so_far.borrow().get(&m).copied().unwrap_or(0);
+            let may_come = waited(&self.waited) < PATIENCE_NS && waited(&self.before) < IN_ALL_NS;
             if may_come && !waits.contains(&m) && !core.exec.is_silent(Device::Member(m)) {
                 waits.push(m);
             }

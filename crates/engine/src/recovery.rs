@@ -96,12 +96,13 @@ struct Found {
 
 /// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps. Of the map there is what is in the
 /// log; the image, if it is large, is read while requests are answered ([`crate::loading`]).
-pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
+pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> Result<(), StartError> {
     // What a dead daemon left in the members' caches must not be taken for durable.
     flush_members(core).await;
     let image = Image::open(core);
     let (table, first) = image.table(core).await?;
-    let (mut found, unreadable) = scan(core, &table, &Patience::default()).await?;
+    patience.anew();
+    let (mut found, unreadable) = scan(core, &table, patience).await?;
     let mut generation = core.pool.borrow().checkpoint.generation;
     let mut version = core.pool.borrow().checkpoint.version;
     {
@@ -151,15 +152,15 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError
     }
     let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
     let mut anew = Vec::new();
-    let patience = Patience::default();
     let mut replay = replay.into_iter();
     let mut next = replay.next().map(|f| Reading::begin(core, f));
     while let Some(reading) = next {
         // Read while this one is put together: devices and processor need not wait for each other.
         next = replay.next().map(|f| Reading::begin(core, f));
         let bytes = Reading::<B>::bytes(core, reading.found);
+        patience.anew();
         let of_volume = marks.entry(reading.found.header.volume).or_default();
-        version = version.max(replay_segment(core, reading, of_volume, &mut anew, &patience).await?);
+        version = version.max(replay_segment(core, reading, of_volume, &mut anew, patience).await?);
         core.has_read(bytes);
     }
     core.generation.set((core.life * GENERATIONS).max(generation + 1));
@@ -214,7 +215,7 @@ fn may_be_dirty<B: Buf>(core: &Core<B>) -> bool {
 ///
 /// # Errors
 /// Another one was to have it as well: who cannot read it either, or who is missing, as long as nobody has said that this is for good. Where it
-/// has been said, the volumes that may lack it are refused.
+/// has been said, now or for a start in which those that are missing count as having left, the volumes that may lack it are refused.
 fn nowhere_else<B: Buf>(core: &Core<B>, members: &BTreeSet<u8>) -> Result<(), StartError> {
     if members.is_empty() || !may_be_dirty(core) {
         return Ok(());
@@ -223,14 +224,12 @@ fn nowhere_else<B: Buf>(core: &Core<B>, members: &BTreeSet<u8>) -> Result<(), St
         return Err(StartError::LogUnreadable { members: members.iter().copied().collect() });
     }
     let missing = core.pool.borrow().missing.clone();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    core.mark(Mark::MissingMayHaveIt);
-    if !core.settings.without_missing {
+    if core.settings.without_missing {
+        core.log_lacks.set(true);
+    } else if !missing.is_empty() {
+        core.mark(Mark::MissingMayHaveIt);
         return Err(StartError::CopiesMissing { missing });
     }
-    core.log_lacks.set(true);
     Ok(())
 }
 

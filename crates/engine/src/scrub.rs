@@ -156,7 +156,10 @@ impl<B: Buf> Round<'_, B> {
         if damaged > 0 {
             self.core.mark(Mark::ScrubRewritesSuperblocks);
             // They take turns: two make all of them new. Who cannot take one leaves.
-            if self.core.write_superblock().await && self.core.write_superblock().await {
+            self.core.whole_slots.set(true);
+            let are_written = self.core.write_superblock().await && self.core.write_superblock().await;
+            self.core.whole_slots.set(false);
+            if are_written {
                 self.repaired(damaged);
             }
         }

@@ -353,10 +353,16 @@ async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool
     if lost {
         forget_all(core, v);
     }
-    // Of what was lost nothing is known any more: where the volume stays, its disk's older data is not to be taken for it (R8).
-    take_off(core, v).await.inspect_err(|_| if lost { v.refused.set(true) } else { v.serve(true) })?;
+    take_off(core, v).await.inspect_err(|_| if lost { refuse(v) } else { v.serve(true) })?;
     let_go_of(core).await;
     Ok(())
+}
+
+/// Of what was given up of a volume nothing is known any more: where it stays, in this life or a later one, its disk's older data is not to be
+/// taken for it (R8).
+fn refuse<B: Buf>(v: &Volume<B>) {
+    v.uncertain.set(true);
+    v.refused.set(true);
 }
 
 /// The room of a volume that has gone is free soon. Gone it is without that, too.
@@ -417,9 +423,8 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
     }
     core.mark(Mark::Abandoned);
     forget_all(core, v);
-    // Where no superblock without it can be written it is there again at the next start, whole; until then nobody is to read
-    // what is left of it in memory.
-    take_off(core, v).await.inspect_err(|_| v.refused.set(true))?;
+    // Where no superblock without it can be written it is there again at the next start.
+    take_off(core, v).await.inspect_err(|_| refuse(v))?;
     let_go_of(core).await;
     Ok(())
 }

@@ -388,8 +388,7 @@ fn two_of_four_devices_write_what_they_hold_only_when_told_to_and_say_where_more
         yard.run(&[&["writeback", "--state", "state", "--backing", "disk", "--json"], devices, more].concat())
     };
     for devices in [["a", "b"], ["c", "d"]] {
-        let parts =
-            ["As many cache devices of pool pool are gone as there are copies", "Nothing was written", "--without-missing"];
+        let parts = ["Too many cache devices of pool pool are missing", "Nothing was written", "--without-missing"];
         run(&devices, &[]).said(3, &parts);
         before.unchanged();
     }

@@ -325,7 +325,7 @@ impl Scene {
             let of_area = |n| layout.checkpoint(n)..layout.checkpoint(n) + layout.checkpoint_bytes;
             let area = [0, 1].map(of_area).into_iter().find(|area| area.contains(offset) && *len == PAGE_BYTES as u32);
             let Some(place) = area.map(|area| (offset - area.start) / PAGE_BYTES as u64) else { return false };
-            // On two members, by turns: see `checkpoint::places` in the engine.
+            // On two members, by turns: see `page_places` in the format.
             let page = place / 2 * 2 + (u64::from(m) + place) % 2;
             late(page) && !seen.borrow_mut().insert((m, *offset))
         });

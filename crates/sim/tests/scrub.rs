@@ -1,6 +1,6 @@
 //! Scrub finds every damage that was planted, mends what can be mended, and names what cannot.
 
-use headpond_engine::format::{INTENT_PAGE_BYTES, PAGE_BYTES};
+use headpond_engine::format::{INTENT_PAGE_BYTES, PAGE_BYTES, SUPERBLOCK_BYTES};
 use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp, Scrub};
 use headpond_sim::scene::{Scene, Stage};
 
@@ -38,6 +38,23 @@ fn scrub(s: &mut Scene) -> Scrub {
     s.obey(Command::Scrub { bytes_per_second: 0 });
     s.check();
     s.status().scrub
+}
+
+/// A sector of a superblock's slot cannot be read, behind the superblock. Superblocks were written as long as they are, and slots are read whole: it was called
+/// repaired, and was there again at each scrub; and a host that finds it in both slots of a pair takes the device for one that is not there. Found by `headpond sim`, as
+/// soon as elections met sectors that cannot be read.
+#[test]
+fn what_lies_behind_a_superblock_in_its_slot_is_written_anew() {
+    let mut s = pool("behind a superblock", Stage::default());
+    let layout = s.stage.layout();
+    for n in 0..4 {
+        s.device(MEMBER).bad.insert((layout.superblock(n) + SUPERBLOCK_BYTES - 512) / 512, ());
+    }
+    let found = scrub(&mut s);
+    assert_eq!((found.damaged, found.repaired), (4, 4), "{}", s.story());
+    let found = scrub(&mut s);
+    assert_eq!(found.damaged, 0, "{}", s.story());
+    s.end();
 }
 
 /// A sector of what the cache holds of a sector of the volume goes bad, on the n-th of its copies.

@@ -91,10 +91,6 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what was given up in vain served",
         story: "Nothing is known any more of what was lost, and the volume is still there: the disk's older data is read for it.",
-        edits: &[Edit {
-            file: "volumes.rs",
-            old: "if lost { v.refused.set(true) } else { v.serve(true) }",
-            new: "v.serve(true)",
-        }],
+        edits: &[Edit { file: "volumes.rs", old: "if lost { refuse(v) } else { v.serve(true) }", new: "v.serve(true)" }],
     },
 ];

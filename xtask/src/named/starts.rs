@@ -36,6 +36,7 @@ pub const TOLD: &[Told] = &[
         "a record in two parts taken for a torn one",
     ),
     ("starts::a_records_header_that_is_whole_on_neither_device_refuses_the_start", "a header in two parts taken for none"),
+    ("starts::a_bad_sector_does_not_use_up_the_patience_with_the_rest_of_the_log", "one patience for all of the log"),
 ];
 
 /// Mistakes that only they need.
@@ -127,8 +128,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "One device is silent, and a read of the other that fails once is final: what it alone could tell of is not there.",
         edits: &[Edit {
             file: "patience.rs",
-            old: "let may_come = self",
-            new: "let may_come = core.pool.borrow().missing.is_empty() && self",
+            old: "let may_come = waited(",
+            new: "let may_come = core.pool.borrow().missing.is_empty() && waited(",
         }],
     },
     Mistake {
@@ -136,8 +137,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It could be read there. The one that cannot read it becomes the only one, without.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "    if missing.is_empty() {\n        return Ok(());",
-            new: "    if true || missing.is_empty() {\n        return Ok(());",
+            old: "} else if !missing.is_empty() {",
+            new: "} else if false && !missing.is_empty() {",
         }],
     },
     Mistake {
@@ -161,6 +162,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "recovery.rs",
             old: "header_at(c, from, at)).max()",
             new: "header_at(c, from, at)).max().filter(|_| false)",
+        }],
+    },
+    Mistake {
+        name: "one patience for all of the log",
+        story: "A bad sector uses it up, and what cannot be read for a moment behind it is written over with zeroes.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "        patience.anew();\n        let of_volume",
+            new: "        let of_volume",
         }],
     },
 ];

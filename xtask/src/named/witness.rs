@@ -82,6 +82,10 @@ pub const TOLD: &[Told] = &[
         "witness::who_joins_a_pool_that_nothing_dirty_has_left_has_all_there_is",
         "one that joins an empty pool counted as lacking copies",
     ),
+    (
+        "witness::what_a_slow_witness_took_late_is_durable_before_the_other_record_is_written_over",
+        "a record in the witness's cache taken for its newest",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -349,5 +353,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "one that joins an empty pool counted as lacking copies",
         story: "Those that left had nothing that counts. The next start refuses what the new one has whole.",
         edits: &[Edit { file: "membership.rs", old: "if nothing_is_dirty(core) {", new: "if false && nothing_is_dirty(core) {" }],
+    },
+    Mistake {
+        name: "a record in the witness's cache taken for its newest",
+        story: "The durable one is written over. Without power the witness knows neither, and who has left has its old vote.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "WitnessSlot::InDoubt if self.exec.io(Device::Witness, DeviceOp::Flush).await.is_err() =>",
+            new: "WitnessSlot::InDoubt if false =>",
+        }],
     },
 ];

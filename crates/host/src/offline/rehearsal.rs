@@ -58,7 +58,10 @@ impl Rehearsal {
         let election =
             Election { superblock, missing: Vec::new(), behind: Vec::new(), witness_votes: true, ..pool.election.clone() };
         let start = CommandId(0);
-        let engine = Engine::start(0, Settings { pages_at_start: u32::MAX, ..Settings::default() }, election, &[], start);
+        // What cannot be read, and may be on one that is missing, makes them uncertain as well.
+        let settings =
+            Settings { pages_at_start: u32::MAX, without_missing: !pool.election.missing.is_empty(), ..Settings::default() };
+        let engine = Engine::start(0, settings, election, &[], start);
         let (mut reads, mut now) = (0u64, 0);
         let total: u64 = pool.present().map(|m| u64::from(pool.slots(m))).sum();
         loop {

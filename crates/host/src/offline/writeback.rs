@@ -215,7 +215,7 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
         (Some(why), _) => Some(why.clone()),
         (None, true) => Some(format!(
-            "As many cache devices of pool {} are gone as there are copies: dirty data may be on them alone.",
+            "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
             superblock.name
         )),
         (None, false) => None,

@@ -329,15 +329,23 @@ fn a_failed_flush_is_told_to_each_flush_that_was_under_way() {
 /// Found by reading.
 #[test]
 fn a_stop_does_not_wait_for_a_disk_that_answers_nothing() {
-    let mut s = Scene::new("a stop beside a silent disk", Stage { volumes: 2, ..Stage::default() });
-    s.write(0, PAST);
-    s.world.write(1, 0, 8, false);
-    s.answered();
-    s.world.hang(DISK, true);
-    let (stop, since) = (s.world.command(Command::Stop), s.world.now);
-    assert_eq!(s.end_of(stop), Err(CommandError::Disk), "{}", s.story());
-    assert!(s.world.now - since < 30 * SECOND, "{}: it took {} s", s.story(), (s.world.now - since) / SECOND);
-    s.kill();
-    s.world.hang(DISK, false);
-    s.end();
+    for (asked, both) in [(false, false), (true, false), (true, true)] {
+        let mut s = Scene::new("a stop beside a silent disk", Stage { volumes: 2, ..Stage::default() });
+        s.write(0, PAST);
+        s.world.write(1, 0, 8, false);
+        s.answered();
+        for volume in (0..2).filter(|volume| both || *volume == 0) {
+            s.world.hang(Device::Backing(volume), true);
+            if asked {
+                s.world.read(volume, 200_000, 8);
+            }
+        }
+        let (stop, since) = (s.world.command(Command::Stop), s.world.now);
+        assert_eq!(s.end_of(stop), Err(CommandError::Disk), "{}", s.story());
+        let took = (s.world.now - since) / SECOND;
+        assert!(took < 15, "{}: it took {took} s, {asked}, {both}", s.story());
+        (0..2).for_each(|volume| s.world.hang(Device::Backing(volume), false));
+        s.kill();
+        s.end();
+    }
 }

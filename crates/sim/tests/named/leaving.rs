@@ -322,4 +322,14 @@ fn what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk() {
     assert_eq!(s.end_of(detach), Err(CommandError::NoMembers), "{}", s.story());
     let read = s.world.read(0, 0, 8);
     assert!(!s.answer_to(read), "{}: the disk's older data is read", s.story());
+    // Nor by the next daemon, though nothing is dirty any more.
+    for device in (0..4).map(Device::Member) {
+        s.device(device).fail_writes = 0;
+    }
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(Device::Member(0), SimDevice::new(bytes, None));
+    s.obey(Command::AddMember { member: 0, id: [99; 16], bytes });
+    s.obey(Command::Stop);
+    s.kill();
+    assert!(s.status().volumes[0].refused, "{}: it is served", s.story());
 }

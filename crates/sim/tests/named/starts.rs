@@ -339,6 +339,45 @@ fn what_one_that_is_gone_for_good_may_have_had_is_refused() {
     assert!(s.status().volumes[0].refused, "{}", s.story());
 }
 
+/// One copy of everything. A sector in the oldest segment of the log is bad, where nothing was ever written; and while the third segment is read the path is lost
+/// for a moment. What the bad sector was asked for again used up the patience with the device, and zeroes were written over what was flushed. Found by reading.
+#[test]
+fn a_bad_sector_does_not_use_up_the_patience_with_the_rest_of_the_log() {
+    let mut s = Scene::new("a bad sector, and a path", Stage { members: 1, copies: 1, ..Stage::default() });
+    s.checkpoint();
+    let mut slots: Vec<Range<u64>> = Vec::new();
+    for n in 0.. {
+        let sector = n * 37 % 499 * 512;
+        s.write(sector, 8);
+        let (_, at) = s.copies(sector)[0];
+        let header = header_of(&s, at);
+        if !slots.contains(&header) {
+            slots.push(header);
+        }
+        if slots.len() == 4 {
+            break;
+        }
+    }
+    s.flush();
+    s.world.cut_power_keeping(|_, _, _| false);
+    let tail = slots[0].start + s.stage.segment_bytes;
+    unreadable(&mut s, FIRST, tail - 512..tail);
+    let third = slots[2].start..slots[2].start + s.stage.segment_bytes;
+    s.hold_back(
+        move |_, op: &DeviceOp<SimBuf>| matches!(op, DeviceOp::Read { offset, len, .. } if third.contains(offset) && *len > 512),
+    );
+    let start = s.begin_start();
+    s.until_held();
+    s.pass(60 * MOMENT);
+    s.device(FIRST).fail_reads = 1;
+    s.let_go();
+    s.pass(MOMENT);
+    s.device(FIRST).fail_reads = 0;
+    s.ends_well(start);
+    s.read_all();
+    s.end();
+}
+
 /// One record, and a bad sector under each of its copies, in different places: each sector can be read somewhere, and neither copy is whole. That was
 /// taken for a write that a power cut had torn, and zeroes were written over both, though what it says was flushed. Found by reading.
 #[test]
