@@ -48,8 +48,8 @@ const MISTAKES: &[Mistake] = &[
         story: "The first cache device is flushed and its twin is not: after a power cut there is one copy of what was flushed.",
         edits: &[Edit {
             file: "write.rs",
-            old: "let in_sync: Vec<u8> = core.pool.borrow().in_sync().collect();",
-            new: "let in_sync: Vec<u8> = core.pool.borrow().in_sync().take(1).collect();",
+            old: "(core.pool.borrow().epoch, core.pool.borrow().in_sync().collect());\n    let flushes",
+            new: "(core.pool.borrow().epoch, core.pool.borrow().in_sync().take(1).collect());\n    let flushes",
         }],
     },
     Mistake {
@@ -492,8 +492,8 @@ const MISTAKES: &[Mistake] = &[
         story: "As many cache devices are gone as there are copies: records may be missing that nobody left has heard of, and the volume is served.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "let lost_copies = core.pool.borrow().left >= core.pool.borrow().copies;",
-            new: "let lost_copies = false;",
+            old: "let lost_copies = core.log_lacks.get() || core.pool.borrow().left >= core.pool.borrow().copies;",
+            new: "let lost_copies = core.log_lacks.get();",
         }],
     },
     Mistake {

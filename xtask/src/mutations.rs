@@ -144,8 +144,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A member did not take a page of the image, and the image is named.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "        core.mark(Mark::CheckpointPageFails);\n        core.fail_member(m).await;\n",
-            new: "        let _ = m;\n",
+            old: "        core.mark(Mark::CheckpointPageFails);\n        core.fail_member_of(epoch, m).await;\n",
+            new: "        let _ = (epoch, m);\n",
         }],
     },
     Mistake {

@@ -122,8 +122,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Its failed flush is not in any superblock when the daemon is gone, and the others get no last checkpoint.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "        all_kept &= !is_ours || v.disk_flusher.flush().await.is_ok() || !v.serving.get();",
-            new: "        if is_ours && v.disk_flusher.flush().await.is_err() && v.serving.get() {\n            return Err(CommandError::Disk);\n        }",
+            old: "            all_kept &= is_answered && is_kept.get() == Some(true);",
+            new: "            if !is_answered || is_kept.get() != Some(true) {\n                return Err(CommandError::Disk);\n            }",
         }],
     },
     Mistake {

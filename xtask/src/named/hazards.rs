@@ -264,8 +264,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A cache device does not keep what it took, and FLUSH is answered as if it did: there is one copy of what was promised.",
         edits: &[Edit {
             file: "write.rs",
-            old: "            core.mark(Mark::MemberFailsAFlush);\n            core.fail_member(m).await;\n",
-            new: "            core.mark(Mark::MemberFailsAFlush);\n            let _ = m;\n",
+            old: "            core.mark(Mark::MemberFailsAFlush);\n            core.fail_member_of(epoch, m).await;\n",
+            new: "            core.mark(Mark::MemberFailsAFlush);\n            let _ = (epoch, m);\n",
         }],
     },
     Mistake {

@@ -44,11 +44,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what a start cannot read not asked for again",
         story: "A controller is reset while a start reads headers, or the log: a start that could go on a moment later is refused, or takes for its end what it has not seen.",
-        edits: &[Edit {
-            file: "patience.rs",
-            old: "if failed.is_empty() || self.left.get() == 0 {",
-            new: "if true || failed.is_empty() || self.left.get() == 0 {",
-        }],
+        edits: &[Edit { file: "patience.rs", old: "if waited_for.is_empty() {", new: "if true || waited_for.is_empty() {" }],
     },
     Mistake {
         name: "what could not be read whole read unit by unit",
@@ -62,19 +58,15 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "headers that cannot be read taken for none",
         story: "The segments that were opened last are not found, and what was acknowledged in them is gone.",
-        edits: &[Edit {
-            file: "recovery.rs",
-            old: "if members.len() > 1 && may_be_dirty(core) {",
-            new: "if false && members.len() > 1 && may_be_dirty(core) {",
-        }],
+        edits: &[Edit { file: "recovery.rs", old: "    nowhere_else(core, &members)?;", new: "    let _ = &members;" }],
     },
     Mistake {
         name: "a log that cannot be read taken for its end",
         story: "The same of the log: what is behind is not looked at, and the next start finds it again, over what was written since.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "if nowhere && copies.len() > 1",
-            new: "if false && nowhere && copies.len() > 1",
+            old: "if nowhere && class == Class::Mirrored {",
+            new: "if false && nowhere && class == Class::Mirrored {",
         }],
     },
     Mistake {

@@ -172,7 +172,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It does not know that the disk is newer: alone it would serve what it had before.",
         edits: &[Edit {
             file: "intent.rs",
-            old: "                    core.mark(Mark::IntentFailsOnMember);\n                    core.fail_member(m).await;\n",
+            old: "                    core.mark(Mark::IntentFailsOnMember);\n                    core.fail_member_of(epoch, m).await;\n",
             new: "",
         }],
     },
@@ -245,14 +245,14 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Another client's FLUSH was told of it; the write that was under way is acknowledged, and the next FLUSH calls it durable.",
         edits: &[Edit {
             file: "flush.rs",
-            old: "        if self.failures.get() != failures && !self.lost.replace(true) {\n",
-            new: "        if false && self.failures.get() != failures && !self.lost.replace(true) {\n",
+            old: "        if self.failures.get() != failures {\n            self.lose();",
+            new: "        if false && self.failures.get() != failures {\n            self.lose();",
         }],
     },
     Mistake {
         name: "a flush that fails after a write was acknowledged, forgotten",
         story: "The write ended under the flush, and went with it; nobody is told, and the next FLUSH calls it durable.",
-        edits: &[Edit { file: "flush.rs", old: "|| owed || this.owes.get());", new: "|| owed);" }],
+        edits: &[Edit { file: "flush.rs", old: "if owed || this.owes.get() {", new: "if owed {" }],
     },
     Mistake {
         name: "a sweep that calls clean what was overwritten under it",
