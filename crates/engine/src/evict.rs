@@ -39,10 +39,11 @@ pub(crate) fn victim_of<B: Buf>(core: &Core<B>, volume: u16) -> Option<Victim> {
     choose(core, |s| s.volume == volume)
 }
 
-/// The segment to let go of those that may be, by `policy/evict.rs`; none of which most is pinned, for all that is pinned in it is
+/// The segment to let go of those that may be, by `policy/evict.rs`; none that is pinned for the most part, for all that is pinned in it is
 /// written again.
 fn choose<B: Buf>(core: &Core<B>, may_go: impl Fn(&Segment) -> bool) -> Option<Victim> {
     let mut queues = [Vec::new(), Vec::new()];
+    let sectors = core.pool.borrow().segment_sectors();
     {
         let mut segments = core.segments.borrow_mut();
         for (n, s) in segments.iter().filter(|(_, s)| is_evictable(s) && may_go(s)) {
@@ -52,7 +53,7 @@ fn choose<B: Buf>(core: &Core<B>, may_go: impl Fn(&Segment) -> bool) -> Option<V
             for queue in &mut queues {
                 queue.retain(|(_, n)| {
                     let Some(s) = segments.get_mut(*n) else { return false };
-                    !core.volume(s.volume).is_some_and(|v| is_mostly_pinned(&v, *n, s))
+                    !core.volume(s.volume).is_some_and(|v| is_mostly_pinned(&v, *n, s, sectors))
                 });
             }
         }

@@ -308,17 +308,18 @@ fn set_pins<B: Buf>(core: &Core<B>, volume: &Volume<B>, pins: crate::policy::pin
     core.pins_signal.notify();
 }
 
-/// What of a segment is pinned: whether that is most of what is live in it. Found by looking once, until the pins change or
-/// half of what was there is gone.
-pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment: &mut Segment) -> bool {
-    if volume.pins.borrow().is_empty() {
+/// What of a segment is pinned: whether that is most of what it can hold, which is `sectors`. Of what was pinned and is written over little
+/// stays in many segments, and these could never be let go of if that little counted as most of them. Found by looking once, until the
+/// pins change or half of what was there is gone.
+pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment: &mut Segment, sectors: u32) -> bool {
+    if volume.pins.borrow().is_empty() || segment.live * BLOCK_SECTORS as u32 * 2 <= sectors {
         return false;
     }
     let changed = volume.pins_changed.get();
     if segment.looked.changed != changed || segment.live < segment.looked.live / 2 {
         let pins = volume.pins.borrow();
-        let pieces = pieces_of(volume, number, segment, |block| pins.contains(&(block..block + 1))).len();
-        let mostly = pieces * 2 > segment.live as usize;
+        let pinned = pieces_of(volume, number, segment, |block| pins.contains(&(block..block + 1)));
+        let mostly = pinned.iter().map(|(_, p)| p.live.count_ones()).sum::<u32>() * 2 > sectors;
         segment.looked = crate::segments::Looked { changed, live: segment.live, mostly };
     }
     segment.looked.mostly
