@@ -75,7 +75,8 @@ impl<B: Buf> Core<B> {
             // It may have something of its own to let go.
             self.space.notify();
         }
-        may_open && self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
+        let are_many = volume.fills.are_many(self.settings.record_bytes);
+        may_open && !are_many && self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
     }
 
     /// Segments that dirty data can be put into.
