@@ -16,7 +16,7 @@ use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::For;
 use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
-use crate::shares::{a_checkpoint_pays, keep_to_maximums};
+use crate::shares::{ForShares, keep_to_maximums};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -117,6 +117,7 @@ const SOON_NS: u64 = 10_000_000;
 /// Keeps segments free ahead of demand, for as long as the engine lives.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     let mut pause = LOOK_NS;
+    let mut for_shares = ForShares::new(core.now());
     loop {
         let wait = core.space.wait_until(core.now() + pause);
         wait.await;
@@ -129,10 +130,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             let s = core.segments.borrow();
             (core.dirty_percent_of(&s), s.emptied_segments(), s.dirty_segments())
         };
-        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) || a_checkpoint_pays(&core, emptied, taken) {
+        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) {
             checkpoint(&core).await;
+        } else if for_shares.pays(&core, emptied, taken) {
+            for_shares.checkpoint(&core).await;
         }
-        diskless::compact(&core).await;
         gather_rests(&core).await;
         pause = if gather_sparse(&core).await { SOON_NS } else { LOOK_NS };
         while core.free() < core.free_target() || core.map_is_nearly_full() {
@@ -140,7 +142,9 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
                 break;
             }
         }
-        keep_to_maximums(&core).await;
+        // What is clean goes first: that takes no checkpoint.
+        diskless::compact(&core).await;
+        keep_to_maximums(&core, &mut for_shares).await;
     }
 }
 

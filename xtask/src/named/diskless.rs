@@ -19,6 +19,10 @@ pub const TOLD: &[Told] = &[
         "diskless::a_block_that_cannot_be_read_does_not_keep_the_others_from_their_copies",
         "what cannot be read moved first, again and again",
     ),
+    (
+        "diskless::images_for_a_journal_take_little_of_what_cache_devices_are_written",
+        "an image for each eighth of what is set aside for a journal",
+    ),
 ];
 
 /// Mistakes that no other list has.
@@ -76,6 +80,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "space.rs",
             old: "    if !moved && !is_readable {",
             new: "    if false && !moved && !is_readable {",
+        }],
+    },
+    Mistake {
+        name: "an image for each eighth of what is set aside for a journal",
+        story: "A journal of some MiB is written over all the time, and for each of them the map of all that is cached is written.",
+        edits: &[Edit {
+            file: "diskless.rs",
+            old: "(short || image_pays(waiting * segment_bytes, pieces))",
+            new: "(short || image_pays(waiting * segment_bytes, pieces.min(0)))",
         }],
     },
 ];
