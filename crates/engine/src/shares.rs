@@ -142,6 +142,13 @@ impl<B: Buf> Core<B> {
         Room { taken_percent, soon_percent: self.percent_of(volume, soon), ..room }
     }
 
+    /// Whether the space for dirty data that is missing is taken by other volumes: this one's sweep could win next to none of it back.
+    pub(crate) fn others_have_the_space(&self, volume: &Volume<B>) -> bool {
+        let most = self.most_dirty(volume);
+        let segments = self.segments.borrow();
+        pace::is_others(segments.of_volume(volume.number).dirty, segments.dirty_segments(), most)
+    }
+
     /// How full the space for dirty data is for a volume, in percent.
     pub(crate) fn dirty_percent_for(&self, volume: &Volume<B>) -> u32 {
         if self.bounds().has_shares { self.room_of(volume).taken_percent } else { self.dirty_percent() }
