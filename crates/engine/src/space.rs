@@ -89,6 +89,12 @@ impl<B: Buf> Core<B> {
         self.segments.borrow().free_sets(1) > self.settings.reserve_segments + self.ahead_of_demand()
     }
 
+    /// The same for a volume's clean data: who has less than he is sure of has what is kept ahead of demand as well.
+    pub(crate) fn has_spare_for(&self, volume: &Volume<B>) -> bool {
+        let is_free = self.segments.borrow().free_sets(1) > self.settings.reserve_segments;
+        self.has_spare() || is_free && self.is_under_minimum(volume)
+    }
+
     /// Free segments that clean data leaves to what clients write.
     pub(crate) fn ahead_of_demand(&self) -> u32 {
         let total = self.segments.borrow().total_sets(self.bounds().copies);
