@@ -19,6 +19,7 @@ mod loading;
 mod numbers;
 mod passing;
 mod peers;
+mod preload;
 mod reads;
 mod room;
 mod shares;
@@ -55,6 +56,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(abandon::MISTAKES)
         .chain(bands::MISTAKES)
         .chain(beside::MISTAKES)
+        .chain(preload::MISTAKES)
         .chain(reads::MISTAKES)
         .chain(room::MISTAKES)
         .chain(around::MISTAKES)
@@ -86,6 +88,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(abandon::TOLD)
         .chain(bands::TOLD)
         .chain(beside::TOLD)
+        .chain(preload::TOLD)
         .chain(reads::TOLD)
         .chain(room::TOLD)
         .chain(around::TOLD)

@@ -8,6 +8,7 @@ use crate::io::{BLOCK_SECTORS, Buf, CommandError, RequestError};
 use crate::log::Item;
 use crate::marks::Mark;
 use crate::policy::compact::{Crowd, Sparse, next_victim};
+use crate::policy::reclaim::image_pays;
 use crate::segments::SegmentState;
 use crate::settings::Degraded;
 use crate::space::{checkpoint, is_movable, is_unreadable, relocate};
@@ -154,11 +155,12 @@ async fn wait_for_room<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, mut s
             since = core.exec.attended();
         }
         let waited = core.exec.attended() - since;
-        let crowd = core.crowd();
-        if crowd.is_dense() {
+        let (crowd, spare) = (core.crowd(), core.has_spare());
+        if crowd.is_dense() && !spare {
             core.space.notify();
         }
-        if core.has_space(volume) && (crowd.taken <= crowd.set_aside || waited >= CROWDED_NS) {
+        // What waits for a checkpoint is in nobody's way while there is more free than is kept.
+        if core.has_space(volume) && (spare || crowd.taken <= crowd.set_aside || waited >= CROWDED_NS) {
             return Ok(());
         }
         if waited >= LONGEST_NS {
@@ -200,7 +202,15 @@ pub(crate) async fn compact<B: Buf>(core: &Rc<Core<B>>) {
         if !crowd.is_dense() || core.pool.borrow().stalled {
             return;
         }
-        let capacity = core.pool.borrow().segment_sectors();
+        let (capacity, segment_bytes) = (core.pool.borrow().segment_sectors(), core.pool.borrow().segment_bytes);
+        // What waits for a checkpoint is won without a move. While nobody lacks it there is none before that pays: these volumes are small,
+        // and an image is of all that is cached.
+        let (waiting, short, pieces) = (core.waiting(), !core.has_spare(), core.segments.borrow().live);
+        let pays = waiting * 8 >= crowd.set_aside && (short || image_pays(waiting * segment_bytes, pieces));
+        let crowd = if short { crowd } else { Crowd { taken: crowd.taken - waiting, ..crowd } };
+        if !pays && !crowd.is_dense() {
+            return;
+        }
         let victim = {
             let segments = core.segments.borrow();
             let sealed = segments.iter().filter(|(_, s)| s.diskless && is_movable(s, core.now()));
@@ -208,9 +218,7 @@ pub(crate) async fn compact<B: Buf>(core: &Rc<Core<B>>) {
                 sealed.map(|(n, s)| Sparse { segment: n, generation: s.generation, live: s.dirty_sectors }).collect();
             next_victim(&all, capacity, &crowd)
         };
-        // What waits for a checkpoint is won without a move.
-        let waiting = core.waiting();
-        if waiting * 8 >= crowd.set_aside || victim.is_none() && waiting > 0 {
+        if pays || short && victim.is_none() && waiting > 0 {
             if !checkpoint(core).await || core.waiting() >= waiting {
                 return;
             }

@@ -21,14 +21,20 @@ pub(crate) struct Fill<B> {
     waits: OnceCell<(u64, B)>,
 }
 
+/// What waits for its record is in memory. With more than so many records' data of a volume nothing more is let in: cache devices that are
+/// slow, or silent, take less than disks bring.
+const MOST_RECORDS: u64 = 64;
+
 /// The fills of a volume.
 pub(crate) struct Fills<B> {
     list: RefCell<Vec<Rc<Fill<B>>>>,
+    /// Bytes that wait for their record.
+    waiting_bytes: Cell<u64>,
 }
 
 impl<B> Default for Fills<B> {
     fn default() -> Self {
-        Self { list: RefCell::default() }
+        Self { list: RefCell::default(), waiting_bytes: Cell::default() }
     }
 }
 
@@ -45,9 +51,23 @@ impl<B: Buf> Fills<B> {
         let mut list = self.list.borrow_mut();
         for fill in fills.iter().flatten() {
             if let Some(at) = list.iter().position(|f| Rc::ptr_eq(f, fill)) {
-                list.swap_remove(at);
+                let waited = list.swap_remove(at).waits.get().map_or(0, |(_, data)| data.len() as u64);
+                self.waiting_bytes.set(self.waiting_bytes.get() - waited);
             }
         }
+    }
+
+    /// The data has come from the disk, and waits for its record from now on.
+    fn waits(&self, fill: &Fill<B>, start: u64, data: B) {
+        let bytes = data.len() as u64;
+        if fill.waits.set((start, data)).is_ok() {
+            self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
+        }
+    }
+
+    /// Whether so much waits that more is not let in, where a record has `record_bytes`.
+    pub fn are_many(&self, record_bytes: u64) -> bool {
+        self.waiting_bytes.get() >= MOST_RECORDS * record_bytes
     }
 
     pub fn is_empty(&self) -> bool {
@@ -121,7 +141,7 @@ pub(crate) fn insert_clean<B: Buf>(
 ) {
     let bytes = data.len() as u64;
     let queue = queue_of(core, volume, &fill.blocks);
-    let _ = fill.waits.set((start, data.clone()));
+    volume.fills.waits(&fill, start, data.clone());
     let item = Item::Fill { start, data, version, fill: fill.clone(), queue };
     let done = volume.clean_log.append_at_leisure(core, volume, alloc::vec![item]);
     let volume = volume.clone();

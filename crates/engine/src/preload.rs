@@ -7,6 +7,7 @@
 use crate::core::{Core, Volume};
 use crate::engine::{CANCELLED_WITHIN_NS, Cancel};
 use crate::evict::pieces_of;
+use crate::exec::Slot;
 use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
 use crate::log::{AppendError, Item};
@@ -19,7 +20,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ops::Range;
 use headpond_format::Mode;
 
@@ -108,9 +109,10 @@ async fn bring_all<B: Buf>(
             return Err(CommandError::PassThrough);
         }
         let begun = core.now();
-        let (brought, left_out) = bring(core, volume, &batch, TRIES, || cancel.wanted() || !volume.serving.get()).await?;
+        let blocks: u64 = batch.iter().map(|r| r.end - r.start).sum();
+        let (brought, left_out) = bring_unless_cancelled(core, volume, batch, cancel).await?;
         let mut preload = volume.preload.get();
-        preload.done += batch.iter().map(|r| r.end - r.start).sum::<u64>();
+        preload.done += blocks;
         preload.brought += brought;
         preload.left_out += left_out;
         volume.preload.set(preload);
@@ -126,6 +128,25 @@ async fn bring_all<B: Buf>(
         }
     }
     Ok(())
+}
+
+/// Brings a batch in a task of its own: a disk that answers nothing keeps nobody from giving the rest up. What was asked of it then comes
+/// in when it answers.
+async fn bring_unless_cancelled<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    batch: Vec<Range<u64>>,
+    cancel: &Cancel,
+) -> Result<(u64, u64), CommandError> {
+    let (brought, given_up) = (Slot::new(&core.exec), Rc::new(Cell::new(false)));
+    let (core2, volume2, told, to_end) = (core.clone(), volume.clone(), brought.clone(), given_up.clone());
+    core.exec.spawn(async move {
+        let to_end = || to_end.get() || !volume2.serving.get();
+        told.set(bring(&core2, &volume2, &batch, TRIES, to_end).await);
+    });
+    let ended = cancel.or(core, brought.get()).await;
+    given_up.set(true);
+    ended?
 }
 
 /// Takes the next blocks to bring off the list.
@@ -204,7 +225,7 @@ pub(crate) async fn fill<B: Buf>(
     // Looked at, found and registered in one step: what is written between would be hidden by what the disk had before, and what comes for
     // a volume that has been detached meanwhile nobody could let go of.
     let takes = volume.serving.get() && volume.mode() != Mode::PassThrough;
-    if !takes || !core.room_for_clean(volume) || core.stopping.get() {
+    if !takes || !core.room_for_clean(volume) || !core.has_spare_for(volume) || core.stopping.get() {
         return Ok(0);
     }
     let missing = missing(volume, batch);
@@ -308,17 +329,18 @@ fn set_pins<B: Buf>(core: &Core<B>, volume: &Volume<B>, pins: crate::policy::pin
     core.pins_signal.notify();
 }
 
-/// What of a segment is pinned: whether that is most of what is live in it. Found by looking once, until the pins change or
-/// half of what was there is gone.
-pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment: &mut Segment) -> bool {
-    if volume.pins.borrow().is_empty() {
+/// What of a segment is pinned: whether that is most of what it can hold, which is `sectors`. Of what was pinned and is written over little
+/// stays in many segments, and these could never be let go of if that little counted as most of them. Found by looking once, until the
+/// pins change or half of what was there is gone.
+pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment: &mut Segment, sectors: u32) -> bool {
+    if volume.pins.borrow().is_empty() || segment.live * BLOCK_SECTORS as u32 * 2 <= sectors {
         return false;
     }
     let changed = volume.pins_changed.get();
     if segment.looked.changed != changed || segment.live < segment.looked.live / 2 {
         let pins = volume.pins.borrow();
-        let pieces = pieces_of(volume, number, segment, |block| pins.contains(&(block..block + 1))).len();
-        let mostly = pieces * 2 > segment.live as usize;
+        let pinned = pieces_of(volume, number, segment, |block| pins.contains(&(block..block + 1)));
+        let mostly = pinned.iter().map(|(_, p)| p.live.count_ones()).sum::<u32>() * 2 > sectors;
         segment.looked = crate::segments::Looked { changed, live: segment.live, mostly };
     }
     segment.looked.mostly

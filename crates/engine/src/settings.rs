@@ -58,8 +58,9 @@ pub struct Settings {
     /// Records in flight on one of its open segments, at least 1, from which on only what fills another goes: what is less waits for one to
     /// end. Clean data does not wait for that.
     pub unfilled_appends: usize,
-    /// How long clean data of clients' requests waits for more of it to share a record with. It is in memory meanwhile, no more than a
-    /// record's data for each open segment, and who reads it again finds it there. Zero: not at all.
+    /// How long clean data of clients' requests waits for more of it to share a record with. It is in memory meanwhile, and who reads it
+    /// again finds it there. Zero: not at all. Of what waits longer, since cache devices are slow, no more is let in than 64 records' data
+    /// for each volume, with what requests have under way then.
     pub gather_ns: u64,
     /// Blocks that are let go of without a pause where a whole volume's are: a map may have a billion, and everybody waits meanwhile.
     pub let_go_blocks: usize,

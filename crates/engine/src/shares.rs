@@ -8,8 +8,8 @@ use crate::io::{BLOCK_SECTORS, Buf, CommandError};
 use crate::policy::bands;
 use crate::policy::gather;
 use crate::policy::lanes;
-use crate::policy::pace::Room;
-use crate::policy::reclaim::{Emptied, checkpoint_pays};
+use crate::policy::pace::{self, Room};
+use crate::policy::reclaim::{Emptied, checkpoint_pays, image_pays};
 use crate::policy::shares::{For, Part, Share, Unfit, kept_below, may_lose, may_open, percent};
 use crate::segments::{Segment, Taken};
 use crate::space::{checkpoint, let_go, waiting_of};
@@ -142,6 +142,13 @@ impl<B: Buf> Core<B> {
         Room { taken_percent, soon_percent: self.percent_of(volume, soon), ..room }
     }
 
+    /// Whether the space for dirty data that is missing is taken by other volumes: this one's sweep could win next to none of it back.
+    pub(crate) fn others_have_the_space(&self, volume: &Volume<B>) -> bool {
+        let most = self.most_dirty(volume);
+        let segments = self.segments.borrow();
+        pace::is_others(segments.of_volume(volume.number).dirty, segments.dirty_segments(), most)
+    }
+
     /// How full the space for dirty data is for a volume, in percent.
     pub(crate) fn dirty_percent_for(&self, volume: &Volume<B>) -> u32 {
         if self.bounds().has_shares { self.room_of(volume).taken_percent } else { self.dirty_percent() }
@@ -184,12 +191,62 @@ impl<B: Buf> Core<B> {
     }
 }
 
+/// How long what a share alone asks for waits for a checkpoint at most that does not pay otherwise, in nanoseconds.
+const IMAGE_EVERY_NS: u64 = 3_600_000_000_000;
+
+/// Checkpoints that are taken for what volumes have by their shares. An image is of all that is cached, however little a volume may have: it is
+/// taken for that where it is a small part of what it frees, and once in an hour where it is not, as the volume's writes go to its disk
+/// until then.
+pub(crate) struct ForShares {
+    last: u64,
+}
+
+impl ForShares {
+    /// None was taken yet, in a life that began at `now`.
+    pub(crate) fn new(now: u64) -> Self {
+        Self { last: now }
+    }
+
+    /// Whether one that frees so many segments, each with its copies, is worth its image.
+    fn is_worth_it<B: Buf>(&self, core: &Core<B>, segments: u64) -> bool {
+        let bytes = segments * core.pool.borrow().segment_bytes;
+        image_pays(bytes, core.segments.borrow().live) || core.now() - self.last >= IMAGE_EVERY_NS
+    }
+
+    /// Whether one is worth it though the space for dirty data is not short for all: for a volume to which others' minimums leave
+    /// little of it, or its own maximum.
+    pub(crate) fn pays<B: Buf>(&self, core: &Core<B>, emptied: u64, taken: u64) -> bool {
+        if !core.bounds().has_shares {
+            return false;
+        }
+        core.all_volumes().iter().filter(|v| v.has_disk()).any(|v| {
+            let (own, emptied_own) = {
+                let segments = core.segments.borrow();
+                (segments.of_volume(v.number).dirty, segments.emptied_segments_of(v.number))
+            };
+            let by_maximum = core.most_dirty(v).is_some_and(|most| {
+                let dirty_percent = (own * 100 / most.max(1)).min(200) as u32;
+                checkpoint_pays(&Emptied { dirty_percent, emptied: emptied_own, taken: own })
+                    && self.is_worth_it(core, emptied_own)
+            });
+            let by_minimums = checkpoint_pays(&Emptied { dirty_percent: core.dirty_percent_for(v), emptied, taken });
+            by_maximum || by_minimums && self.is_worth_it(core, emptied)
+        })
+    }
+
+    /// Takes one; `false` if there was none.
+    pub(crate) async fn checkpoint<B: Buf>(&mut self, core: &Rc<Core<B>>) -> bool {
+        self.last = core.now();
+        checkpoint(core).await
+    }
+}
+
 /// Wins room for volumes within their maximums, at their own cost.
-pub(crate) async fn keep_to_maximums<B: Buf>(core: &Rc<Core<B>>) {
+pub(crate) async fn keep_to_maximums<B: Buf>(core: &Rc<Core<B>>, for_shares: &mut ForShares) {
     for volume in core.all_volumes().iter().filter(|v| v.share.get().max < 100) {
         // No more at once than there are: what is worth it of each is written again.
         for _ in 0..core.stands(volume).held {
-            if !win_one_of(core, volume).await {
+            if !win_one_of(core, volume, for_shares).await {
                 break;
             }
         }
@@ -197,7 +254,7 @@ pub(crate) async fn keep_to_maximums<B: Buf>(core: &Rc<Core<B>>) {
 }
 
 /// One step towards a volume's maximum; `false` if it is there, or there is nothing to be won now.
-async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> bool {
+async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, for_shares: &mut ForShares) -> bool {
     let stands = core.stands(volume);
     let goes_on = stands.most.is_some_and(|most| stands.held > kept_below(most, core.copies()));
     if !goes_on || core.stopping.get() || core.pool.borrow().stalled {
@@ -206,26 +263,11 @@ async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>) -> bool {
     if let Some(victim) = victim_of(core, volume.number) {
         return let_go(core, victim).await;
     }
-    // An image has its price: it is taken where it frees an eighth.
+    // An eighth of what it holds is little by the image where it holds little. But where its maximum has become much smaller, that is kept.
     let waiting = waiting_of(core, volume.number);
-    waiting * core.copies() * 8 >= stands.held && checkpoint(core).await && waiting_of(core, volume.number) < waiting
-}
-
-/// Whether a checkpoint is worth it though the space for dirty data is not short for all: for a volume to which others' minimums
-/// leave little of it, or its own maximum.
-pub(crate) fn a_checkpoint_pays<B: Buf>(core: &Core<B>, emptied: u64, taken: u64) -> bool {
-    if !core.bounds().has_shares {
-        return false;
-    }
-    core.all_volumes().iter().filter(|v| v.has_disk()).any(|v| {
-        let segments = core.segments.borrow();
-        let own = segments.of_volume(v.number).dirty;
-        let by_maximum = core.most_dirty(v).is_some_and(|most| {
-            let dirty_percent = (own * 100 / most.max(1)).min(200) as u32;
-            checkpoint_pays(&Emptied { dirty_percent, emptied: segments.emptied_segments_of(v.number), taken: own })
-        });
-        by_maximum || checkpoint_pays(&Emptied { dirty_percent: core.dirty_percent_for(v), emptied, taken })
-    })
+    let is_far_over = stands.most.is_some_and(|most| stands.held * 8 > most * 9);
+    let pays = waiting * core.copies() * 8 >= stands.held && (is_far_over || for_shares.is_worth_it(core, waiting));
+    pays && for_shares.checkpoint(core).await && waiting_of(core, volume.number) < waiting
 }
 
 /// What of all slots a class of segment takes, as a maximum looks at it.

@@ -16,7 +16,7 @@ use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::For;
 use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
-use crate::shares::{a_checkpoint_pays, keep_to_maximums};
+use crate::shares::{ForShares, keep_to_maximums};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -75,7 +75,8 @@ impl<B: Buf> Core<B> {
             // It may have something of its own to let go.
             self.space.notify();
         }
-        may_open && self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
+        let are_many = volume.fills.are_many(self.settings.record_bytes);
+        may_open && !are_many && self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
     }
 
     /// Segments that dirty data can be put into.
@@ -86,6 +87,12 @@ impl<B: Buf> Core<B> {
     /// Whether there is more free than is kept ahead of demand: then clean data may be written.
     pub(crate) fn has_spare(&self) -> bool {
         self.segments.borrow().free_sets(1) > self.settings.reserve_segments + self.ahead_of_demand()
+    }
+
+    /// The same for a volume's clean data: who has less than he is sure of has what is kept ahead of demand as well.
+    pub(crate) fn has_spare_for(&self, volume: &Volume<B>) -> bool {
+        let is_free = self.segments.borrow().free_sets(1) > self.settings.reserve_segments;
+        self.has_spare() || is_free && self.is_under_minimum(volume)
     }
 
     /// Free segments that clean data leaves to what clients write.
@@ -116,6 +123,7 @@ const SOON_NS: u64 = 10_000_000;
 /// Keeps segments free ahead of demand, for as long as the engine lives.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     let mut pause = LOOK_NS;
+    let mut for_shares = ForShares::new(core.now());
     loop {
         let wait = core.space.wait_until(core.now() + pause);
         wait.await;
@@ -128,10 +136,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             let s = core.segments.borrow();
             (core.dirty_percent_of(&s), s.emptied_segments(), s.dirty_segments())
         };
-        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) || a_checkpoint_pays(&core, emptied, taken) {
+        if checkpoint_pays(&Emptied { dirty_percent, emptied, taken }) {
             checkpoint(&core).await;
+        } else if for_shares.pays(&core, emptied, taken) {
+            for_shares.checkpoint(&core).await;
         }
-        diskless::compact(&core).await;
         gather_rests(&core).await;
         pause = if gather_sparse(&core).await { SOON_NS } else { LOOK_NS };
         let now = core.now();
@@ -140,7 +149,9 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
                 break;
             }
         }
-        keep_to_maximums(&core).await;
+        // What is clean goes first: that takes no checkpoint.
+        diskless::compact(&core).await;
+        keep_to_maximums(&core, &mut for_shares).await;
     }
 }
 

@@ -349,7 +349,7 @@ async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool
     drop_clean(core, v).await;
     v.serve(false);
     passed_by(core, v, lost, cancel).await.inspect_err(|_| v.serve(true))?;
-    empty(core, v).await;
+    cancel.or(core, empty(core, v)).await.inspect_err(|_| v.serve(true))?;
     if lost {
         forget_all(core, v);
     }

@@ -71,9 +71,11 @@ pub(crate) async fn write<B: Buf>(
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && gains_nothing(core, volume, &range, &content) {
         fate = Fate::Bypass(Bypass::NoGain);
     }
-    let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes)).flatten();
+    // Zeroes are an entry in the log, however long they are.
+    let logged = if matches!(content, Content::Data(_)) { bytes } else { BLOCK };
+    let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes, logged)).flatten();
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) {
-        match turn(core, volume, bytes, matches!(fate, Fate::Absorb)).await {
+        match turn(core, volume, bytes, logged, matches!(fate, Fate::Absorb)).await {
             Turn::AtOnce => fate = Fate::Absorb,
             // Waiting for the turn takes time, in which the mode may change, and members leave.
             Turn::AfterAWait => {
@@ -221,12 +223,12 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
 
 /// A client wants space for a write, until the guard is dropped. Large ones want none: what a disk takes to get to one is little by what
 /// it takes to write it. Of streams whose requests came in another order beside a sweep some are absorbed, and had it go on.
-fn want<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64) -> Option<Wanting<B>> {
+fn want<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, bytes: u64, logged: u64) -> Option<Wanting<B>> {
     if bytes >= pace::LARGE {
         return None;
     }
     let mut demand = core.demand.get();
-    let counts = demand.note(core.now(), bytes, volume.reached.get().per_second());
+    let counts = demand.note(core.now(), logged, volume.reached.get().per_second());
     core.demand.set(demand);
     counts.then(|| Wanting { core: core.clone() })
 }
@@ -261,17 +263,20 @@ enum Turn {
 }
 
 /// Waits until a write that is to be absorbed has its turn and there is room for it, which it may be known that there is now. Large ones
-/// do not wait.
-async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, mut has_room: bool) -> Turn {
+/// do not wait. Of its `bytes` so many are `logged`.
+async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, logged: u64, mut has_room: bool) -> Turn {
     let mut turn = Turn::AtOnce;
     let came = core.now();
     let destage = volume.reached.get().per_second();
     let rate = pace::rate(&core.room_of(volume), destage);
     volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands_of(volume)));
+    if rate.is_some_and(pace::is_slowest) && core.others_have_the_space(volume) {
+        return Turn::Late;
+    }
     if let Some(rate) = rate {
         let longest = volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
         let mut turns = volume.turns.get();
-        let at = turns.take(came, bytes, rate, longest);
+        let at = turns.take(came, logged, rate, longest);
         volume.turns.set(turns);
         match at {
             Some(at) if at > came => {

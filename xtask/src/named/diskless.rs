@@ -23,6 +23,10 @@ pub const TOLD: &[Told] = &[
         "diskless::blocks_that_take_long_to_turn_out_unreadable_do_not_keep_the_others_from_their_copies",
         "segments that cannot be read taking turns",
     ),
+    (
+        "diskless::images_for_a_journal_take_little_of_what_cache_devices_are_written",
+        "an image for each eighth of what is set aside for a journal",
+    ),
 ];
 
 /// Mistakes that no other list has.
@@ -86,5 +90,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "segments that cannot be read taking turns",
         story: "Each takes seconds to turn out unreadable. When one has, the other's rest is over, and those behind them are never copied.",
         edits: &[Edit { file: "space.rs", old: "is_movable(s, now) && have > 0", new: "is_movable(s, core.now()) && have > 0" }],
+    },
+    Mistake {
+        name: "an image for each eighth of what is set aside for a journal",
+        story: "A journal of some MiB is written over all the time, and for each of them the map of all that is cached is written.",
+        edits: &[Edit {
+            file: "diskless.rs",
+            old: "(short || image_pays(waiting * segment_bytes, pieces))",
+            new: "(short || image_pays(waiting * segment_bytes, pieces.min(0)))",
+        }],
     },
 ];

@@ -12,6 +12,10 @@ pub const TOLD: &[Told] = &[
         "what was overwritten meanwhile carried over with the rest",
     ),
     ("evict::a_stream_that_is_written_through_is_kept_only_where_it_was_cached", "streams that are written through kept"),
+    (
+        "evict::pinned_data_that_is_written_over_leaves_room_for_what_is_read",
+        "a segment with little in it kept since that is pinned",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -47,5 +51,17 @@ pub const MISTAKES: &[Mistake] = &[
             old: "if is_stream && !is_cached() {",
             new: "if false && is_stream && !is_cached() {",
         }],
+    },
+    Mistake {
+        name: "a segment with little in it kept since that is pinned",
+        story: "Pinned data is written over again and again: what is left in each segment is little, all of it pinned, and no such segment is let go.",
+        edits: &[
+            Edit {
+                file: "preload.rs",
+                old: " || segment.live * BLOCK_SECTORS as u32 * 2 <= sectors {",
+                new: " || sectors == 0 {",
+            },
+            Edit { file: "preload.rs", old: "sum::<u32>() * 2 > sectors;", new: "sum::<u32>() * 2 > segment.live * 8;" },
+        ],
     },
 ];

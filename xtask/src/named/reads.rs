@@ -158,7 +158,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "clean data in memory that is not looked at",
         story: "Who reads again what he has just missed waits for the disk again, for as long as it waits for its record.",
-        edits: &[Edit { file: "fills.rs", old: "let _ = fill.waits.set((start, data.clone()));", new: "" }],
+        edits: &[Edit { file: "fills.rs", old: "    volume.fills.waits(&fill, start, data.clone());\n", new: "" }],
     },
     Mistake {
         name: "clean data served from memory though a write has spoiled it",

@@ -13,6 +13,11 @@ pub const TOLD: &[Told] = &[
     ("shares::who_has_less_than_the_minimum_gets_room_while_another_writes_on", "evicted whatever its volume is sure of"),
     ("shares::a_smaller_maximum_is_kept_soon_and_loses_nothing", "nothing let go within a maximum"),
     ("shares::minimums_that_come_to_too_much_are_refused", "minimums beyond what there is"),
+    ("shares::a_neighbour_whose_disk_takes_nothing_holds_back_nobody_elses_writes", "space that others have waited for"),
+    (
+        "shares::images_for_a_small_share_take_little_of_what_cache_devices_are_written",
+        "an image for each eighth of a small share",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -31,8 +36,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A volume that has what it may keeps what it read first, whatever it reads from then on; and one that is to have less keeps all.",
         edits: &[Edit {
             file: "space.rs",
-            old: "        keep_to_maximums(&core).await;\n",
-            new: "        if core.stopping.get() {\n            keep_to_maximums(&core).await;\n        }\n",
+            old: "        keep_to_maximums(&core, &mut for_shares).await;\n",
+            new: "        if core.stopping.get() {\n            keep_to_maximums(&core, &mut for_shares).await;\n        }\n",
         }],
     },
     Mistake {
@@ -76,6 +81,24 @@ pub const MISTAKES: &[Mistake] = &[
             file: "policy/shares.rs",
             old: "        if self.min > 0 && u32::from(self.min) > left {",
             new: "        if self.min > 0 && left > MOST_MINIMUM {",
+        }],
+    },
+    Mistake {
+        name: "space that others have waited for",
+        story: "One volume's disk answers nothing, and the space for dirty data is full of what it should have. Each write to another waits for room that does not come.",
+        edits: &[Edit {
+            file: "policy/pace.rs",
+            old: "    own * OWN_PART < most.map_or(taken, |most| most.min(taken))",
+            new: "    own * OWN_PART < most.map_or(0, |most| most.min(taken))",
+        }],
+    },
+    Mistake {
+        name: "an image for each eighth of a small share",
+        story: "A volume has a hundredth of a pool, and a checkpoint of all that is cached is taken each time that an eighth of that is won by it.",
+        edits: &[Edit {
+            file: "shares.rs",
+            old: "        image_pays(bytes, core.segments.borrow().live) || ",
+            new: "        image_pays(bytes, core.segments.borrow().live.min(0)) || ",
         }],
     },
 ];

@@ -8,6 +8,7 @@ pub const TOLD: &[Told] = &[
     ("slow::a_sweep_leaves_cache_devices_to_clients", "a sweep that reads all of a chunk at once"),
     ("slow::a_cache_device_that_answers_others_is_slow_and_not_gone", "a slow cache device taken for a silent one"),
     ("slow::one_slow_answer_of_a_cache_device_sends_nobody_to_the_disk", "one slow answer taken for what is to come"),
+    ("slow::clean_data_that_waits_for_silent_cache_devices_is_bounded", "clean data in line for as long as disks bring it"),
 ];
 
 /// Mistakes that only they need.
@@ -33,6 +34,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "policy/route.rs",
             old: "self.note(now, cost.min(most));",
             new: "self.note(now, cost.min(most | u64::MAX));",
+        }],
+    },
+    Mistake {
+        name: "clean data in line for as long as disks bring it",
+        story: "The cache devices stand still for a while, and what reads miss waits for them in memory, without an end.",
+        edits: &[Edit {
+            file: "fills.rs",
+            old: "self.waiting_bytes.get() >= MOST_RECORDS * record_bytes",
+            new: "self.waiting_bytes.get() >= u64::MAX - MOST_RECORDS * record_bytes",
         }],
     },
 ];

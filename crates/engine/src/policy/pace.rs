@@ -66,6 +66,22 @@ pub fn rate(room: &Room, destage: u64) -> Option<u64> {
     of_dirty.into_iter().chain(of_taken).min().map(|rate| rate.max(SLOWEST))
 }
 
+/// Whether so little may be absorbed that no more than a few writes of each second are.
+#[must_use]
+pub fn is_slowest(rate: u64) -> bool {
+    rate <= SLOWEST
+}
+
+/// Part of the space for dirty data, as one in so many, of which a volume must have that much for its own sweep to win room.
+const OWN_PART: u64 = 8;
+
+/// Whether the space that is missing is others', where a volume takes `own` segments of the `taken` ones and may have `most`: its own
+/// sweep wins next to nothing. Theirs may not either, as where a disk answers nothing.
+#[must_use]
+pub fn is_others(own: u64, taken: u64, most: Option<u64>) -> bool {
+    own * OWN_PART < most.map_or(taken, |most| most.min(taken))
+}
+
 /// Writes of less than this are small, in bytes.
 const SMALL: u64 = 16 << 10;
 /// Writes of so many bytes are large: what a disk takes to get to the place of one is little by what it takes to write it.
@@ -121,7 +137,9 @@ impl Turns {
         if turn > now + longest {
             return None;
         }
-        self.next = turn + (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64;
+        let costs = (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64;
+        // The rate of a bad moment is not held against those who come long after it.
+        self.next = turn + costs.min(LONGEST_NS);
         let turn = turn.max(now);
         let step = (turn - now + 1).next_power_of_two() / 2;
         Some(turn.next_multiple_of(step.clamp(1, LONGEST_STEP_NS)).min(now + longest))
@@ -221,6 +239,21 @@ mod tests {
         assert_eq!(all[399], None);
         assert!(all.iter().flatten().all(|t| *t <= now + LONGEST_NS));
         assert!(turns.take(now + 200_000_000, 4_000, 4_000_000, LONGEST_NS).is_some());
+    }
+
+    #[test]
+    fn one_write_in_a_bad_moment_does_not_keep_others_from_their_turns_for_long() {
+        let mut turns = Turns::default();
+        let now = 1_000_000_000;
+        assert_eq!(turns.take(now, 252 << 10, SLOWEST, LONGEST_NS), Some(now));
+        assert_eq!(turns.take(now + LONGEST_NS, 4_096, 4_000_000, 0), Some(now + LONGEST_NS));
+    }
+
+    #[test]
+    fn space_that_others_have_is_not_waited_for() {
+        assert_eq!([is_others(0, 40, None), is_others(4, 40, None), is_others(5, 40, None)], [true, true, false]);
+        assert!(!is_others(1, 40, Some(8)), "it is at its own maximum");
+        assert!(!is_others(0, 0, None));
     }
 
     #[test]

@@ -31,6 +31,13 @@ pub fn checkpoint_is_due(appended: u64, usual: u64, pieces: u64) -> bool {
     appended >= usual.max(pieces.saturating_mul(APPENDED_FOR_A_PIECE))
 }
 
+/// Whether an image of `pieces` is worth what it frees, where nobody lacks that yet: `bytes` of segments, of each copy. What little
+/// is cached otherwise says nothing of it, since the image has all that is.
+#[must_use]
+pub fn image_pays(bytes: u64, pieces: u64) -> bool {
+    bytes >= pieces.saturating_mul(APPENDED_FOR_A_PIECE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +47,13 @@ mod tests {
         let (usual, tib) = (1 << 30, 1 << 28);
         assert!(checkpoint_is_due(usual, usual, 1000) && !checkpoint_is_due(usual - 1, usual, 1000));
         assert!(!checkpoint_is_due(100 << 30, usual, tib) && checkpoint_is_due(128 << 30, usual, tib));
+    }
+
+    #[test]
+    fn an_image_takes_no_more_than_an_eighth_of_what_it_frees() {
+        let pieces = 1 << 20;
+        assert!(image_pays(8 * 64 * pieces, pieces) && !image_pays(8 * 64 * pieces - 1, pieces));
+        assert!(image_pays(0, 0) && !image_pays(1 << 40, u64::MAX));
     }
 
     #[test]

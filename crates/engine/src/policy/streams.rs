@@ -30,6 +30,8 @@ const FURTHEST: u64 = 8192;
 const SPARSEST: u64 = 4;
 /// A run that has taken so many steps goes on, in whatever order. A few large requests may look like one by chance.
 const SURE: u32 = 16;
+/// After so many steps a run counts its older ones half: what they tell of it is a ratio, and counters have an end.
+const FORGETS_AT: u32 = 1 << 16;
 /// Runs that a request makes forgotten at most: what crowds a place is not there for long, and a request has no time for all of it.
 const AT_ONCE: usize = 16;
 /// No run.
@@ -165,7 +167,13 @@ impl Run {
         self.at = at;
         self.steps += 1;
         self.flushed_steps += u32::from(synced);
-        self.joined = if self.last.1 == sector { self.joined + 1 } else { 0 };
+        if self.steps >= FORGETS_AT {
+            // A run that stays in one place lives for as long as somebody asks there.
+            self.steps /= 2;
+            self.strays /= 2;
+            self.flushed_steps /= 2;
+        }
+        self.joined = if self.last.1 == sector { self.joined.saturating_add(1) } else { 0 };
         (self.last, self.stride) = ((sector, end), stride);
         self
     }
@@ -546,6 +554,25 @@ mod tests {
 
     /// Streams side by side that begin again where another one ends, in large requests: some of these were absorbed, a few in a
     /// hundred, and the next time round the stream had to put itself in order with what was dirty.
+    #[test]
+    fn a_place_that_is_asked_for_without_end_keeps_its_ratios_and_fills_no_counter() {
+        let mut streams = Streams::default();
+        // A request for the block that the run has just had is always out of order.
+        for _ in 0..u64::from(FORGETS_AT) + 100 {
+            let flushes = streams.runs.first().map_or(0, |run| run.flushes + 1);
+            streams.note(800, 8, flushes, false);
+        }
+        let run = &streams.runs[0];
+        assert!((FORGETS_AT / 2..FORGETS_AT).contains(&run.steps), "{run:?}");
+        assert_eq!((run.strays, run.flushed_steps), (run.steps, run.steps));
+        // After years of a stream without a break.
+        streams.runs[0] = Run { steps: FORGETS_AT - 1, strays: 1000, flushed_steps: 50_000, joined: u32::MAX, ..streams.runs[0] };
+        let belongs = streams.note(808, 8, streams.runs[0].flushes + 1, false);
+        let run = &streams.runs[0];
+        assert_eq!((run.steps, run.strays, run.flushed_steps), (FORGETS_AT / 2, 500, 25_000));
+        assert_eq!((belongs.joined, belongs.certain, belongs.synchronous), (u32::MAX, true, true));
+    }
+
     #[test]
     fn a_request_as_long_as_a_stream_is_one() {
         let mut streams = Streams::default();

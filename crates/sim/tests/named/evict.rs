@@ -1,7 +1,7 @@
 //! What is let go when the cache is full, and what stays.
 
 use headpond_engine::format::Mode;
-use headpond_engine::{Device, DeviceOp, Settings};
+use headpond_engine::{Command, Device, DeviceOp, Settings};
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -133,5 +133,36 @@ fn a_stream_that_is_written_through_is_kept_only_where_it_was_cached() {
     assert_eq!(hits(&s), before + 1, "{}", s.story());
     s.read(101 * 8, 8);
     assert_eq!(hits(&s), before + 1, "{}", s.story());
+    s.end();
+}
+
+/// What is pinned is written over, here and there, as a database's files are, and destaged. In each segment a few blocks of it were left that
+/// are the newest of their places, all of them pinned: a segment of which most that is live is pinned was never let go, however little that
+/// was. The cache filled up with such segments for good: no read was let in, and after them no write. Found by reading.
+#[test]
+fn pinned_data_that_is_written_over_leaves_room_for_what_is_read() {
+    /// An eighth of what the cache devices hold.
+    const PINNED: u64 = 240;
+    let mut s = Scene::new("pinned data that is written over leaves room for what is read", stage());
+    s.obey(Command::Pin { volume: 0, ranges: std::iter::once(0..PINNED * 8).collect() });
+    let mut chance = 1u64;
+    for n in 0..10 * PINNED {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        s.write((chance >> 33) % PINNED * 8, 8);
+        if n % 14 == 13 {
+            s.destage();
+            s.checkpoint();
+        }
+    }
+    let hits = |s: &Scene| s.status().volumes[0].stats.hit.requests;
+    let before = hits(&s);
+    for _ in 0..2 {
+        (0..20).for_each(|n| s.read(60_000 + n * 7919 % 3001 * 64, 8));
+        s.pass(50 * MILLISECOND);
+    }
+    assert_eq!(hits(&s) - before, 20, "what is read is not let in: {:?}; {}", s.status().stats, s.story());
+    let before = hits(&s);
+    (0..PINNED).for_each(|n| s.read(n * 37 % PINNED * 8, 8));
+    assert_eq!(hits(&s) - before, PINNED, "what is pinned is not there; {}", s.story());
     s.end();
 }

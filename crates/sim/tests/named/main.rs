@@ -19,6 +19,7 @@ mod loading;
 mod numbers;
 mod passing;
 mod peers;
+mod preload;
 mod reads;
 mod room;
 mod shares;

@@ -246,3 +246,56 @@ fn minimums_that_come_to_too_much_are_refused() {
     assert_eq!(ask(&mut s, 1, 45, 100), Ok(()));
     s.end();
 }
+
+/// One volume's disk answers nothing, and all of the space for dirty data is its own. Another, with nothing dirty, whose disk is well, had
+/// its writes held back as if its own sweep could win room: a quarter of a second for each. Found by reading.
+#[test]
+fn a_neighbour_whose_disk_takes_nothing_holds_back_nobody_elses_writes() {
+    let mut s = scene("a neighbour whose disk takes nothing");
+    neighbour_fills_all(&mut s);
+    let since = s.world.now;
+    for n in 0..20 {
+        let request = s.world.write(0, place(n), 8, false);
+        assert!(s.answer_to(request));
+    }
+    let took = (s.world.now - since) / MILLISECOND;
+    // Alone the disk takes two.
+    assert!(took < 100, "twenty writes took {took} ms; {}", s.story());
+    s.end();
+}
+
+/// A volume may have a hundredth of a pool, and another has a large map. What the first had written over, or had on its disk, was freed by a
+/// checkpoint each time that it was an eighth of what it held: an image of all maps for a few hundred KiB. Found by reading.
+#[test]
+fn images_for_a_small_share_take_little_of_what_cache_devices_are_written() {
+    let usual = Stage::default();
+    let settings = Settings { destage_percent: 10, idle_ns: 20 * MILLISECOND, ..usual.settings.clone() };
+    let stage = Stage { segments: 512, volumes: 2, settings, ..usual };
+    let mut s = Scene::new("images for a small share", stage);
+    (0..2048u64).for_each(|n| s.write(n * 7919 % 8192 * 32, 8));
+    s.destage();
+    s.checkpoint();
+    share(&mut s, NEIGHBOUR, 0, 1);
+    let images = |s: &Scene| s.status().stats.checkpoint_bytes;
+    let written = |s: &Scene| s.status().members.iter().map(|m| m.written).sum::<u64>();
+    let absorbed = |s: &Scene| of(s, NEIGHBOUR).stats.absorbed.bytes;
+    let before = (images(&s), written(&s));
+    for n in 0..1200 {
+        let request = s.world.write(NEIGHBOUR, place(n), 8, false);
+        assert!(s.answer_to(request));
+        if n % 8 == 7 {
+            s.pass(10 * MILLISECOND);
+        }
+    }
+    let (images, written) = (images(&s) - before.0, written(&s) - before.1);
+    assert!(written > 200 << 10 && images * 8 <= written, "{} of {} KiB were images", images >> 10, written >> 10);
+    // It is not kept from the cache for good.
+    s.pass(3_700_000 * MILLISECOND);
+    let before = absorbed(&s);
+    for n in 0..20 {
+        let request = s.world.write(NEIGHBOUR, place(2000 + n), 8, false);
+        assert!(s.answer_to(request));
+    }
+    assert!(absorbed(&s) >= before + 8 * 4096, "{} of 20 blocks; {}", (absorbed(&s) - before) / 4096, s.story());
+    s.end();
+}

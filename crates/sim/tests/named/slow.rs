@@ -111,3 +111,28 @@ fn one_slow_answer_of_a_cache_device_sends_nobody_to_the_disk() {
     s.read_all();
     s.end();
 }
+
+/// Both cache devices stood still, with something dirty, so that they were waited for. What reads missed came from the disk as ever, was to be
+/// let in, and waited in memory for its record: four are written at a time, and of the rest there was as much as the disk brought until they
+/// answered, or the daemon had no memory left. Found by reading.
+#[test]
+fn clean_data_that_waits_for_silent_cache_devices_is_bounded() {
+    /// Blocks of 64 records.
+    const MOST: u64 = 128;
+    let mut stage = Stage { segments: 100, ..Stage::default() };
+    stage.settings.record_bytes = 8192;
+    let mut s = Scene::new("clean data that waits for silent cache devices is bounded", stage);
+    s.write(8, 8);
+    s.hold_answers(|device, _| matches!(device, Device::Member(_)));
+    (0..5 * MOST).for_each(|n| s.read(80_000 + n * 7919 % 3001 * 48, 8));
+    assert!(s.world.held_back() > 0, "{}", s.story());
+    s.let_go();
+    s.rest();
+    let admitted = s.status().volumes[0].stats.admitted.requests;
+    assert!((MOST / 2..=MOST + 1).contains(&admitted), "{admitted} blocks waited in memory, of {MOST}; {}", s.story());
+    // There is room for more again.
+    (0..20).for_each(|n| s.read(40_000 + n * 7919 % 3001 * 8, 8));
+    s.rest();
+    assert_eq!(s.status().volumes[0].stats.admitted.requests, admitted + 20, "{}", s.story());
+    s.end();
+}
