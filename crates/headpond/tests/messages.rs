@@ -148,6 +148,7 @@ fn all_errors() -> Vec<Walked> {
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() },
             Devices(DevicesError::Setup(io())), Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
             Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()),
+            OtherFrontend { before: "ublk", after: "nbd" },
             // Its next step is a field: what may be in it is looked at where a `ublk::Error` is made.
             GiveUp { wrong: text(), next: "Unmount it".into() }, Ended {}),
         one_of_each!("host/src/control.rs", "CallError", CallError:

@@ -12,7 +12,7 @@ use headpond_engine::election::Refusal;
 use headpond_format::Superblock;
 
 use crate::claim::ClaimError;
-use crate::state::hex;
+use crate::state::{State, hex};
 
 pub mod create;
 pub mod destroy;
@@ -27,6 +27,14 @@ pub use create::{NewPool, create};
 pub use destroy::destroy;
 pub use dirty::DiscardDirty;
 pub use open::{OpenPool, open, open_with_remembered};
+
+/// Refuses a state folder, with the witness in it, that lies on one of these devices, or on a volume of Headpond.
+pub(crate) fn lies_beside(state: &State, devices: &[PathBuf]) -> Result<(), PoolError> {
+    match state.carried_by(devices).map_err(PoolError::unread(state.path()))? {
+        Some(device) => Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device }),
+        None => Ok(()),
+    }
+}
 
 /// Why nothing was done to a pool, or with it.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use headpond_host::daemon::{Choice, Daemon, Options, would_start};
 use headpond_host::pool::list::list;
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
-use headpond_host::succession::{Estate, VARIABLE, introduction};
+use headpond_host::succession::{Estate, Present, VARIABLE, introduction};
 use headpond_host::ublk::Queues;
 use serde::Deserialize;
 use serde_json::json;
@@ -302,7 +302,7 @@ fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     said
 }
 
-/// Whether this version would serve these devices, from looking at them alone. Some may be dead.
+/// Whether this version could go on for the daemon that asks, which has the devices: they are looked at alone. Some may be dead.
 fn tried(options: Options) -> anyhow::Result<()> {
     for listed in list(&options.devices) {
         if listed.is_silent() {
@@ -315,7 +315,7 @@ fn tried(options: Options) -> anyhow::Result<()> {
     }
     // Which it would not be told.
     let options = Options { give_up: Vec::new(), ..options };
-    would_start(&options)?;
+    would_start(&options, Present::of_who_asks().as_ref())?;
     print(false, &json!({}), introduction())
 }
 

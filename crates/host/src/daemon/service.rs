@@ -12,13 +12,14 @@ use headpond_engine::{Status, create};
 use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
-use super::{Busy, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
+use super::{Busy, Choice, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
 use crate::runtime::Running;
+use crate::succession::Present;
 use crate::{silence, succession};
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
@@ -376,7 +377,7 @@ impl Shared {
         self.members_stay()?;
         self.all_answer()?;
         let program = PathBuf::from(program);
-        let tried = tried(&program).map_err(|error| {
+        let tried = tried(&program, &self.present()).map_err(|error| {
             Fault::failed(format!(
                 "{} cannot be run: {error}. The daemon goes on as it was. Name a program that can.",
                 program.display()
@@ -412,6 +413,18 @@ impl Shared {
         self.members_stay()?;
         *state = StopState::Succeeded(program.clone());
         Ok(json!({ "program": program, "version": version }))
+    }
+
+    /// What a program is told that is asked whether it could take over.
+    fn present(&self) -> Present {
+        let in_use = !lock(&self.left).is_empty() || lock(&self.volumes).values().any(|slot| slot.place.is_some());
+        let frontend = match self.frontend {
+            Frontend::Ublk(_) => Choice::Ublk,
+            Frontend::Fuse { .. } => Choice::Fuse,
+            Frontend::Nbd { .. } => Choice::Nbd,
+            Frontend::None => Choice::None,
+        };
+        Present { frontend: in_use.then_some(frontend), ..self.present.clone() }
     }
 
     /// Refuses an upgrade while a device leaves something unanswered: what the kernel has of it keeps the claim on it, and whoever takes
@@ -540,9 +553,12 @@ impl Shared {
 
 /// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time. It may wait for a device in
 /// the kernel, where nothing ends it: then nobody waits for it.
-fn tried(program: &Path) -> std::io::Result<Option<process::Output>> {
+fn tried(program: &Path, present: &Present) -> std::io::Result<Option<process::Output>> {
     let mut command = process::Command::new(program);
-    command.args(std::env::args_os().skip(1)).arg("--try");
+    let (variable, told) = present.told();
+    // Behind "serve": what comes after a "--" would be a device.
+    let mut own = std::env::args_os().skip(1);
+    command.args(own.next()).arg("--try").args(own).env(variable, told);
     let piped = process::Stdio::piped;
     let child = command.stdin(process::Stdio::null()).stdout(piped()).stderr(piped()).spawn()?;
     let pid = rustix::process::Pid::from_child(&child);

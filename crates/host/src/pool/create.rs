@@ -13,7 +13,7 @@ use headpond_engine::io::Buf;
 use headpond_format::Superblock;
 
 use super::probe::{self, ENDS, Found};
-use super::{DiscardDirty, PoolError, dirty};
+use super::{DiscardDirty, PoolError, dirty, lies_beside};
 use crate::buf::HostBuf;
 use crate::claim::Claim;
 use crate::device::facts::Facts;
@@ -54,9 +54,7 @@ pub fn create(new: &NewPool, state: &State) -> Result<Superblock, PoolError> {
     if let (false, Some(given)) = (named, &new.discard_dirty) {
         return Err(PoolError::NotNamed { given: given.to_string() });
     }
-    if let Some(device) = state.carried_by(&new.devices).map_err(PoolError::unread(state.path()))? {
-        return Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device });
-    }
+    lies_beside(state, &new.devices)?;
     let (superblock, writes) = planned(new, &claims)?;
 
     // Before the devices are changed: the state folder may have no room.
