@@ -33,6 +33,7 @@ pub use foresight::would_start;
 
 use disks::find_all;
 use late::Late;
+use members::same_file;
 use offer::ublk_options;
 use scrub::Schedule;
 use watch::Watch;
@@ -401,6 +402,8 @@ impl Daemon {
         for given in &open.devices {
             if let headpond_engine::Device::Member(number) = given.device {
                 let path = std::path::absolute(given.claim.path()).unwrap_or_else(|_| given.claim.path().to_owned());
+                // Whoever was there before is not.
+                places.members.retain(|_, place| !same_file(place, &path));
                 places.members.insert(number, path);
             }
         }

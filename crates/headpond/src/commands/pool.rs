@@ -353,7 +353,9 @@ impl Replace {
         let old = real(Path::new(&self.old));
         let is_at_old = |path: &String| old.is_some() && real(Path::new(path)) == old;
         let is_old = |m: &&Member| m.number.to_string() == self.old || m.path.as_ref().is_some_and(is_at_old);
-        let Some(member) = report.members.iter().find(is_old) else {
+        // Of two remembered at one path the one that is out is not there any more.
+        let at_old = |is_out: bool| report.members.iter().find(|m| is_old(m) && (m.state == "out") == is_out);
+        let Some(member) = at_old(false).or_else(|| at_old(true)) else {
             let known: Vec<String> =
                 report.members.iter().map(|m| m.path.clone().unwrap_or_else(|| m.number.to_string())).collect();
             return Err(Usage(format!(
