@@ -240,6 +240,8 @@ impl Shared {
         let number = number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))?;
         // Where a detach failed after the engine had let go of the volume, they were not sent away.
         self.end_connections(number);
+        // Its namesake may have gone while nobody served the pool, or at the moment of a crash.
+        self.forget_wishes(name);
         Ok(number)
     }
 
@@ -345,6 +347,11 @@ impl Shared {
             places.volumes.remove(name);
             places.ublk.remove(name);
         });
+        self.forget_wishes(name);
+    }
+
+    /// What was pinned of a volume, and its share of the pool, are not those of another volume that comes to have its name.
+    fn forget_wishes(&self, name: &str) {
         self.remember_pins(|pins| drop(pins.remove(name)));
         self.forget_share(name);
     }
