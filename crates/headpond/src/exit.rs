@@ -98,9 +98,12 @@ fn number(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<RepairError>() {
         Some(RepairError::Offline(OfflineError::Pool(error))) => return of_pool(error),
-        Some(RepairError::Unproven { .. } | RepairError::Changed { .. } | RepairError::Offline(OfflineError::Refused(_))) => {
-            return 3;
-        }
+        Some(
+            RepairError::Unproven { .. }
+            | RepairError::Changed { .. }
+            | RepairError::Served { .. }
+            | RepairError::Offline(OfflineError::Refused(_)),
+        ) => return 3,
         _ => {}
     }
     match error.downcast_ref::<OfflineError>() {

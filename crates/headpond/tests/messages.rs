@@ -161,7 +161,7 @@ fn all_errors() -> Vec<Walked> {
             Saving { path: path(), source: io(), done: 1 }, Write { path: path(), offset: 1, source: io(), done: 1 },
             Cancelled { done: 1, save: path() }, Output { done: 1, save: path(), source: io() }, NoSave { path: path(), source: io() },
             BadSave { path: path(), line: 1, why: text() }, NotNamed { member: text(), pool: text() },
-            Changed { path: path(), offset: 1 }),
+            Changed { path: path(), offset: 1 }, Served { path: path(), pool: text() }),
         one_of_each!("host/src/offline/writeback.rs", "WritebackError", WritebackError:
             Offline(OfflineError::Cancelled), Pool(PoolError::Twice { path: path() }), Backing(BackingError::Small { path: path(), size: 1 }),
             Devices(DevicesError::Setup(io())), Folder { path: path(), source: io() },
