@@ -70,7 +70,11 @@ fn may_be_late(error: &StartError) -> bool {
 }
 
 fn number(error: &anyhow::Error) -> u8 {
-    let of_pool = |error: &PoolError| if error.protects_data() { 3 } else { 1 };
+    let of_pool = |error: &PoolError| match error {
+        PoolError::NotText { .. } => 2,
+        error if error.protects_data() => 3,
+        _ => 1,
+    };
     if error.is::<Usage>() {
         return 2;
     }

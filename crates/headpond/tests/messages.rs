@@ -128,7 +128,7 @@ fn all_errors() -> Vec<Walked> {
             Unfit { path: path(), source: io() }),
         one_of_each!("host/src/pool.rs", "PoolError", PoolError:
             Claim(claim()), Io { path: path(), what: "read", source: io(), meaning: "Nothing was changed" },
-            Silent { path: path(), seconds: 10.0 }, Twice { path: path() }, Signature { path: path(), what: "x" }, Taken { path: path(), pool: text(), id: text(), epoch: 1 },
+            Silent { path: path(), seconds: 10.0 }, Twice { path: path() }, NotText { path: path() }, Signature { path: path(), what: "x" }, Taken { path: path(), pool: text(), id: text(), epoch: 1 },
             Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() },
             Left { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
             Damaged { path: path(), why: text() }, NoMember { path: path(), what: "x" },

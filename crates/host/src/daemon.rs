@@ -387,6 +387,7 @@ impl Daemon {
     /// The same, with a control socket or without one.
     fn start_listening(options: Options, mut estate: Estate, listen: bool, goes_on: GoesOn<'_>) -> Result<Daemon, StartError> {
         let choice = chosen(&options, !estate.fuse.is_empty())?;
+        pool::create::are_text(&options.devices)?;
         if choice == Choice::Ublk {
             ublk::prepare_process();
         }

@@ -51,6 +51,11 @@ pub enum PoolError {
     Silent { path: PathBuf, seconds: f64 },
     #[error("{path} was named twice. Nothing was changed. Name each cache device once")]
     Twice { path: PathBuf },
+    #[error(
+        "{path} is not UTF-8 text, and where cache devices are is kept as text. Nothing was changed. Name it by another path, such as that of a link \
+         to it"
+    )]
+    NotText { path: PathBuf },
     #[error("{path} holds {what}. Nothing was changed. Name another device, or give --force to overwrite what is there")]
     Signature { path: PathBuf, what: &'static str },
     #[error(

@@ -15,6 +15,7 @@ use crate::succession::Present;
 /// # Errors
 /// Why [`Daemon::start`](super::Daemon::start) would refuse, or clients lose what they have open.
 pub fn would_start(options: &Options, present: Option<&Present>) -> Result<(), StartError> {
+    pool::create::are_text(&options.devices)?;
     let superblock = pool::open::look(&options.devices)?;
     are_its_volumes(options, &superblock)?;
     let before = present.and_then(|present| present.frontend);

@@ -110,7 +110,7 @@ struct Saved {
     /// Identity of the device in its pool.
     member: String,
     /// Where it was; for people.
-    path: PathBuf,
+    path: String,
     /// Where on it, in bytes.
     offset: u64,
     /// What was there, in hexadecimal; none if it could not be read.
@@ -212,7 +212,7 @@ impl Saver {
         new[(mend.offset - from) as usize..][..mend.bytes.len()].copy_from_slice(&mend.bytes);
         let saved = Saved {
             member: identity(device).unwrap_or_default(),
-            path: device.path().to_owned(),
+            path: device.path().display().to_string(),
             offset: from,
             old: old.as_ref().map(|old| encode(old.as_slice())),
             bytes: to - from,
