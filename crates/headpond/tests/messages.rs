@@ -159,6 +159,7 @@ fn all_errors() -> Vec<Walked> {
         one_of_each!("host/src/offline/repair.rs", "RepairError", RepairError:
             Offline(OfflineError::Cancelled), Unproven { refusal: text() }, Save { path: path(), source: io() },
             Saving { path: path(), source: io(), done: 1 }, Write { path: path(), offset: 1, source: io(), done: 1 },
+            Flush { path: path(), source: io() },
             Cancelled { done: 1, save: path() }, Output { done: 1, save: path(), source: io() }, NoSave { path: path(), source: io() },
             BadSave { path: path(), line: 1, why: text() }, NotNamed { member: text(), pool: text() },
             Changed { path: path(), offset: 1 }, Served { path: path(), pool: text() }),

@@ -45,6 +45,11 @@ pub enum RepairError {
          was to be mended"
     )]
     Write { path: PathBuf, offset: u64, source: io::Error, done: u64 },
+    #[error(
+        "{path} does not say that what was written to it is durable: {source}. A power cut may bring back what was there before. Look at the \
+         kernel's log; then repair again with another file, or replace the device"
+    )]
+    Flush { path: PathBuf, source: io::Error },
     #[error("Cancelled. {done} places were mended, each as a whole. Repair again to go on; `headpond repair --undo {}` puts them back", save.display())]
     Cancelled { done: u64, save: PathBuf },
     #[error(
@@ -302,14 +307,13 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 }
 
 /// All that was written is durable.
+///
+/// # Errors
+/// A device does not say so.
 pub fn flush(media: &Media) -> Result<(), RepairError> {
     for device in &media.devices {
-        rustix::fs::fsync(device.claim().as_fd()).map_err(|error| RepairError::Write {
-            path: device.path().to_owned(),
-            offset: 0,
-            source: error.into(),
-            done: 0,
-        })?;
+        rustix::fs::fsync(device.claim().as_fd())
+            .map_err(|error| RepairError::Flush { path: device.path().to_owned(), source: error.into() })?;
     }
     Ok(())
 }
