@@ -293,7 +293,10 @@ fn exec(program: &Path, estate: &str) -> std::io::Error {
 fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut said, mut all) = (Vec::new(), args);
     while let Some(arg) = all.next() {
-        if arg == "--give-up" {
+        if arg == "--" {
+            said.push(arg);
+            said.extend(all.by_ref());
+        } else if arg == "--give-up" {
             all.next();
         } else if arg != "--without-missing" && !arg.as_encoded_bytes().starts_with(b"--give-up=") {
             said.push(arg);
@@ -338,6 +341,8 @@ mod tests {
     fn the_next_program_is_not_told_what_holds_for_one_start_alone() {
         let args = "serve a --give-up v --give-up=w --without-missing --wait 5 --backing v=b".split(' ').map(OsString::from);
         assert_eq!(said_again(args), ["serve", "a", "--wait", "5", "--backing", "v=b"]);
+        let args = ["serve", "--give-up=w", "--", "--give-up", "a"].map(OsString::from);
+        assert_eq!(said_again(args.into_iter()), ["serve", "--", "--give-up", "a"]);
     }
 
     #[test]
