@@ -12,7 +12,7 @@ use std::process::Command;
 const FILES: [(&str, &str, u32); 9] = [
     ("packaging/headpond@.service", "usr/lib/systemd/system/headpond@.service", 0o644),
     ("packaging/61-headpond.rules", "usr/lib/udev/rules.d/61-headpond.rules", 0o644),
-    ("packaging/63-z-headpond-raw.rules", "usr/share/doc/headpond/examples/63-z-headpond-raw.rules", 0o644),
+    ("packaging/63-z-headpond-raw-NAME.rules", "usr/share/doc/headpond/examples/63-z-headpond-raw-NAME.rules", 0o644),
     ("packaging/headpond.toml", "usr/share/doc/headpond/examples/headpond.toml", 0o644),
     ("packaging/metrics.conf", "usr/share/doc/headpond/examples/metrics.conf", 0o644),
     ("packaging/grafana-dashboard.json", "usr/share/doc/headpond/examples/grafana-dashboard.json", 0o644),

@@ -13,6 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The file that hides a raw disk, as it is packaged; `NAME` is the volume's.
+const RAW: &str = "63-z-headpond-raw-NAME.rules";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Systemd's reader of `/etc/fstab`, where distributions have it.
 const GENERATORS: [&str; 2] =
@@ -22,7 +24,8 @@ const GENERATORS: [&str; 2] =
 pub fn check() -> Result<()> {
     let scratch = std::env::temp_dir().join(format!("headpond-udev-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
-    let result = fstab(&scratch.join("units")).and_then(|()| rules(&scratch));
+    let result =
+        guides_name_one_file_for_each_volume().and_then(|()| fstab(&scratch.join("units"))).and_then(|()| rules(&scratch));
     let _ = fs::remove_dir_all(&scratch);
     result
 }
@@ -37,7 +40,7 @@ fn rules(scratch: &Path) -> Result<()> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let headpond = target.join("release/headpond");
     volume_has_its_name(&headpond, scratch)?;
-    raw_disk_is_hidden(&headpond, scratch)
+    raw_disks_are_hidden(&headpond, scratch)
 }
 
 /// A daemon that is ended with this value.
@@ -84,7 +87,7 @@ fn volume_has_its_name(headpond: &Path, scratch: &Path) -> Result<()> {
     run(ours(&["attach", "home", "disk", "--pool", &pool]))?;
     let status: serde_json::Value = serde_json::from_str(&output(ours(&["status", "--json", "--pool", &pool]))?)?;
     let device = status["volumes"][0]["place"].as_str().context("the volume has no device")?.to_owned();
-    let said = udevadm(headpond, scratch, &device, None)?;
+    let said = udevadm(headpond, scratch, &device, &[])?;
     let link = format!("headpond/{pool}/home");
     ensure!(
         said.contains(&format!("/dev/{link}")) && said.contains(&format!("LINK {link} -> ../../{}", kernel_name(&device))),
@@ -92,33 +95,86 @@ fn volume_has_its_name(headpond: &Path, scratch: &Path) -> Result<()> {
     );
     println!("{device} is /dev/{link}");
     run(ours(&["detach", "home", "--pool", &pool]))?;
-    let said = udevadm(headpond, scratch, &device, None)?;
+    let said = udevadm(headpond, scratch, &device, &[])?;
     ensure!(!said.contains("HEADPOND_NAME=") && !said.contains("LINK "), "{said}");
     println!("{device}, let go, has no name of ours");
     Ok(())
 }
 
-fn raw_disk_is_hidden(headpond: &Path, scratch: &Path) -> Result<()> {
-    let raw = scratch.join("raw");
-    File::create(&raw)?.set_len(64 << 20)?;
-    let mut mkfs = Command::new("mkfs.ext4");
-    mkfs.args(["-q", "-F"]).arg(&raw);
-    run(mkfs)?;
-    let mut losetup = Command::new("losetup");
-    losetup.args(["--find", "--show"]).arg(&raw);
-    let device = output(losetup)?.trim().to_owned();
-    let seen = udevadm(headpond, scratch, &device, None);
-    let hidden = udevadm(headpond, scratch, &device, Some(kernel_name(&device)));
-    let mut free = Command::new("losetup");
-    free.args(["--detach", &device]);
-    run(free)?;
-    let (seen, hidden) = (seen?, hidden?);
-    let has = |said: &str, line: &str| said.lines().any(|it| it == line);
-    let by_uuid = |said: &str| said.contains("/dev/disk/by-uuid/");
-    ensure!(has(&seen, "ID_FS_TYPE=ext4") && by_uuid(&seen), "{seen}");
-    ensure!(!has(&hidden, "ID_FS_TYPE=ext4") && !by_uuid(&hidden), "{hidden}");
-    ensure!(has(&hidden, "DEVLINKS=/dev/headpond-raw/home") && has(&hidden, "UDISKS_IGNORE=1"), "{hidden}");
-    println!("a raw disk with ext4 on it is hidden by the example's line, and seen by its UUID without it");
+/// A loop device over a file with ext4 on it, let go with this value.
+struct RawDisk(String);
+
+impl RawDisk {
+    fn new(file: &Path) -> Result<RawDisk> {
+        File::create(file)?.set_len(64 << 20)?;
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-F"]).arg(file);
+        run(mkfs)?;
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show"]).arg(file);
+        Ok(RawDisk(output(losetup)?.trim().to_owned()))
+    }
+}
+
+impl Drop for RawDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Two disks behind volumes, each with the file that the guides have for it, of which one is taken out.
+fn raw_disks_are_hidden(headpond: &Path, scratch: &Path) -> Result<()> {
+    let (home, work) = (RawDisk::new(&scratch.join("raw-home"))?, RawDisk::new(&scratch.join("raw-work"))?);
+    let both: [(&str, &str); 2] = [("home", &home.0), ("work", &work.0)];
+    for (name, disk) in both {
+        is_hidden(name, &udevadm(headpond, scratch, disk, &both)?)?;
+    }
+    // Step 6 of the guides, for one volume of two.
+    let left = &both[1..];
+    is_seen(&udevadm(headpond, scratch, &home.0, left)?)?;
+    is_hidden("work", &udevadm(headpond, scratch, &work.0, left)?)?;
+    is_seen(&udevadm(headpond, scratch, &work.0, &[])?)?;
+    println!(
+        "of two raw disks with ext4 each is hidden by its own file, and seen by its UUID without it, whatever becomes of the other's"
+    );
+    Ok(())
+}
+
+fn is_hidden(name: &str, said: &str) -> Result<()> {
+    let has = |line: &str| said.lines().any(|it| it == line);
+    ensure!(!has("ID_FS_TYPE=ext4") && !said.contains("/dev/disk/by-uuid/"), "{said}");
+    ensure!(has(&format!("DEVLINKS=/dev/headpond-raw/{name}")) && has("UDISKS_IGNORE=1"), "{said}");
+    Ok(())
+}
+
+fn is_seen(said: &str) -> Result<()> {
+    ensure!(said.lines().any(|it| it == "ID_FS_TYPE=ext4") && said.contains("/dev/disk/by-uuid/"), "{said}");
+    ensure!(!said.contains("/dev/headpond-raw/"), "{said}");
+    Ok(())
+}
+
+/// Each guide that puts a volume's file there takes that one away again: another's, or one for all, would show disks that are dirty.
+fn guides_name_one_file_for_each_volume() -> Result<()> {
+    let mut guides = 0;
+    for guide in fs::read_dir(root().join("docs/guides"))? {
+        let guide = guide?.path();
+        let text = fs::read_to_string(&guide)?;
+        let begins = |with: &'static str| text.lines().filter(move |line| line.starts_with(with));
+        let put = begins("cp ").filter(|line| line.contains("HEADPOND_RAW"));
+        let taken: Vec<&str> = begins("rm /etc/udev").collect();
+        for line in put {
+            let name = line.split('"').rev().nth(1).context("the line to add has no name")?;
+            let file = format!("/etc/udev/rules.d/63-z-headpond-raw-{name}.rules ");
+            let example = format!("examples/{RAW} ");
+            ensure!(line.contains(&example) && line.contains(&file), "{}: {line}", guide.display());
+            ensure!(taken.iter().all(|it| it.contains(&file)) && !taken.is_empty(), "{}: {taken:?}", guide.display());
+            guides += 1;
+        }
+    }
+    ensure!(guides > 0, "no guide hides a raw disk");
+    println!(
+        "{guides} guides: the file that hides a volume's raw disk is its own, when it is put there and when it is taken away"
+    );
     Ok(())
 }
 
@@ -126,20 +182,25 @@ fn kernel_name(device: &str) -> &str {
     device.trim_start_matches("/dev/")
 }
 
-/// What the rules make of a device, and the link that they leave. With `raw`, that one is a disk behind a volume.
-fn udevadm(headpond: &Path, scratch: &Path, device: &str, raw: Option<&str>) -> Result<String> {
+/// What the rules make of a device, and the link that they leave. Each of `raw` is a disk behind a volume, by the volume's name and
+/// its own device, and has the file that hides it.
+fn udevadm(headpond: &Path, scratch: &Path, device: &str, raw: &[(&str, &str)]) -> Result<String> {
     let packaged = |name: &str| fs::read_to_string(root().join("packaging").join(name));
+    let rules = scratch.join("rules.d");
+    if rules.exists() {
+        fs::remove_dir_all(&rules)?;
+    }
+    fs::create_dir(&rules)?;
     let names = packaged("61-headpond.rules")?.replace("/usr/bin/headpond", &headpond.display().to_string());
-    let mut hide = packaged("63-z-headpond-raw.rules")?;
+    fs::write(rules.join("61-headpond.rules"), names)?;
+    let hide = packaged(RAW)?;
     let example =
         hide.lines().find(|line| line.starts_with("#ENV{ID_SERIAL}==")).context("the example has no line to fill in")?.to_owned();
-    if let Some(raw) = raw {
+    for (name, disk) in raw {
         // Loop devices have no serial number.
-        let (_, does) = example.split_once(", ").context("the example's line has two parts")?;
-        hide = hide.replace(&example, &format!("KERNEL==\"{raw}\", {does}"));
+        let line = format!("KERNEL==\"{}\", ENV{{HEADPOND_RAW}}=\"{name}\"", kernel_name(disk));
+        fs::write(rules.join(RAW.replace("NAME", name)), hide.replace(&example, &line))?;
     }
-    fs::write(scratch.join("61-headpond.rules"), names)?;
-    fs::write(scratch.join("63-z-headpond-raw.rules"), hide)?;
     let script = "set -e
         mkdir -p dev
         mount -t tmpfs udev dev
@@ -148,7 +209,7 @@ fn udevadm(headpond: &Path, scratch: &Path, device: &str, raw: Option<&str>) -> 
         mkdir -p /run/udev
         mount -t tmpfs udev /run/udev
         mkdir -p /run/udev/rules.d
-        cp 61-headpond.rules 63-z-headpond-raw.rules /run/udev/rules.d/
+        cp rules.d/* /run/udev/rules.d/
         udevadm test --action=change /sys/block/$NAME 2>/dev/null
         cd /dev
         find headpond -type l -printf 'LINK %p -> %l\\n' 2>/dev/null || true";

@@ -70,7 +70,11 @@ fn may_be_late(error: &StartError) -> bool {
 }
 
 fn number(error: &anyhow::Error) -> u8 {
-    let of_pool = |error: &PoolError| if error.protects_data() { 3 } else { 1 };
+    let of_pool = |error: &PoolError| match error {
+        PoolError::NotText { .. } => 2,
+        error if error.protects_data() => 3,
+        _ => 1,
+    };
     if error.is::<Usage>() {
         return 2;
     }
@@ -98,9 +102,12 @@ fn number(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<RepairError>() {
         Some(RepairError::Offline(OfflineError::Pool(error))) => return of_pool(error),
-        Some(RepairError::Unproven { .. } | RepairError::Changed { .. } | RepairError::Offline(OfflineError::Refused(_))) => {
-            return 3;
-        }
+        Some(
+            RepairError::Unproven { .. }
+            | RepairError::Changed { .. }
+            | RepairError::Served { .. }
+            | RepairError::Offline(OfflineError::Refused(_)),
+        ) => return 3,
         _ => {}
     }
     match error.downcast_ref::<OfflineError>() {

@@ -476,6 +476,30 @@ fn a_device_that_has_left_for_good_is_forgotten_where_nothing_lacks_a_copy() {
     yard.run(&["pool", "remove", "1"]).said(1, &["Cache device 1 was not removed", "Put another device in its place"]);
 }
 
+/// The one that was out had the same path to the pool's knowledge: it was taken for the one to be replaced, nothing was removed, and who
+/// pulled the device at that path pulled one that was needed.
+#[test]
+fn of_two_devices_known_at_one_path_the_one_that_is_there_is_replaced() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.run(&["pool", "add", "c"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    daemon.kill();
+    fs::rename(yard.path("a"), yard.path("away")).unwrap();
+    fs::rename(yard.path("b"), yard.path("a")).unwrap();
+    let daemon = yard.serve(&["a", "c"]);
+    write_all(&mut yard.nbd("v"), 2);
+    yard.file("d", 64 * MIB);
+    yard.run(&["pool", "replace", "a", "d"]).told(&["/d: cache device 0", "cache device 1 (", "nothing on it is needed"]);
+    daemon.kill();
+    fs::remove_file(yard.path("a")).unwrap();
+    let daemon = yard.serve(&["c", "d"]);
+    check_all(&mut yard.nbd("v"), 2);
+    yard.run(&["status"]).told(&["healthy"]);
+    daemon.stop();
+}
+
 /// Where it is was noted when all had been copied, which may take hours. After a crash meanwhile the pool started without the device, voted it
 /// out, and what was dirty had one copy again; or it did not start.
 #[test]

@@ -128,7 +128,7 @@ fn all_errors() -> Vec<Walked> {
             Unfit { path: path(), source: io() }),
         one_of_each!("host/src/pool.rs", "PoolError", PoolError:
             Claim(claim()), Io { path: path(), what: "read", source: io(), meaning: "Nothing was changed" },
-            Silent { path: path(), seconds: 10.0 }, Twice { path: path() }, Signature { path: path(), what: "x" }, Taken { path: path(), pool: text(), id: text(), epoch: 1 },
+            Silent { path: path(), seconds: 10.0 }, Twice { path: path() }, NotText { path: path() }, Signature { path: path(), what: "x" }, Taken { path: path(), pool: text(), id: text(), epoch: 1 },
             Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() },
             Left { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
             Damaged { path: path(), why: text() }, NoMember { path: path(), what: "x" },
@@ -148,19 +148,21 @@ fn all_errors() -> Vec<Walked> {
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() },
             Devices(DevicesError::Setup(io())), Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
             Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()),
+            OtherFrontend { before: "ublk", after: "nbd" },
             // Its next step is a field: what may be in it is looked at where a `ublk::Error` is made.
             GiveUp { wrong: text(), next: "Unmount it".into() }, Ended {}),
         one_of_each!("host/src/control.rs", "CallError", CallError:
-            NotRunning(path()), Denied(path()), Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
+            NotRunning(path()), Denied(path()), Silent { path: path(), seconds: 10 }, Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
         one_of_each!("host/src/offline.rs", "OfflineError", OfflineError:
             Served { path: path(), holder: text() }, Claim(claim()), Pool(PoolError::Twice { path: path() }),
             NoSuperblock, Refused(refusal()), Cancelled, Output(io())),
         one_of_each!("host/src/offline/repair.rs", "RepairError", RepairError:
             Offline(OfflineError::Cancelled), Unproven { refusal: text() }, Save { path: path(), source: io() },
             Saving { path: path(), source: io(), done: 1 }, Write { path: path(), offset: 1, source: io(), done: 1 },
+            Flush { path: path(), source: io() },
             Cancelled { done: 1, save: path() }, Output { done: 1, save: path(), source: io() }, NoSave { path: path(), source: io() },
             BadSave { path: path(), line: 1, why: text() }, NotNamed { member: text(), pool: text() },
-            Changed { path: path(), offset: 1 }),
+            Changed { path: path(), offset: 1 }, Served { path: path(), pool: text() }),
         one_of_each!("host/src/offline/writeback.rs", "WritebackError", WritebackError:
             Offline(OfflineError::Cancelled), Pool(PoolError::Twice { path: path() }), Backing(BackingError::Small { path: path(), size: 1 }),
             Devices(DevicesError::Setup(io())), Folder { path: path(), source: io() },

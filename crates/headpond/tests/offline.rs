@@ -194,6 +194,28 @@ fn each_kind_of_planted_damage_is_found_mended_and_put_back() {
     drop(daemon);
 }
 
+/// Damaged bytes went back onto a copy that the pool relied upon by then: nothing had been written to just those places.
+#[test]
+fn a_repair_is_not_undone_on_a_pool_that_was_served_since() {
+    let (yard, model) = killed();
+    let at = dirty_data(&yard)[50].at[0] + 100;
+    flip(&yard.path("a"), at);
+    yard.run(&["repair", "a", "b", "--save", "saved"]).good();
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(yard.nbd("v").read(0, 16 << 20).unwrap() == model.0);
+    daemon.stop();
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b")]);
+    for devices in [&["a", "b"][..], &["a"]] {
+        let undo = yard.run(&[&["repair"], devices, &["--undo", "saved"]].concat());
+        undo.said(3, &["pool was served, or written back, since it was repaired: a ", "Nothing was changed"]);
+    }
+    // One from before that was noted says nothing of it.
+    let saved = fs::read_to_string(yard.path("saved")).unwrap();
+    fs::write(yard.path("old"), saved.replacen("\"headpond_undo\":2", "\"headpond_undo\":1", 1)).unwrap();
+    yard.run(&["repair", "a", "b", "--undo", "old"]).said(1, &["it is of version 1, and this is 2", "Nothing was changed"]);
+    before.unchanged();
+}
+
 #[test]
 fn data_whose_copies_are_all_damaged_is_listed_to_the_byte_and_all_else_is_written_back() {
     let (yard, mut model, daemon) = with_dirty_data();

@@ -99,3 +99,22 @@ fn what_cannot_be_preloaded_or_pinned_is_refused_with_what_to_do() {
     assert_eq!(volume(&yard).pinned_bytes, 0);
     daemon.stop();
 }
+
+/// They were kept by its name, and nobody had told the daemon that the volume was gone.
+#[test]
+fn a_volume_has_no_pins_and_no_share_of_one_that_had_its_name() {
+    let yard = Yard::new();
+    let daemon = served(&yard);
+    yard.run(&["pin", "v:1MiB+2MiB"]).good();
+    yard.run(&["share", "v", "--min", "20"]).good();
+    daemon.stop();
+    yard.run(&["writeback", "a", "b", "--backing", "v=disk", "--state", "state"]).told(&["the pool has let go of it"]);
+    fs::copy(yard.path("disk"), yard.path("other")).unwrap();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "other"]).good();
+    daemon.stop();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pin", "--list", "v"]).told(&["v: 0 B pinned"]);
+    assert_eq!(volume(&yard).share.min_percent, 0);
+    daemon.stop();
+}

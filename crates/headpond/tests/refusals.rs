@@ -176,6 +176,26 @@ fn a_pool_whose_devices_are_all_freed_is_forgotten_though_one_was_taken_out_befo
     assert_eq!(left.filter(|name| name.contains(id)).collect::<Vec<_>>(), Vec::<String>::new());
 }
 
+/// The first of them was no cache device any more, and what was known of the pool stayed for ever.
+#[test]
+fn a_pool_whose_end_was_cut_off_is_ended_by_the_same_command() {
+    let yard = Yard::new();
+    yard.pool();
+    let id = identity(&yard, "a");
+    let (id, _) = id.split_once(':').unwrap();
+    yard.file("a", 64 * MIB);
+    yard.file("other", 64 * MIB);
+    // Where no device of the pool is known to have been, nothing is taken for one.
+    yard.run(&["pool", "destroy", "other", "b"]).said(1, &["other is no cache device of a pool", "Nothing was changed"]);
+    fs::write(yard.path("a"), "somebody's by now").unwrap();
+    fs::File::options().write(true).open(yard.path("a")).unwrap().set_len(64 * MIB).unwrap();
+    yard.run(&["pool", "destroy", "a", "b"]).told(&["a: free", "b: free"]);
+    assert!(fs::read(yard.path("a")).unwrap().starts_with(b"somebody's by now"), "nothing is written to what is free already");
+    yard.run(&["pool", "list", "b"]).told(&["nothing known"]);
+    let left = fs::read_dir(yard.path("state")).unwrap().flatten().map(|it| it.file_name().into_string().unwrap());
+    assert_eq!(left.filter(|name| name.contains(id)).collect::<Vec<_>>(), Vec::<String>::new());
+}
+
 /// Minix was overwritten without a word.
 #[test]
 fn what_the_tools_of_this_host_make_is_not_overwritten() {

@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::Command;
 
-use common::{MIB, Yard};
+use common::{Contents, Ended, MIB, Yard};
 use headpond_format::Superblock;
 
 /// Has all superblocks of a device say something else.
@@ -70,4 +73,40 @@ fn a_volume_whose_name_leads_to_another_folder_is_not_mounted_there() {
     assert!(daemon.complaints().contains("another folder"), "{}", daemon.complaints());
     assert!(!yard.path("stray").exists());
     daemon.stop();
+}
+
+/// Whoever listed, checked or destroyed such a pool saw a panic, at times after the deed; one that was made so took no volume.
+#[test]
+fn a_cache_device_whose_path_is_no_text_is_looked_at_mended_and_freed_but_taken_into_no_pool() {
+    let yard = Yard::new();
+    yard.pool();
+    let odd = OsStr::from_bytes(b"b\xff");
+    fs::rename(yard.path("b"), yard.path("").join(odd)).unwrap();
+    let run = |before: &[&str], devices: &[&OsStr], after: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
+        Ended::of(&command.args(before).args(devices).args(after).current_dir(yard.path("")).output().unwrap())
+    };
+    let both = [OsStr::new("a"), odd];
+    let shown = "\"path\":\"b\u{fffd}\"";
+    run(&["pool", "list", "--json"], &both, &[]).told(&[shown]);
+    run(&["dump", "--json"], &both, &[]).told(&[shown]);
+    // Of the second copy of a superblock, on the odd one.
+    let mut bytes = fs::read(yard.path("").join(odd)).unwrap();
+    bytes[(64 << 10) + 60] ^= 1;
+    fs::write(yard.path("").join(odd), bytes).unwrap();
+    let found = run(&["check", "--json"], &both, &[]);
+    assert!(found.code == Some(1) && found.out.contains(shown), "{found:?}");
+    run(&["repair", "--save", "saved"], &both, &[]).told(&["1 places"]);
+    let before = Contents::of(&[&yard.path("a"), &yard.path("").join(odd)]);
+    let refused: &[&str] = &["is not UTF-8 text", "Nothing was changed", "a link to it"];
+    run(&["serve"], &both, &["--frontend", "none", "--socket", "control", "--state", "state"]).said(2, refused);
+    run(&["pool", "create", "other"], &both, &["--force", "--state", "state"]).said(2, refused);
+    before.unchanged();
+    std::os::unix::fs::symlink(odd, yard.path("link")).unwrap();
+    let daemon = yard.serve(&["a", "link"]);
+    fs::copy(yard.path("a"), yard.path("").join(OsStr::from_bytes(b"c\xff"))).unwrap();
+    run(&["pool", "add"], &[OsStr::from_bytes(b"c\xff")], &["--socket", "control"]).said(2, refused);
+    daemon.stop();
+    run(&["pool", "destroy", "--json"], &both, &["--state", "state"]).told(&[shown]);
+    run(&["pool", "list", "--json"], &both, &[]).told(&["\"holds\":null"]);
 }

@@ -189,6 +189,32 @@ fn a_signal_gives_the_terminal_back() {
     }
 }
 
+/// Neither q nor Ctrl-C was heard, and the terminal was in raw mode.
+#[test]
+fn keys_are_heard_while_the_daemon_is_stopped() {
+    if !have_with("tmux", "-V") {
+        return;
+    }
+    let yard = Yard::new();
+    let daemon = served(&yard);
+    let tmux = Tmux::start(&yard, "stopped", 80, 24);
+    let binary = env!("CARGO_BIN_EXE_headpond");
+    tmux.types(&[&format!("{binary} top --socket {}", yard.path("control").display()), "Enter"]);
+    tmux.until("q quits");
+    daemon.signal("STOP");
+    tmux.until("No answer for");
+    tmux.types(&["q"]);
+    let after = tmux.until_that("prompt again", |screen| screen.matches("prompt$").count() >= 2);
+    assert!(!after.contains("q quits"), "{after}");
+    // It is waited for no longer than was said.
+    let begun = Instant::now();
+    yard.run(&["status", "--wait", "2s"]).said(1, &["has not answered within", "may be stopped", "Nothing was changed"]);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    daemon.signal("CONT");
+    yard.run(&["status", "--wait", "20s"]).told(&["healthy"]);
+    daemon.stop();
+}
+
 /// It went on and read, as fast as it could, from a terminal that was not there any more.
 #[test]
 fn it_ends_with_its_terminal() {

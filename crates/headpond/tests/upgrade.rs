@@ -2,9 +2,10 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -229,6 +230,117 @@ fn what_is_missing_is_given_up_at_the_start_that_was_told_so_and_not_at_an_upgra
     yard.run(&["upgrade", "--cut", "--program", &newer]).told(&["is served by Headpond"]);
     assert!(daemon.complaints().contains("c is taken too"), "{}", daemon.complaints());
     yard.run(&["status"]).told(&["healthy"]);
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+}
+
+/// What is tried first looked at devices and names alone: the program that had been handed over to refused to start.
+#[test]
+fn an_upgrade_is_refused_where_a_start_by_the_edited_configuration_would_fail() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 64 * MIB);
+    yard.file("file", 4096);
+    // A port that is free.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let own = format!("[metrics]\nlisten = '127.0.0.1:{port}'\n");
+    let set = |keys: &str, table: &str| {
+        fs::write(yard.path("toml"), format!("state = 'state'\nsocket = 'control'\n{keys}\n{table}")).unwrap();
+    };
+    set("nbd = 'nbd'", &own);
+    let daemon = yard.serve_with(&["a", "b", "--config", "toml"]).unwrap();
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    nbd.write(0, &[7; 4096], false).unwrap();
+    let before = report(&yard);
+    let newer = copy(&yard);
+    let upgrade = || yard.run(&["upgrade", "--cut", "--program", &newer]);
+    let mut refused = |keys: &str, table: &str, parts: &[&str]| {
+        set(keys, table);
+        upgrade().said(1, &[parts, &["The daemon goes on as it was"]].concat());
+        assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
+    };
+    refused("nbd = 'nbd'", "[metrics]\nlisten = '192.0.2.1:99'\n", &["Metrics cannot be served at 192.0.2.1:99"]);
+    let others = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("[metrics]\nlisten = '{}'\n", others.local_addr().unwrap());
+    refused("nbd = 'nbd'", &taken, &["Metrics cannot be served at 127.0.0.1"]);
+    refused("frontend = 'none'", &own, &["reached by nbd, and would be by none", "unmount, stop the daemon"]);
+    refused("nbd = 'file'", &own, &["file exists and is not a socket"]);
+    fs::write(yard.path("toml"), "state = 'file'\nsocket = 'control'\nnbd = 'nbd'\n").unwrap();
+    upgrade().said(1, &["The folder file cannot be used"]);
+    fs::write(yard.path("toml"), "state = 'state'\nsocket = 'file/control'\nnbd = 'nbd'\n").unwrap();
+    upgrade().said(1, &["cannot be used"]);
+    assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
+    drop(nbd);
+    // What it has itself, whoever takes over has.
+    set("nbd = 'nbd'", &own);
+    upgrade().told(&["is served by Headpond"]);
+    assert_eq!((report(&yard).process, yard.nbd("v").read(0, 4096).unwrap()), (before.process, vec![7; 4096]));
+    let (status, metrics) = common::http::get(&format!("127.0.0.1:{port}"), "/metrics");
+    assert!(status == 200 && metrics.contains("headpond_"), "{status}: {metrics}");
+    daemon.stop();
+}
+
+/// Loop devices ended with I/O errors where the configuration said another front end by then.
+#[test]
+fn a_front_end_that_clients_have_open_is_not_changed_by_an_upgrade() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        println!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 64 * MIB);
+    let set = |text: &str| fs::write(yard.path("toml"), format!("state = 'state'\nsocket = 'control'\n{text}")).unwrap();
+    set("frontend = 'fuse'\n");
+    let daemon = yard.serve_with(&["a", "b", "--config", "toml"]).unwrap();
+    let newer = copy(&yard);
+    yard.run(&["attach", "v", "disk"]).good();
+    let place = report(&yard).volumes[0].place.clone().unwrap();
+    let device = OpenOptions::new().write(true).open(&place).unwrap();
+    // Down to the daemon: errors come with the flush.
+    let goes_on = || {
+        device.write_all_at(&[7; 4096], 0).unwrap();
+        device.sync_all().unwrap();
+    };
+    goes_on();
+    let upgrade = || yard.run(&["upgrade", "--program", &newer]);
+    set("frontend = 'nbd'\n");
+    upgrade().said(1, &["reached by fuse, and would be by nbd", "The daemon goes on as it was"]);
+    goes_on();
+    set("frontend = 'fuse'\n[metrics]\nlisten = '192.0.2.1:99'\n");
+    upgrade().said(1, &["Metrics cannot be served at 192.0.2.1:99", "The daemon goes on as it was"]);
+    goes_on();
+    // Not what it would be today, but what is open.
+    set("frontend = 'auto'\n");
+    upgrade().told(&["is served by Headpond"]);
+    goes_on();
+    drop(device);
+    yard.run(&["detach", "v"]).good();
+    daemon.stop();
+}
+
+/// It had ended, and clients with it.
+#[test]
+fn metrics_that_cannot_be_served_any_more_do_not_end_who_takes_over() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 4 * MIB);
+    fs::write(yard.path("toml"), "").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.nbd("v").write(0, &[7; 4096], false).unwrap();
+    // The configuration changes between the question and the start.
+    let changes = yard.path("changes");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *--try*) ;; *) printf \"[metrics]\\nlisten = '192.0.2.1:99'\\n\" > toml;; esac\nexec {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_headpond")
+    );
+    fs::write(&changes, script).unwrap();
+    fs::set_permissions(&changes, fs::Permissions::from_mode(0o755)).unwrap();
+    yard.run(&["upgrade", "--cut", "--program", &changes.display().to_string()]).told(&["is served by Headpond"]);
+    let said = daemon.complaints();
+    assert!(said.contains("served, but without its metrics") && said.contains("192.0.2.1:99"), "{said}");
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
     daemon.stop();
 }

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::net::SendFlags;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -300,7 +300,15 @@ struct ReplyFrame {
     error: Option<String>,
 }
 
+/// How long a daemon may take to tell what it knows: it waits for no device for that.
+pub const AT_ONCE: Duration = Duration::from_secs(10);
+
 impl Call {
+    /// Whether it changes nothing, and takes no time.
+    fn only_asks(&self) -> bool {
+        matches!(self, Call::Status | Call::Histograms | Call::Events { .. } | Call::Pinned { .. })
+    }
+
     fn frame(&self) -> (&'static str, Value) {
         let (method, parameters) = match self {
             Call::Status => ("Status", json!({})),
@@ -681,16 +689,34 @@ pub enum CallError {
          daemon it is"
     )]
     Denied(PathBuf),
+    #[error(
+        "The daemon at {path} has not answered within {seconds} s, though it is asked for nothing that takes time: it may be stopped, or the kernel \
+         may hold it. Nothing was changed. Look at its process and at the kernel's log, then try again"
+    )]
+    Silent { path: PathBuf, seconds: u64 },
     #[error("The daemon at {0} did not answer: {1}. Whether it did what was asked is not known; `headpond status` shows it")]
     Broken(PathBuf, #[source] io::Error),
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// Asks the daemon at `path`, and waits for its answer.
-pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result<Value, CallError> {
-    let stream = UnixStream::connect(path).map_err(|error| not_connected(path, error))?;
-    let broken = |error| CallError::Broken(path.to_owned(), error);
+/// Asks the daemon at `path`, and waits for its answer: for no longer than [`AT_ONCE`] where it only tells what it knows.
+pub fn call(path: &Path, call: &Call, progress: impl FnMut(Value)) -> Result<Value, CallError> {
+    call_within(path, call, call.only_asks().then_some(AT_ONCE), progress)
+}
+
+/// The same with another time limit, or none, on the daemon's silence.
+pub fn call_within(
+    path: &Path,
+    call: &Call,
+    limit: Option<Duration>,
+    mut progress: impl FnMut(Value),
+) -> Result<Value, CallError> {
+    let is_over = |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+    let silent = || CallError::Silent { path: path.to_owned(), seconds: limit.unwrap_or_default().as_secs() };
+    let broken = |error| if is_over(&error) { silent() } else { CallError::Broken(path.to_owned(), error) };
+    let stream = connect(path, limit);
+    let stream = stream.map_err(|error| if is_over(&error) { silent() } else { not_connected(path, error) })?;
     let (method, parameters) = call.frame();
     let frame = Frame { method: format!("org.headpond.{method}"), parameters, more: true };
     (&mut &stream).write_all(&frame_of(&json!(frame))).map_err(broken)?;
@@ -709,6 +735,17 @@ pub fn call(path: &Path, call: &Call, mut progress: impl FnMut(Value)) -> Result
             ReplyFrame { parameters, .. } => return Ok(parameters),
         }
     }
+}
+
+/// Connects. One that is stopped has others wait for that too, once enough of them do.
+fn connect(path: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
+    let limit = limit.map(|limit| limit.max(Duration::from_millis(1)));
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, timeout, limit)?;
+    }
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// Whether somebody listens at a socket, as far as this can be seen by who may not ask him.
@@ -807,6 +844,19 @@ mod tests {
         };
         assert_eq!(end["parameters"]["bytes"], 7);
         assert!((1..20_000).contains(&told), "{told}");
+    }
+
+    /// `headpond status --wait 5s` waited for ever, and nobody could leave `headpond top`.
+    #[test]
+    fn a_daemon_that_is_stopped_is_not_waited_for_without_end_however_many_have_asked_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        // It accepts nobody.
+        let _listener = listen(&path).unwrap();
+        for n in 0..80 {
+            let asked = call_within(&path, &Call::Status, Some(Duration::from_millis(20)), |_| ());
+            assert!(matches!(asked, Err(CallError::Silent { .. })), "{n}: {asked:?}");
+        }
     }
 
     /// It was said that the daemon may have done what it was asked.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use headpond_engine::io::{Command, CommandError, CommandId, SECTOR};
 use headpond_engine::{Settings, Starting};
 use headpond_format::{Mode, Superblock};
+use serde::{Deserialize, Serialize};
 
 use crate::backing::{HasDisk, Spec};
 use crate::claim::Claim;
@@ -25,17 +26,21 @@ use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Handle, Runtime, Setup};
 use crate::state::{Pins, Places, Scrubbed, Shares, State};
-use crate::succession::Estate;
+use crate::succession::{Estate, Present};
 use crate::{fuse, metrics, names, nbd, silence, ublk};
+
+pub use foresight::would_start;
 
 use disks::find_all;
 use late::Late;
+use members::same_file;
 use offer::ublk_options;
 use scrub::Schedule;
 use watch::Watch;
 
 mod diskless;
 mod disks;
+mod foresight;
 mod grow;
 pub(crate) mod inside;
 mod late;
@@ -51,7 +56,8 @@ mod status;
 mod watch;
 
 /// How clients reach volumes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Choice {
     /// The best that this host has: ublk, else FUSE with a loop device, both as root; else NBD.
     Auto,
@@ -63,6 +69,19 @@ pub enum Choice {
     Nbd,
     /// Not at all.
     None,
+}
+
+impl Choice {
+    /// As people write it.
+    fn name(self) -> &'static str {
+        match self {
+            Choice::Auto => "auto",
+            Choice::Ublk => "ublk",
+            Choice::Fuse => "fuse",
+            Choice::Nbd => "nbd",
+            Choice::None => "none",
+        }
+    }
 }
 
 /// What a daemon is to do.
@@ -143,11 +162,16 @@ pub enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(
-        "Metrics cannot be served at {address}: {source}. The pool is not served. Choose another address with --metrics, or leave it out"
+        "Metrics cannot be served at {address}: {source}. A pool is not started without them. Choose another address with --metrics, or leave it out"
     )]
     Metrics { address: SocketAddr, source: std::io::Error },
     #[error("There are no ublk devices on this host: {0}. Nothing was changed. Serve with --frontend fuse or nbd")]
     NoUblk(String),
+    #[error(
+        "Volumes are reached by {before}, and would be by {after}: what clients have open now would fail, or wait for ever. Leave the front \
+         end as it is; or unmount, stop the daemon, and start it again"
+    )]
+    OtherFrontend { before: &'static str, after: &'static str },
     #[error("{wrong}. {next}")]
     GiveUp { wrong: String, next: String },
 }
@@ -187,6 +211,8 @@ struct Shared {
     max_pieces: u64,
     state: State,
     frontend: Frontend,
+    /// Where it listens.
+    present: Present,
     places: Mutex<Places>,
     volumes: Mutex<BTreeMap<u16, Slot>>,
     /// One volume comes or goes at a time.
@@ -360,19 +386,12 @@ impl Daemon {
 
     /// The same, with a control socket or without one.
     fn start_listening(options: Options, mut estate: Estate, listen: bool, goes_on: GoesOn<'_>) -> Result<Daemon, StartError> {
-        let folder = |path: &Path| {
-            let path = path.to_owned();
-            |source| StartError::Folder { path, source }
-        };
-        let choice = match options.frontend {
-            // Clients have them open: they go on as they are, whatever there is to choose by now.
-            Choice::Auto if !estate.fuse.is_empty() => Choice::Fuse,
-            wanted => choose(wanted, options.nbd.is_some())?,
-        };
+        let choice = chosen(&options, !estate.fuse.is_empty())?;
+        pool::create::are_text(&options.devices)?;
         if choice == Choice::Ublk {
             ublk::prepare_process();
         }
-        let state = State::open(&options.state).map_err(folder(&options.state))?;
+        let state = state_folder(&options)?;
         // Whoever goes on without what is missing has looked for it.
         let open = match options.settings.without_missing {
             true => pool::open(&options.devices, &state, options.patience)?,
@@ -384,6 +403,8 @@ impl Daemon {
         for given in &open.devices {
             if let headpond_engine::Device::Member(number) = given.device {
                 let path = std::path::absolute(given.claim.path()).unwrap_or_else(|_| given.claim.path().to_owned());
+                // Whoever was there before is not.
+                places.members.retain(|_, place| !same_file(place, &path));
                 places.members.insert(number, path);
             }
         }
@@ -396,22 +417,7 @@ impl Daemon {
             };
             tracing::warn!("the configuration names the backing device of volume {name}, which {what}. Take it out of [backing]");
         }
-        let socket = match options.socket {
-            Some(socket) => socket,
-            None if listen => run_folder().join(format!("{}.sock", names::fits_a_path(&superblock.name)?)),
-            None => run_folder().join("none"),
-        };
-        let beside = socket.parent().unwrap_or(Path::new("/")).to_owned();
-        // The NBD socket, or the folder of mounts.
-        let front = match (choice, options.nbd) {
-            (Choice::Nbd | Choice::Auto, Some(nbd)) => nbd,
-            (Choice::Nbd | Choice::Auto, None) => beside.join(format!("{}.nbd", names::fits_a_path(&superblock.name)?)),
-            (Choice::Fuse, _) => beside.join(names::fits_a_path(&superblock.name)?),
-            (Choice::Ublk | Choice::None, _) => PathBuf::new(),
-        };
-        if listen {
-            fs::create_dir_all(&beside).map_err(folder(&beside))?;
-        }
+        let (socket, front) = reached_at(&options, &superblock, choice, listen)?;
 
         let mut devices = open.devices;
         let mut volumes = BTreeMap::new();
@@ -435,7 +441,16 @@ impl Daemon {
             volumes.insert(volume.number, slot);
         }
         // What can be refused is, before the engine begins.
-        let listener = options.metrics.map(listen_for_metrics).transpose()?;
+        let listener = match options.metrics.map(listen_for_metrics).transpose() {
+            // Clients wait for whoever takes over, and are not failed for figures.
+            Err(error) if estate.pause().is_some() => {
+                tracing::warn!(
+                    "the pool is served, but without its metrics, until it is started again: {error}. Put the address right for then"
+                );
+                None
+            }
+            listener => listener?,
+        };
         let max_pieces = options.settings.max_pieces;
         let setup = Setup { settings: options.settings, election: open.election, devices };
         tracing::info!("all devices are claimed");
@@ -505,6 +520,11 @@ impl Daemon {
             Choice::Fuse => (Frontend::Fuse { folder: front }, None),
             Choice::None => (Frontend::None, None),
         };
+        let mut sockets: Vec<PathBuf> = listen.then(|| socket.clone()).into_iter().collect();
+        if let Frontend::Nbd { socket, .. } = &frontend {
+            sockets.push(socket.clone());
+        }
+        let present = Present { frontend: None, metrics: options.metrics, sockets };
         let scrubbed = state.scrubbed(&superblock.pool);
         let pins = state.pins(&superblock.pool);
         let shares = state.shares(&superblock.pool);
@@ -516,6 +536,7 @@ impl Daemon {
             max_pieces,
             state,
             frontend,
+            present,
             places: Mutex::new(places),
             volumes: Mutex::new(volumes),
             changing: Mutex::default(),
@@ -700,13 +721,34 @@ impl Daemon {
     }
 }
 
-/// Whether a daemon can be started with these options, as far as that can be told from looking: the devices may be served by another one, which is
-/// to go on. It refuses what [`Daemon::start`] would.
-///
-/// # Errors
-/// What is wrong with a device, or with a name.
-pub fn would_start(options: &Options) -> Result<(), StartError> {
-    are_its_volumes(options, &pool::open::look(&options.devices)?)
+/// The state folder, made if it is missing.
+fn state_folder(options: &Options) -> Result<State, StartError> {
+    State::open(&options.state).map_err(|source| StartError::Folder { path: options.state.clone(), source })
+}
+
+/// The control socket, whose folder is made if it is missing and something listens, and the NBD socket or the folder of mounts.
+fn reached_at(
+    options: &Options,
+    superblock: &Superblock,
+    choice: Choice,
+    listen: bool,
+) -> Result<(PathBuf, PathBuf), StartError> {
+    let socket = match &options.socket {
+        Some(socket) => socket.clone(),
+        None if listen => run_folder().join(format!("{}.sock", names::fits_a_path(&superblock.name)?)),
+        None => run_folder().join("none"),
+    };
+    let beside = socket.parent().unwrap_or(Path::new("/")).to_owned();
+    let front = match (choice, &options.nbd) {
+        (Choice::Nbd | Choice::Auto, Some(nbd)) => nbd.clone(),
+        (Choice::Nbd | Choice::Auto, None) => beside.join(format!("{}.nbd", names::fits_a_path(&superblock.name)?)),
+        (Choice::Fuse, _) => beside.join(names::fits_a_path(&superblock.name)?),
+        (Choice::Ublk | Choice::None, _) => PathBuf::new(),
+    };
+    if listen {
+        fs::create_dir_all(&beside).map_err(|source| StartError::Folder { path: beside, source })?;
+    }
+    Ok((socket, front))
 }
 
 /// Refuses names that are none of a pool's volumes, or of one that has no backing device, where there should be one.
@@ -741,6 +783,14 @@ fn serve_metrics(listener: TcpListener, shared: &Arc<Shared>) -> std::io::Result
         metrics::render(&shared.report_of(&snapshot), &snapshot.requests).ok()
     };
     metrics::Server::start(listener, Arc::new(source))
+}
+
+/// How clients are to reach volumes. What they have open over FUSE goes on as it is, whatever `auto` would choose by now.
+fn chosen(options: &Options, fuse_is_open: bool) -> Result<Choice, StartError> {
+    match options.frontend {
+        Choice::Auto if fuse_is_open => Ok(Choice::Fuse),
+        wanted => choose(wanted, options.nbd.is_some()),
+    }
 }
 
 /// What `auto` means here.

@@ -109,7 +109,8 @@ fn ext4(sb: &[u8], read: Read<'_>) -> Result<Journal, JournalError> {
     let descriptor = read(at, 64)?;
     let wide = le32(sb, 96) & WIDE != 0 && le16(sb, 254) >= 64;
     let table = le32(&descriptor, 8) | if wide { le32(&descriptor, 40) << 32 } else { 0 };
-    let place = table.checked_mul(block).map(|at| at + (inode - 1) * inode_bytes).filter(|at| *at < 1 << 60);
+    let place = table.checked_mul(block).and_then(|at| at.checked_add((inode - 1) * inode_bytes));
+    let place = place.filter(|at| *at < 1 << 60);
     let place = place.ok_or(senseless("where its inodes are"))?;
     // Read at a border that any device has.
     let (from, skip) = (place / 4096 * 4096, (place % 4096) as usize);
@@ -127,7 +128,7 @@ fn ext4(sb: &[u8], read: Read<'_>) -> Result<Journal, JournalError> {
     }
     let runs = crate::extents::merged(runs);
     let bytes: u64 = runs.iter().map(|run| run.end - run.start).sum();
-    if runs.is_empty() || bytes > size.next_multiple_of(block) {
+    if runs.is_empty() || bytes > size.next_multiple_of(block) || runs.iter().any(|run| run.end > 1 << 60) {
         return Err(senseless("the journal's place"));
     }
     Ok(Journal { of: "ext4", runs })
@@ -223,6 +224,19 @@ mod tests {
             file.read_exact_at(&mut bytes, at)?;
             Ok(bytes)
         })
+    }
+
+    /// It was a panic.
+    #[test]
+    fn a_journal_whose_inode_would_be_beyond_all_bytes_is_refused() {
+        let Some((_folder, file)) = made("mkfs.ext4", &["-q", "-F", "-b", "4096", "-O", "64bit"], 256 << 20) else {
+            return println!("left out: no mkfs.ext4");
+        };
+        file.write_all_at(&100_u32.to_le_bytes(), 1024 + 224).unwrap();
+        // The inode table in the last block that has a number in bytes.
+        file.write_all_at(&u32::MAX.to_le_bytes(), 4096 + 8).unwrap();
+        file.write_all_at(&(u32::MAX >> 12).to_le_bytes(), 4096 + 40).unwrap();
+        assert!(matches!(found(&file), Err(JournalError::Senseless { of: "ext4", what: "where its inodes are" })));
     }
 
     /// The journal's superblock begins with a number of its own.

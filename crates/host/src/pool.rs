@@ -12,7 +12,7 @@ use headpond_engine::election::Refusal;
 use headpond_format::Superblock;
 
 use crate::claim::ClaimError;
-use crate::state::hex;
+use crate::state::{State, hex};
 
 pub mod create;
 pub mod destroy;
@@ -27,6 +27,14 @@ pub use create::{NewPool, create};
 pub use destroy::destroy;
 pub use dirty::DiscardDirty;
 pub use open::{OpenPool, open, open_with_remembered};
+
+/// Refuses a state folder, with the witness in it, that lies on one of these devices, or on a volume of Headpond.
+pub(crate) fn lies_beside(state: &State, devices: &[PathBuf]) -> Result<(), PoolError> {
+    match state.carried_by(devices).map_err(PoolError::unread(state.path()))? {
+        Some(device) => Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device }),
+        None => Ok(()),
+    }
+}
 
 /// Why nothing was done to a pool, or with it.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +51,11 @@ pub enum PoolError {
     Silent { path: PathBuf, seconds: f64 },
     #[error("{path} was named twice. Nothing was changed. Name each cache device once")]
     Twice { path: PathBuf },
+    #[error(
+        "{path} is not UTF-8 text, and where cache devices are is kept as text. Nothing was changed. Name it by another path, such as that of a link \
+         to it"
+    )]
+    NotText { path: PathBuf },
     #[error("{path} holds {what}. Nothing was changed. Name another device, or give --force to overwrite what is there")]
     Signature { path: PathBuf, what: &'static str },
     #[error(

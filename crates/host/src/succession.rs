@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::Choice;
 use crate::fuse::Left;
 
 /// How an estate is passed on. It is raised when a program that goes by the number before could not take over any more.
@@ -46,6 +49,38 @@ pub fn introduced(text: &str) -> Result<String, String> {
         _ => Err("is no Headpond that could take over: asked what it is, it did not say so. The daemon goes on as it was. Name \
              another program"
             .into()),
+    }
+}
+
+/// What a daemon tells of itself, in the environment, to a program that it asks whether that could take over. One that does not know of
+/// it passes it over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Present {
+    /// How clients reach volumes, where they reach any.
+    pub frontend: Option<Choice>,
+    /// Where its metrics are to be.
+    pub metrics: Option<SocketAddr>,
+    /// Where it listens beside that.
+    pub sockets: Vec<PathBuf>,
+}
+
+const PRESENT: &str = "HEADPOND_SERVES";
+
+impl Present {
+    /// As it is told to a program that is asked, by this variable.
+    pub(crate) fn told(&self) -> (&'static str, String) {
+        (PRESENT, serde_json::to_string(self).unwrap_or_default())
+    }
+
+    /// What a daemon has told; `None` where none has, or one from before it did.
+    pub fn of_who_asks() -> Option<Present> {
+        serde_json::from_str(&std::env::var(PRESENT).ok()?).ok()
+    }
+
+    /// Whether what is in use at an address may be its own metrics.
+    pub(crate) fn has_metrics_at(&self, address: SocketAddr) -> bool {
+        let overlaps = |own: SocketAddr| own.ip() == address.ip() || own.ip().is_unspecified() || address.ip().is_unspecified();
+        self.metrics.is_some_and(|own| own.port() == address.port() && overlaps(own))
     }
 }
 

@@ -58,7 +58,7 @@ impl Check {
 
 /// A finding as people read it.
 pub fn told(f: &Finding) -> String {
-    let place = place(f.path.as_ref(), f.offset, f.bytes);
+    let place = place(f.path.as_deref(), f.offset, f.bytes);
     let meaning = if f.meaning.is_empty() { String::new() } else { format!("\n    {}.", f.meaning.trim_end_matches('.')) };
     format!("{}: {}: {}.{meaning}\n    Next: {}.", f.level.name(), place, f.what, f.next.trim_end_matches('.'))
 }

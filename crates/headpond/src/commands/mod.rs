@@ -90,6 +90,11 @@ impl Which {
         Ok(report)
     }
 
+    /// Asks it how it stands, and waits so long at most.
+    pub fn status_within(&self, limit: Duration) -> anyhow::Result<Value> {
+        Ok(control::call_within(&self.path()?, &Call::Status, Some(limit), |_| ())?)
+    }
+
     /// Asks it, and shows how far it is where somebody looks.
     pub fn call(&self, call: &Call) -> anyhow::Result<Value> {
         let mut shown = false;

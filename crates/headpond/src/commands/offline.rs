@@ -129,12 +129,12 @@ impl Listing {
 }
 
 /// A place on a device: its path, and the byte.
-pub fn place(path: Option<&PathBuf>, offset: Option<u64>, bytes: Option<u64>) -> String {
+pub fn place(path: Option<&str>, offset: Option<u64>, bytes: Option<u64>) -> String {
     match (path, offset, bytes) {
         (Some(path), Some(offset), Some(bytes)) if bytes > 0 => {
-            format!("{}, byte {offset}, {}", path.display(), size::show(bytes))
+            format!("{path}, byte {offset}, {}", size::show(bytes))
         }
-        (Some(path), ..) => path.display().to_string(),
+        (Some(path), ..) => path.to_owned(),
         _ => "the pool".into(),
     }
 }

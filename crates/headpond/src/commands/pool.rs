@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use headpond_host::control::{AddMember, Call};
 use headpond_host::pool::list::{Listed, list};
 use headpond_host::pool::probe::Found;
-use headpond_host::pool::{DiscardDirty, NewPool, create, destroy};
+use headpond_host::pool::{DiscardDirty, NewPool, PoolError, create, destroy};
 use headpond_host::report::{Member, Report};
 use headpond_host::state::{State, hex};
 use serde_json::{Value, json};
@@ -269,7 +269,7 @@ fn line(device: &Listed) -> String {
 }
 
 fn value(device: &Listed) -> Value {
-    let mut value = json!({ "path": device.path, "in_use": device.in_use });
+    let mut value = json!({ "path": device.path.display().to_string(), "in_use": device.in_use });
     match &device.found {
         Err(error) => value["error"] = json!(error.to_string()),
         Ok((size, found)) => {
@@ -299,9 +299,14 @@ fn cancel(which: &Which, json: bool) -> anyhow::Result<()> {
     print(json, &answer, "told to stop; the command that was under way says how far it came")
 }
 
+/// The path of a cache device, as the daemon is told it.
+fn text(path: &Path) -> Result<&str, PoolError> {
+    path.to_str().ok_or_else(|| PoolError::NotText { path: path.to_owned() })
+}
+
 /// Takes a device in; the answer, and that in words.
 fn add(which: &Which, device: &Path, overwrite: &Overwrite) -> anyhow::Result<(Value, String)> {
-    let path = std::path::absolute(device)?.display().to_string();
+    let path = text(&std::path::absolute(device)?)?.to_owned();
     let discard_dirty = overwrite.discard_dirty.as_ref().map(DiscardDirty::to_string);
     let answer = which.call(&Call::AddMember(AddMember { path: path.clone(), force: overwrite.force, discard_dirty }))?;
     let lacking = answer["lacking_bytes"].as_u64().unwrap_or(0);
@@ -353,7 +358,9 @@ impl Replace {
         let old = real(Path::new(&self.old));
         let is_at_old = |path: &String| old.is_some() && real(Path::new(path)) == old;
         let is_old = |m: &&Member| m.number.to_string() == self.old || m.path.as_ref().is_some_and(is_at_old);
-        let Some(member) = report.members.iter().find(is_old) else {
+        // Of two remembered at one path the one that is out is not there any more.
+        let at_old = |is_out: bool| report.members.iter().find(|m| is_old(m) && (m.state == "out") == is_out);
+        let Some(member) = at_old(false).or_else(|| at_old(true)) else {
             let known: Vec<String> =
                 report.members.iter().map(|m| m.path.clone().unwrap_or_else(|| m.number.to_string())).collect();
             return Err(Usage(format!(
@@ -389,7 +396,8 @@ impl Destroy {
     fn run(self) -> anyhow::Result<()> {
         let pools = destroy(&self.devices, self.discard_dirty.as_ref(), &self.folder.open()?)?;
         let freed = self.devices.iter().zip(&pools);
-        let value: Vec<Value> = freed.clone().map(|(path, pool)| json!({ "path": path, "pool": pool.name })).collect();
+        let value: Vec<Value> =
+            freed.clone().map(|(path, pool)| json!({ "path": path.display().to_string(), "pool": pool.name })).collect();
         let lines: Vec<String> =
             freed.map(|(path, pool)| format!("{}: free; it was a cache device of pool {}", path.display(), pool.name)).collect();
         print(self.json, &json!(value), lines.join("\n"))

@@ -23,7 +23,7 @@ pub struct Repair {
     /// Only tell what would be mended
     #[arg(long, conflicts_with = "save")]
     dry_run: bool,
-    /// Put back what was there before an earlier repair; refused where the pool was written to since
+    /// Put back what was there before an earlier repair; refused where the pool was served or written to since
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "dry_run"])]
     undo: Option<PathBuf>,
     /// Print JSON

@@ -16,7 +16,7 @@ use headpond_host::daemon::{Choice, Daemon, Options, would_start};
 use headpond_host::pool::list::list;
 use headpond_host::report::Report;
 use headpond_host::signals::Signals;
-use headpond_host::succession::{Estate, VARIABLE, introduction};
+use headpond_host::succession::{Estate, Present, VARIABLE, introduction};
 use headpond_host::ublk::Queues;
 use serde::Deserialize;
 use serde_json::json;
@@ -293,7 +293,10 @@ fn exec(program: &Path, estate: &str) -> std::io::Error {
 fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut said, mut all) = (Vec::new(), args);
     while let Some(arg) = all.next() {
-        if arg == "--give-up" {
+        if arg == "--" {
+            said.push(arg);
+            said.extend(all.by_ref());
+        } else if arg == "--give-up" {
             all.next();
         } else if arg != "--without-missing" && !arg.as_encoded_bytes().starts_with(b"--give-up=") {
             said.push(arg);
@@ -302,7 +305,7 @@ fn said_again(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     said
 }
 
-/// Whether this version would serve these devices, from looking at them alone. Some may be dead.
+/// Whether this version could go on for the daemon that asks, which has the devices: they are looked at alone. Some may be dead.
 fn tried(options: Options) -> anyhow::Result<()> {
     for listed in list(&options.devices) {
         if listed.is_silent() {
@@ -315,7 +318,7 @@ fn tried(options: Options) -> anyhow::Result<()> {
     }
     // Which it would not be told.
     let options = Options { give_up: Vec::new(), ..options };
-    would_start(&options)?;
+    would_start(&options, Present::of_who_asks().as_ref())?;
     print(false, &json!({}), introduction())
 }
 
@@ -338,6 +341,8 @@ mod tests {
     fn the_next_program_is_not_told_what_holds_for_one_start_alone() {
         let args = "serve a --give-up v --give-up=w --without-missing --wait 5 --backing v=b".split(' ').map(OsString::from);
         assert_eq!(said_again(args), ["serve", "a", "--wait", "5", "--backing", "v=b"]);
+        let args = ["serve", "--give-up=w", "--", "--give-up", "a"].map(OsString::from);
+        assert_eq!(said_again(args.into_iter()), ["serve", "--", "--give-up", "a"]);
     }
 
     #[test]

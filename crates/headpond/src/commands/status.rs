@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use headpond_host::control::{Call, CallError};
+use headpond_host::control::{AT_ONCE, CallError};
 use headpond_host::report::{Member, Report, Volume};
 
 use super::{Which, deadline, print, share};
@@ -13,6 +13,8 @@ use crate::size;
 
 /// How often it is looked whether a daemon is up.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long one that is there has for its answer, though the time that was given is over.
+const LEAST: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub struct Status {
@@ -29,10 +31,13 @@ pub struct Status {
 impl Status {
     pub fn run(self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let not_there = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(CallError::NotRunning(_)));
+        let may_come =
+            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(CallError::NotRunning(_) | CallError::Silent { .. }));
         let answer = loop {
-            match self.which.call(&Call::Status) {
-                Err(error) if not_there(&error) && self.wait.is_some_and(|wait| begun.elapsed() < wait) => thread::sleep(LOOK),
+            let left = self.wait.map(|wait| wait.saturating_sub(begun.elapsed()));
+            let limit = left.map_or(AT_ONCE, |left| left.clamp(LEAST, AT_ONCE));
+            match self.which.status_within(limit) {
+                Err(error) if may_come(&error) && left.is_some_and(|left| !left.is_zero()) => thread::sleep(LOOK),
                 answer => break answer?,
             }
         };

@@ -98,7 +98,8 @@ impl Targets {
             ))
         })?;
         // A file's last block may go beyond the end of what the file system has.
-        let within = |run: Range<u64>| (run.start + start).min(volume.bytes)..(run.end.saturating_add(start)).min(volume.bytes);
+        let place = |at: u64| at.saturating_add(start).min(volume.bytes);
+        let within = |run: Range<u64>| place(run.start)..place(run.end);
         self.runs.entry(volume.name.clone()).or_default().extend(runs.into_iter().map(within));
         Ok(())
     }

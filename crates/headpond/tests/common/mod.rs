@@ -147,7 +147,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn of(output: &Output) -> Ended {
+    pub fn of(output: &Output) -> Ended {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }

@@ -286,7 +286,7 @@ fn cleared_in_vain(path: &Path, error: &CommandError) -> Fault {
     ))
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
+pub(super) fn same_file(a: &Path, b: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
     real(a).is_some() && real(a) == real(b)
 }

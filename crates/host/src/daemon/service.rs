@@ -12,13 +12,14 @@ use headpond_engine::{Status, create};
 use headpond_format::MAX_VOLUMES;
 use serde_json::{Value, json};
 
-use super::{Busy, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
+use super::{Busy, Choice, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
 use crate::runtime::Running;
+use crate::succession::Present;
 use crate::{silence, succession};
 
 /// How long a device may be held by somebody when it is attached: udev looks at new devices for moments.
@@ -239,6 +240,8 @@ impl Shared {
         let number = number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))?;
         // Where a detach failed after the engine had let go of the volume, they were not sent away.
         self.end_connections(number);
+        // Its namesake may have gone while nobody served the pool, or at the moment of a crash.
+        self.forget_wishes(name);
         Ok(number)
     }
 
@@ -344,6 +347,11 @@ impl Shared {
             places.volumes.remove(name);
             places.ublk.remove(name);
         });
+        self.forget_wishes(name);
+    }
+
+    /// What was pinned of a volume, and its share of the pool, are not those of another volume that comes to have its name.
+    fn forget_wishes(&self, name: &str) {
         self.remember_pins(|pins| drop(pins.remove(name)));
         self.forget_share(name);
     }
@@ -376,7 +384,7 @@ impl Shared {
         self.members_stay()?;
         self.all_answer()?;
         let program = PathBuf::from(program);
-        let tried = tried(&program).map_err(|error| {
+        let tried = tried(&program, &self.present()).map_err(|error| {
             Fault::failed(format!(
                 "{} cannot be run: {error}. The daemon goes on as it was. Name a program that can.",
                 program.display()
@@ -412,6 +420,18 @@ impl Shared {
         self.members_stay()?;
         *state = StopState::Succeeded(program.clone());
         Ok(json!({ "program": program, "version": version }))
+    }
+
+    /// What a program is told that is asked whether it could take over.
+    fn present(&self) -> Present {
+        let in_use = !lock(&self.left).is_empty() || lock(&self.volumes).values().any(|slot| slot.place.is_some());
+        let frontend = match self.frontend {
+            Frontend::Ublk(_) => Choice::Ublk,
+            Frontend::Fuse { .. } => Choice::Fuse,
+            Frontend::Nbd { .. } => Choice::Nbd,
+            Frontend::None => Choice::None,
+        };
+        Present { frontend: in_use.then_some(frontend), ..self.present.clone() }
     }
 
     /// Refuses an upgrade while a device leaves something unanswered: what the kernel has of it keeps the claim on it, and whoever takes
@@ -540,9 +560,12 @@ impl Shared {
 
 /// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time. It may wait for a device in
 /// the kernel, where nothing ends it: then nobody waits for it.
-fn tried(program: &Path) -> std::io::Result<Option<process::Output>> {
+fn tried(program: &Path, present: &Present) -> std::io::Result<Option<process::Output>> {
     let mut command = process::Command::new(program);
-    command.args(std::env::args_os().skip(1)).arg("--try");
+    let (variable, told) = present.told();
+    // Behind "serve": what comes after a "--" would be a device.
+    let mut own = std::env::args_os().skip(1);
+    command.args(own.next()).arg("--try").args(own).env(variable, told);
     let piped = process::Stdio::piped;
     let child = command.stdin(process::Stdio::null()).stdout(piped()).stderr(piped()).spawn()?;
     let pid = rustix::process::Pid::from_child(&child);

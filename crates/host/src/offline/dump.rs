@@ -73,7 +73,7 @@ fn device(device: &Device) -> Value {
     let slots: Vec<Value> =
         device.slots.iter().zip(device.slot_at).enumerate().map(|(n, (slot, at))| one_slot(n, slot, at)).collect();
     let member = device.superblock.as_ref().map(|s| s.member);
-    json!({ "path": device.path(), "bytes": device.size(), "member": member, "superblocks": slots })
+    json!({ "path": device.path().display().to_string(), "bytes": device.size(), "member": member, "superblocks": slots })
 }
 
 fn one_slot(n: usize, slot: &Slot, at: u64) -> Value {

@@ -1,7 +1,5 @@
 //! What a check finds: what is wrong, where, what it means for the data, what to do next.
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 
 /// How bad a finding is.
@@ -46,7 +44,7 @@ pub struct Finding {
     /// What kind of thing, for programs: it stays the same from version to version.
     pub kind: &'static str,
     /// The device that it is on, as it was named.
-    pub path: Option<PathBuf>,
+    pub path: Option<String>,
     /// Its number in the pool.
     pub member: Option<u8>,
     /// Where on the device, in bytes.
@@ -92,7 +90,7 @@ impl Finding {
     /// Where it is.
     #[must_use]
     pub fn at(mut self, path: &std::path::Path, member: Option<u8>, offset: u64, bytes: u64) -> Finding {
-        (self.path, self.member, self.offset, self.bytes) = (Some(path.to_owned()), member, Some(offset), Some(bytes));
+        (self.path, self.member, self.offset, self.bytes) = (Some(path.display().to_string()), member, Some(offset), Some(bytes));
         self
     }
 

@@ -16,8 +16,9 @@ use super::media::{Device, Media, around, write_back};
 use super::{OfflineError, Watch};
 use crate::state::hex;
 
-/// The version of the file that a repair can be undone with.
-const VERSION: u32 = 1;
+/// The version of the file that a repair can be undone with. One of version 1 did not say how new the pool was, and is not undone: nobody
+/// could tell whether it was served since.
+const VERSION: u32 = 2;
 
 /// Why a repair, or its undoing, ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +45,11 @@ pub enum RepairError {
          was to be mended"
     )]
     Write { path: PathBuf, offset: u64, source: io::Error, done: u64 },
+    #[error(
+        "{path} does not say that what was written to it is durable: {source}. A power cut may bring back what was there before. Look at the \
+         kernel's log; then repair again with another file, or replace the device"
+    )]
+    Flush { path: PathBuf, source: io::Error },
     #[error("Cancelled. {done} places were mended, each as a whole. Repair again to go on; `headpond repair --undo {}` puts them back", save.display())]
     Cancelled { done: u64, save: PathBuf },
     #[error(
@@ -66,6 +72,11 @@ pub enum RepairError {
          Nothing was changed. Keep it as it is: a repaired pool that has been served cannot be put back"
     )]
     Changed { path: PathBuf, offset: u64 },
+    #[error(
+        "Pool {pool} was served, or written back, since it was repaired: {path} has a newer state of it. To put back what was there before would \
+         damage that. Nothing was changed. Keep it as it is: a repaired pool that has been served cannot be put back"
+    )]
+    Served { path: PathBuf, pool: String },
 }
 
 /// What a repair came to.
@@ -87,6 +98,15 @@ struct Head {
     headpond_undo: u32,
     pool: String,
     name: String,
+    /// How new the pool was ([`Superblock::newness`](headpond_format::Superblock::newness)): each start makes it newer, on each device that
+    /// takes part.
+    newness: (u64, u64, u64),
+}
+
+/// What the first line of all versions has.
+#[derive(Deserialize)]
+struct Version {
+    headpond_undo: u32,
 }
 
 /// One place that was changed.
@@ -95,7 +115,7 @@ struct Saved {
     /// Identity of the device in its pool.
     member: String,
     /// Where it was; for people.
-    path: PathBuf,
+    path: String,
     /// Where on it, in bytes.
     offset: u64,
     /// What was there, in hexadecimal; none if it could not be read.
@@ -121,7 +141,8 @@ pub fn repair(
     if let Some(refusal) = &pool.unproven {
         return Err(RepairError::Unproven { refusal: refusal.to_string() });
     }
-    let head = Head { headpond_undo: VERSION, pool: hex(&pool.superblock().pool), name: pool.superblock().name.clone() };
+    let newest = pool.superblock();
+    let head = Head { headpond_undo: VERSION, pool: hex(&newest.pool), name: newest.name.clone(), newness: newest.newness() };
     let mut saver = save.map(|path| Saver::make(path, &head)).transpose()?;
     let (mut mended, mut bytes, mut left, mut failed) = (0, 0, 0, None);
     let checked = check(
@@ -196,7 +217,7 @@ impl Saver {
         new[(mend.offset - from) as usize..][..mend.bytes.len()].copy_from_slice(&mend.bytes);
         let saved = Saved {
             member: identity(device).unwrap_or_default(),
-            path: device.path().to_owned(),
+            path: device.path().display().to_string(),
             offset: from,
             old: old.as_ref().map(|old| encode(old.as_slice())),
             bytes: to - from,
@@ -216,9 +237,15 @@ fn identity(device: &Device) -> Option<String> {
 /// Puts back what was there before a repair; how many places. All of it or, where something was changed since, nothing.
 ///
 /// # Errors
-/// The file is none of a repair, a device is not named, or was written to since.
+/// The file is none of a repair, a device is not named, was written to since, or has a newer state of the pool.
 pub fn undo(media: &Media, save: &Path) -> Result<u64, RepairError> {
     let (head, places) = load(save)?;
+    // An undo that was cut off may have left older ones.
+    let is_newer =
+        |device: &&Device| device.superblock.as_ref().is_some_and(|s| hex(&s.pool) == head.pool && s.newness() > head.newness);
+    if let Some(device) = media.devices.iter().find(is_newer) {
+        return Err(RepairError::Served { path: device.path().to_owned(), pool: head.name });
+    }
     let device = |place: &Saved| media.devices.iter().find(|device| identity(device).as_ref() == Some(&place.member));
     let mut back: Vec<(&Device, u64, Vec<u8>)> = Vec::new();
     for (n, place) in places.iter().enumerate() {
@@ -253,13 +280,12 @@ fn load(path: &Path) -> Result<(Head, Vec<Saved>), RepairError> {
     let text = std::fs::read_to_string(path).map_err(|source| RepairError::NoSave { path: path.to_owned(), source })?;
     let bad = |line: usize, why: String| RepairError::BadSave { path: path.to_owned(), line, why };
     let mut lines = text.split_inclusive('\n').enumerate();
-    let head: Head = match lines.next() {
-        Some((_, line)) => serde_json::from_str(line).map_err(|error| bad(1, error.to_string()))?,
-        None => return Err(bad(1, "it is empty".into())),
-    };
-    if head.headpond_undo != VERSION {
-        return Err(bad(1, format!("it is of version {}, and this is {VERSION}", head.headpond_undo)));
+    let (_, first) = lines.next().ok_or_else(|| bad(1, "it is empty".into()))?;
+    let Version { headpond_undo } = serde_json::from_str(first).map_err(|error| bad(1, error.to_string()))?;
+    if headpond_undo != VERSION {
+        return Err(bad(1, format!("it is of version {headpond_undo}, and this is {VERSION}")));
     }
+    let head: Head = serde_json::from_str(first).map_err(|error| bad(1, error.to_string()))?;
     let mut places = Vec::new();
     for (n, line) in lines {
         // A line that a dead repair did not finish was about a change that it had not begun.
@@ -281,14 +307,13 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 }
 
 /// All that was written is durable.
+///
+/// # Errors
+/// A device does not say so.
 pub fn flush(media: &Media) -> Result<(), RepairError> {
     for device in &media.devices {
-        rustix::fs::fsync(device.claim().as_fd()).map_err(|error| RepairError::Write {
-            path: device.path().to_owned(),
-            offset: 0,
-            source: error.into(),
-            done: 0,
-        })?;
+        rustix::fs::fsync(device.claim().as_fd())
+            .map_err(|error| RepairError::Flush { path: device.path().to_owned(), source: error.into() })?;
     }
     Ok(())
 }

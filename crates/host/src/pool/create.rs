@@ -13,7 +13,7 @@ use headpond_engine::io::Buf;
 use headpond_format::Superblock;
 
 use super::probe::{self, ENDS, Found};
-use super::{DiscardDirty, PoolError, dirty};
+use super::{DiscardDirty, PoolError, dirty, lies_beside};
 use crate::buf::HostBuf;
 use crate::claim::Claim;
 use crate::device::facts::Facts;
@@ -46,6 +46,7 @@ pub struct NewPool {
 /// Makes a pool of claimed devices, and its witness in the state folder.
 pub fn create(new: &NewPool, state: &State) -> Result<Superblock, PoolError> {
     different(&new.devices)?;
+    are_text(&new.devices)?;
     let claims = new.devices.iter().map(|path| Claim::take(path, Duration::ZERO)).collect::<Result<Vec<_>, _>>()?;
     let mut named = new.discard_dirty.is_none();
     for claim in &claims {
@@ -54,9 +55,7 @@ pub fn create(new: &NewPool, state: &State) -> Result<Superblock, PoolError> {
     if let (false, Some(given)) = (named, &new.discard_dirty) {
         return Err(PoolError::NotNamed { given: given.to_string() });
     }
-    if let Some(device) = state.carried_by(&new.devices).map_err(PoolError::unread(state.path()))? {
-        return Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device });
-    }
+    lies_beside(state, &new.devices)?;
     let (superblock, writes) = planned(new, &claims)?;
 
     // Before the devices are changed: the state folder may have no room.
@@ -104,6 +103,16 @@ pub(crate) fn different(devices: &[PathBuf]) -> Result<(), PoolError> {
         }
     }
     Ok(())
+}
+
+/// Refuses devices whose paths the state folder cannot keep. (What looks at them alone, or frees them, takes any.)
+pub(crate) fn are_text(devices: &[PathBuf]) -> Result<(), PoolError> {
+    // That of a relative one is kept with the folder's.
+    let is_text = |path: &&PathBuf| std::path::absolute(path).is_ok_and(|path| path.to_str().is_some());
+    match devices.iter().find(|path| !is_text(path)) {
+        Some(path) => Err(PoolError::NotText { path: path.clone() }),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a device that holds something, as far as that was not allowed. Whether it is the pool that may lose dirty data.

@@ -1,7 +1,7 @@
 //! Ending a pool.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headpond_engine::election::identity;
@@ -13,32 +13,42 @@ use super::{DiscardDirty, PoolError, dirty};
 use crate::claim::Claim;
 use crate::state::{State, hex};
 
-/// Makes cache devices plain devices again. Refused for all of them where one may hold dirty data that was not named.
+/// Makes cache devices plain devices again. Refused for all of them where one may hold dirty data that was not named. One that is plain
+/// already, at the place where the state folder knows a device of the same pool, was made so by a try that was cut off.
 ///
 /// A pool of which all members in sync were named is forgotten by the state folder, too. Returns the pool of each device.
 pub fn destroy(devices: &[PathBuf], permit: Option<&DiscardDirty>, state: &State) -> Result<Vec<Superblock>, PoolError> {
     different(devices)?;
     let claims = devices.iter().map(|path| Claim::take(path, Duration::ZERO)).collect::<Result<Vec<_>, _>>()?;
-    let mut pools = Vec::new();
+    let mut found = Vec::new();
     for claim in &claims {
         let path = claim.path().to_owned();
-        let found = probe::probe(claim.as_fd(), claim.facts().size).map_err(PoolError::unread(&path))?;
-        let superblock = match found {
+        let superblock = match probe::probe(claim.as_fd(), claim.facts().size).map_err(PoolError::unread(&path))? {
             Found::Member(superblock) => *superblock,
             Found::Newer(version) => return Err(PoolError::Newer { path, version }),
             Found::Damaged(why) => return Err(PoolError::Damaged { path, why: why.to_string() }),
             Found::Signature(what) => return Err(PoolError::NoMember { path, what }),
-            Found::Nothing => return Err(PoolError::NoMember { path, what: "nothing known" }),
+            Found::Nothing => {
+                found.push(None);
+                continue;
+            }
         };
         dirty::check(&path, claim.as_fd(), &superblock, permit)?;
-        pools.push(superblock);
+        found.push(Some(superblock));
     }
-    if let Some(given) = permit.filter(|permit| !pools.iter().any(|pool| permit.names(pool))) {
+    if let Some(given) = permit.filter(|permit| !found.iter().flatten().any(|pool| permit.names(pool))) {
         return Err(PoolError::NotNamed { given: given.to_string() });
     }
+    let pools: Vec<Superblock> = found
+        .iter()
+        .zip(devices)
+        .map(|(superblock, path)| superblock.clone().or_else(|| was_at(path, found.iter().flatten(), state)))
+        .zip(devices)
+        .map(|(pool, path)| pool.ok_or_else(|| PoolError::NoMember { path: path.clone(), what: "nothing known" }))
+        .collect::<Result<_, _>>()?;
 
     // From here on the devices are changed.
-    for claim in &claims {
+    for (claim, _) in claims.iter().zip(&found).filter(|(_, superblock)| superblock.is_some()) {
         clear_ends(claim).map_err(PoolError::unwritten(claim.path()))?;
     }
     for pool in &pools {
@@ -48,6 +58,16 @@ pub fn destroy(devices: &[PathBuf], permit: Option<&DiscardDirty>, state: &State
         }
     }
     Ok(pools)
+}
+
+/// The superblock that the device at a path had, by those of the others and the state folder.
+fn was_at<'a>(path: &Path, mut others: impl Iterator<Item = &'a Superblock>, state: &State) -> Option<Superblock> {
+    let real = path.canonicalize().ok()?;
+    others.find_map(|other| {
+        let places = state.places(&other.pool).members;
+        let (number, _) = places.into_iter().find(|(_, place)| place.canonicalize().is_ok_and(|place| place == real))?;
+        (number != other.member).then(|| Superblock { member: number, ..other.clone() })
+    })
 }
 
 /// Whether all members in sync of a pool are among these devices. Numbers of those that left, or were taken out, are nobody's, or are not

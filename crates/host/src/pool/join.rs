@@ -12,7 +12,7 @@ use headpond_format::{Layout, PAGE_BYTES, Page, Superblock};
 
 use super::create::{LEAST, clear_ends, may_be_overwritten, unit_for};
 use super::probe::{self, Found};
-use super::{DiscardDirty, PoolError};
+use super::{DiscardDirty, PoolError, lies_beside};
 use crate::claim::Claim;
 use crate::device::facts::Facts;
 use crate::silence;
@@ -65,9 +65,7 @@ pub fn ready(new: &Joining<'_>, pool: &Served<'_>, patience: Duration) -> Result
         let (path, block) = (path.to_owned(), facts.logical_block);
         return Err(PoolError::Blocks { path, block, unit: status.unit, pool: status.pool.clone() });
     }
-    if let Some(device) = pool.state.carried_by(&[path.to_owned()]).map_err(PoolError::unread(pool.state.path()))? {
-        return Err(PoolError::WitnessOnMember { folder: pool.state.path().to_owned(), device });
-    }
+    lies_beside(&pool.state, &[path.to_owned()])?;
     if !is_large_enough(facts.size, pool) {
         let least = status.members.iter().filter(|member| member.in_sync).map(|member| member.bytes).min().unwrap_or(0);
         return Err(PoolError::PlanOf {

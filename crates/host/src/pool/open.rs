@@ -12,10 +12,10 @@ use headpond_engine::election::{Election, Refusal, WitnessVote, elect, identity}
 use headpond_engine::io::Device;
 use headpond_format::{Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 
-use super::PoolError;
 use super::create::different;
 use super::list;
 use super::probe::{self, Found};
+use super::{PoolError, lies_beside};
 use crate::claim::{Claim, ClaimError};
 use crate::device::facts::{self, Facts};
 use crate::runtime::Given;
@@ -326,9 +326,7 @@ enum Witness {
 
 /// Claims the witness, if it is there, and reads its vote.
 fn witness(pool: &[u8; 16], devices: &[PathBuf], state: &State, patience: Duration) -> Result<(WitnessVote, Witness), PoolError> {
-    if let Some(device) = state.carried_by(devices).map_err(PoolError::unread(state.path()))? {
-        return Err(PoolError::WitnessOnMember { folder: state.path().to_owned(), device });
-    }
+    lies_beside(state, devices)?;
     let path = state.witness(pool);
     if !path.exists() {
         return Ok((WitnessVote::Missing, Witness::Missing));

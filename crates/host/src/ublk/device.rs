@@ -225,9 +225,12 @@ impl Device {
         self.set_limits(options);
         // What its attributes promise is tried as well: nobody else has written there yet.
         let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
-        match self.flush(file.into(), Instant::now() + silence::LIMIT) {
+        let flushed = self.flush(file.into(), Instant::now() + silence::LIMIT);
+        let came = self.flushes.load(Ordering::Relaxed) > 0;
+        match flushed {
             // It came here, which is what it was for. Who else flushes waits for the same silent disk.
-            Err(_) if self.flushing.is_some() && self.flushes.load(Ordering::Relaxed) > 0 => Ok(()),
+            Err(_) if self.flushing.is_some() && came => Ok(()),
+            Ok(()) if !came => Err(no_flushes(id, "a flush of it did not arrive here")),
             flushed => flushed,
         }
     }
@@ -452,8 +455,13 @@ impl Device {
     pub fn stop(&mut self, limit: Duration) -> Result<(), Error> {
         let id = self.id;
         let until = Instant::now() + limit;
-        // It was late the last time, and has the device open.
-        self.flushed(until)?;
+        // It was late the last time, and has the device open. What became of it says nothing of the one that comes now.
+        if let Err(error) = self.last_flush(until)? {
+            tracing::warn!(
+                "an earlier flush of {} failed: {error}; it is flushed again now. Look at the kernel's log for writes that were lost",
+                self.path().display()
+            );
+        }
         let ours = exclusive(&self.path())?;
         let failed = |what| move |error: io::Error| failed(id, what, &error);
         // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
@@ -470,22 +478,18 @@ impl Device {
         Ok(())
     }
 
-    /// Has all that was written to the device made durable.
+    /// Has all that was written to the device written and made durable. (Where an administrator has set its `queue/write_cache` to
+    /// "write through" no flush comes here for that; what serves the volume flushes by itself when it lets go of it.)
     fn flush(&mut self, device: OwnedFd, until: Instant) -> Result<(), Error> {
-        let before = self.flushes.load(Ordering::Relaxed);
         let begun =
             Flushing::begin(device).map_err(|error| failed(self.id, "cannot be flushed, as `dd` cannot be run", &error))?;
         self.flushing = Some(begun);
-        self.flushed(until)?;
-        if self.flushes.load(Ordering::Relaxed) == before {
-            return Err(no_flushes(self.id, "a flush of it did not arrive here"));
-        }
-        Ok(())
+        self.last_flush(until)?.map_err(|error| failed(self.id, "cannot be flushed", &error))
     }
 
-    /// Waits for the flush that is under way, if there is one. One that is late stays.
-    fn flushed(&mut self, until: Instant) -> Result<(), Error> {
-        let Some(flushing) = &mut self.flushing else { return Ok(()) };
+    /// Waits for the flush that is under way, if there is one, and tells what became of it. One that is late stays.
+    fn last_flush(&mut self, until: Instant) -> Result<io::Result<()>, Error> {
+        let Some(flushing) = &mut self.flushing else { return Ok(Ok(())) };
         let Some(result) = flushing.ended(until) else {
             let seconds = flushing.elapsed().as_secs();
             let wrong = format!(
@@ -495,7 +499,7 @@ impl Device {
             return Err(Error::new(wrong, "Nothing is lost. Look at the kernel's log for such a device, then try again"));
         };
         self.flushing = None;
-        result.map_err(|error| failed(self.id, "cannot be flushed", &error))
+        Ok(result)
     }
 
     /// Takes no more requests: what comes waits for the next daemon. What was taken is answered as before. When this returns,
