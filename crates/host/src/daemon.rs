@@ -804,9 +804,7 @@ impl Shared {
             while let Err(error) = self.withdraw(number, FLUSHED.min(left() / 2)) {
                 let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
                 if let Frontend::Ublk { .. } = self.frontend {
-                    tracing::warn!(
-                        "{error}. It stays, and its I/O waits until `headpond serve` is started again: nothing is lost"
-                    );
+                    tracing::warn!("{error}. It stays, and its I/O waits until `headpond serve` is started again");
                     if let Some(Export::Ublk(device)) = take() {
                         device.park();
                         lock(&self.parked).push(*device);

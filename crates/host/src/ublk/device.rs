@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use super::abi::{self, DeviceInfo, feature, state};
 use super::attending::Place;
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
-use super::flushing::Flushing;
+use super::flushing::{Flushes, Flushing};
 use super::kernel_users::{BLOCK, CONFIG, kernel_user_in};
 use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
@@ -66,8 +65,8 @@ pub struct Device {
     left_over: Option<DeviceInfo>,
     queues: Vec<Queue>,
     char_device: Option<Arc<OwnedFd>>,
-    /// Flushes that its clients have asked for.
-    flushes: Arc<AtomicU64>,
+    /// Flushes that came.
+    flushes: Arc<Flushes>,
     /// A flush of ours that has not ended in time, if there is one.
     flushing: Option<Flushing>,
     taken_over: bool,
@@ -218,18 +217,20 @@ impl Device {
         self.control.set_params(id, params).map_err(failed("does not take its parameters"))?;
         self.prepare_queues(options.queues, info, backend).map_err(failed("has no queues"))?;
         self.attend(Instant::now() + PATIENCE).map_err(failed("is not to be had from its driver"))?;
+        self.flushes.set_tries(true);
         self.control.start(id).map_err(failed("does not start"))?;
         let found = self.control.params(id).map_err(failed("does not tell its parameters"))?;
         self.check_flushes(&found)?;
-        // Some of these wait for what is in flight, which the flush may be for long.
         self.set_limits(options);
-        // What its attributes promise is tried as well: nobody else has written there yet.
+        // What its attributes promise is tried as well. The volume is not asked: its disk may be silent, or fail flushes, and is to be served.
         let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
-        match self.flush(file.into(), Instant::now() + silence::LIMIT) {
-            // It came here, which is what it was for. Who else flushes waits for the same silent disk.
-            Err(_) if self.flushing.is_some() && self.flushes.load(Ordering::Relaxed) > 0 => Ok(()),
-            flushed => flushed,
+        let flushed = self.flush(file.into(), Instant::now() + silence::LIMIT);
+        self.flushes.set_tries(false);
+        if self.flushes.came() > 0 {
+            return Ok(());
         }
+        flushed?.map_err(failed("cannot be flushed"))?;
+        Err(no_flushes(id, "a flush of it did not arrive here"))
     }
 
     /// Makes the device, with the number that it had last if that is free.
@@ -447,17 +448,22 @@ impl Device {
 
     /// Removes the device, unless somebody uses it: then this fails and changes nothing.
     ///
-    /// All that was written to it is flushed first, so the backend must still be at work. One whose flush does not end within `limit`
-    /// is in use as well, by the child that waits for it.
+    /// All that was written to it goes to the backend first, which must still be at work, and is to be flushed afterwards. Where that does
+    /// not end within `limit` the device is in use as well, by the child that waits for it.
     pub fn stop(&mut self, limit: Duration) -> Result<(), Error> {
         let id = self.id;
         let until = Instant::now() + limit;
-        // It was late the last time, and has the device open.
-        self.flushed(until)?;
+        // It was late the last time, and has the device open. How it ends says nothing of what was written since.
+        let _ = self.flushed(until)?;
         let ours = exclusive(&self.path())?;
         let failed = |what| move |error: io::Error| failed(id, what, &error);
-        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
-        self.flush(ours.try_clone().map_err(failed("cannot be flushed"))?, until)?;
+        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device. The flush that follows is not
+        // the volume's to answer: whoever stops the device goes on to flush that, and has it tell a client of what went wrong. One that
+        // comes too late is, as there may be clients again.
+        self.flushes.set_last(true);
+        let flushed = ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, until));
+        self.flushes.set_last(false);
+        flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"))?;
         self.control.stop(id).map_err(failed("cannot be stopped"))?;
         self.end_queues();
         drop(ours);
@@ -470,23 +476,18 @@ impl Device {
         Ok(())
     }
 
-    /// Has all that was written to the device made durable.
-    fn flush(&mut self, device: OwnedFd, until: Instant) -> Result<(), Error> {
-        let before = self.flushes.load(Ordering::Relaxed);
+    /// Has all that was written to the device written down, and waits for the end of that.
+    fn flush(&mut self, device: OwnedFd, until: Instant) -> Result<io::Result<()>, Error> {
         let begun =
             Flushing::begin(device).map_err(|error| failed(self.id, "cannot be flushed, as `dd` cannot be run", &error))?;
         self.flushing = Some(begun);
-        self.flushed(until)?;
-        if self.flushes.load(Ordering::Relaxed) == before {
-            return Err(no_flushes(self.id, "a flush of it did not arrive here"));
-        }
-        Ok(())
+        self.flushed(until)
     }
 
-    /// Waits for the flush that is under way, if there is one. One that is late stays.
-    fn flushed(&mut self, until: Instant) -> Result<(), Error> {
-        let Some(flushing) = &mut self.flushing else { return Ok(()) };
-        let Some(result) = flushing.ended(until) else {
+    /// Waits for the flush that is under way, if there is one: how it ended. One that is late stays.
+    fn flushed(&mut self, until: Instant) -> Result<io::Result<()>, Error> {
+        let Some(flushing) = &self.flushing else { return Ok(Ok(())) };
+        let Some(ended) = flushing.ended(until) else {
             let seconds = flushing.elapsed().as_secs();
             let wrong = format!(
                 "a flush of {} that was begun {seconds} s ago has not ended, as its disk or a cache device does not answer",
@@ -495,7 +496,7 @@ impl Device {
             return Err(Error::new(wrong, "Nothing is lost. Look at the kernel's log for such a device, then try again"));
         };
         self.flushing = None;
-        result.map_err(|error| failed(self.id, "cannot be flushed", &error))
+        Ok(ended)
     }
 
     /// Takes no more requests: what comes waits for the next daemon. What was taken is answered as before. When this returns,

@@ -9,7 +9,6 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 use headpond_engine::io::{Reply, Request};
 
 use super::attending::{Attending, Place};
+use super::flushing::Flushes;
 use super::tags::{Completion, Event, Held};
 use crate::beside::{Door, Ended, Reader};
 use crate::buf::HostBuf;
@@ -91,8 +91,8 @@ pub struct Unattended {
     pub(super) messages: Receiver<Message>,
     /// Tells that all tags are fetched, or why not; dropped at the end.
     pub(super) attends: Sender<io::Result<()>>,
-    /// Counts flushes that came.
-    pub(super) flushes: Arc<AtomicU64>,
+    /// Those of all queues of the device.
+    pub(super) flushes: Arc<Flushes>,
 }
 
 /// A queue, from outside.
@@ -112,7 +112,7 @@ struct OwnThread {
 
 impl Queue {
     /// Finds somebody who will attend to it; there is no device yet.
-    pub fn prepare<B: Backend>(by: Queues, place: Place, backend: Arc<B>, flushes: Arc<AtomicU64>) -> io::Result<Queue> {
+    pub fn prepare<B: Backend>(by: Queues, place: Place, backend: Arc<B>, flushes: Arc<Flushes>) -> io::Result<Queue> {
         let (inbox, messages) = mpsc::channel();
         let (attends, attended) = mpsc::channel();
         let queue = Unattended { place, messages, attends, flushes };
