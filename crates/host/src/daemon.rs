@@ -686,6 +686,8 @@ impl Daemon {
         parked.into_iter().for_each(ublk::Device::freeze);
         if result.is_ok() {
             lock(&self.shared.events).add(watch::of_stop(&self.shared.name));
+            // Whoever asked for the end may keep the rest.
+            lock(&self.shared.stale).clear();
         }
         *lock(&self.shared.stopping.state) = StopState::Stopped(result.clone());
         self.shared.stopping.changed.notify_all();

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use headpond_host::claim::Claim;
 use headpond_host::embed::{Error, Mode, Pool};
 use headpond_host::pool::PoolError;
 
@@ -109,6 +110,22 @@ fn calls_after_the_end_of_a_pool_are_answered_and_its_devices_are_free() {
     assert!(matches!(volume.read(0, &mut read), Err(Error::Closed)));
     files.open().unwrap().volume("home").unwrap().detach(MINUTE).unwrap();
     assert_eq!(fs::read(files.path("disk")).unwrap()[4096..4608], [3; 512]);
+}
+
+/// Those that were out of date stayed claimed for as long as anything was left of the pool: it could not be opened again, nor they be added.
+#[test]
+fn a_pool_that_is_closed_lets_go_of_devices_that_are_out_of_date() {
+    let files = Files::new();
+    let [first, second] = files.ssds();
+    fs::rename(&second, files.path("away")).unwrap();
+    Pool::open(&[first], &files.path("state")).unwrap().close(MINUTE).unwrap();
+    fs::rename(files.path("away"), &second).unwrap();
+    let pool = files.open().unwrap();
+    assert!(!pool.status().unwrap().advice.is_empty());
+    assert!(Claim::take(&second, Duration::ZERO).is_err());
+    pool.close(MINUTE).unwrap();
+    Claim::take(&second, Duration::ZERO).unwrap();
+    files.open().unwrap();
 }
 
 /// Of a pool whose end failed the status was still told, as if it were open.
