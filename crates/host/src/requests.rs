@@ -1,5 +1,5 @@
 //! Requests by what was asked and what became of it: how long they took, from the moment the engine gets one, or a queue's thread that
-//! serves it, to its answer, and how large they were.
+//! begins to serve it, to its answer, and how large they were.
 
 use std::collections::BTreeMap;
 

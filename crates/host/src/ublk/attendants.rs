@@ -166,7 +166,7 @@ mod tests {
     }
 
     impl Backend for Served {
-        fn submit(&self, _: Request<HostBuf>, _: Completion) {
+        fn submit(&self, _: Request<HostBuf>, _: Option<Instant>, _: Completion) {
             unreachable!("requests of an adopted queue are not submitted");
         }
 

@@ -25,8 +25,8 @@ use crate::ring::{GUEST, Waker};
 
 /// What serves a volume.
 pub trait Backend: Send + Sync + 'static {
-    /// Starts on a request and returns soon.
-    fn submit(&self, request: Request<HostBuf>, done: Completion);
+    /// Starts on a request and returns soon. It was begun `since` then, if that is not now.
+    fn submit(&self, request: Request<HostBuf>, since: Option<Instant>, done: Completion);
 
     /// Lets the thread that serves attend to a queue itself: requests of that one are not submitted. What interrupts that
     /// thread's waits.
@@ -312,7 +312,7 @@ impl<B: Backend> Own<B> {
                 Event::Request(held) => {
                     let Some((held, request)) = self.attending.take(held, self.reader.ring()) else { continue };
                     if let Err(held) = self.reader.begin(&request, held) {
-                        self.submit(held, request);
+                        self.submit(held, request, None);
                     }
                 }
                 Event::Gone => {}
@@ -327,7 +327,7 @@ impl<B: Backend> Own<B> {
         for ended in self.reader.ended() {
             match ended {
                 Ended::Read(held, data) => self.attending.answer(held, Ok(vec![data]), self.reader.ring()),
-                Ended::Ask(held, request) => self.submit(held, request),
+                Ended::Ask(held, request, since) => self.submit(held, request, Some(since)),
             }
         }
     }
@@ -340,8 +340,8 @@ impl<B: Backend> Own<B> {
         }
     }
 
-    fn submit(&self, held: Held, request: Request<HostBuf>) {
-        self.backend.submit(request, Completion::new(held, self.answers.clone(), self.reader.waker()));
+    fn submit(&self, held: Held, request: Request<HostBuf>, since: Option<Instant>) {
+        self.backend.submit(request, since, Completion::new(held, self.answers.clone(), self.reader.waker()));
     }
 }
 
@@ -363,7 +363,7 @@ mod tests {
     struct Nobody;
 
     impl Backend for Nobody {
-        fn submit(&self, _: Request<HostBuf>, _: Completion) {
+        fn submit(&self, _: Request<HostBuf>, _: Option<Instant>, _: Completion) {
             unreachable!("there are no requests");
         }
 
