@@ -167,6 +167,24 @@ fn a_backing_device_whose_path_is_no_text_is_refused_and_no_other_one_is_taken()
     files.open().unwrap().volume("home").unwrap();
 }
 
+/// It was told to start the daemon again.
+#[test]
+fn a_volume_that_is_being_attached_when_its_pool_is_closed_is_told_that_it_is() {
+    let files = Files::new();
+    let Some(disk) = silent::Disk::new(&files.path("mount"), 16 << 20) else { return };
+    let pool = files.open().unwrap();
+    disk.fall_silent();
+    thread::scope(|scope| {
+        let attaches = scope.spawn(|| pool.attach("home", &disk.path(), Mode::WriteBack).err());
+        thread::sleep(Duration::from_millis(500));
+        let closed = pool.close(MINUTE);
+        disk.speak();
+        let attached = attaches.join().unwrap();
+        closed.unwrap();
+        assert!(matches!(attached, Some(Error::Closed)), "{attached:?}");
+    });
+}
+
 #[test]
 fn many_threads_use_one_volume_while_it_is_closed_under_them() {
     let files = Files::new();
