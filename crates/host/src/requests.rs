@@ -102,6 +102,12 @@ impl Table {
 pub struct Histograms {
     /// Seconds since the daemon's start.
     pub uptime_seconds: f64,
+    /// Its process.
+    #[serde(default)]
+    pub process: u32,
+    /// Where it took over from another program: for how many seconds nobody answered.
+    #[serde(default)]
+    pub pause_seconds: Option<f64>,
     /// The pool's name.
     pub pool: String,
     /// By volume, what was asked, and what became of it.
