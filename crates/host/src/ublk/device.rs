@@ -374,21 +374,24 @@ impl Device {
 
     /// What the parameters cannot say.
     fn set_limits(&mut self, options: &Options) {
+        let unseen = "It works; but where every place of a queue is taken when the daemon is killed, its clients wait for longer until the next \
+                      one is heard";
         let limits = [
-            ("read_ahead_kb", options.shape.read_ahead_kb),
-            ("nr_requests", u32::from(DEPTH) - 1),
-            ("io_timeout", REQUEST_LIMIT_MS),
+            ("read_ahead_kb", options.shape.read_ahead_kb, "It works, only slower"),
+            ("nr_requests", u32::from(DEPTH) - 1, unseen),
+            ("io_timeout", REQUEST_LIMIT_MS, unseen),
         ];
         // One that is taken over may have been made by a daemon that offered discards whatever the disk.
-        let no_discards = (!options.shape.discards).then_some(("discard_max_bytes", 0));
-        for (name, value) in limits.into_iter().chain(no_discards) {
+        let undone = "It works, and offers discards that its disk does not do";
+        let no_discards = (!options.shape.discards).then_some(("discard_max_bytes", 0, undone));
+        for (name, value, means) in limits.into_iter().chain(no_discards) {
             // Some of these wait for what is in flight, so nothing is set that is so already.
             if self.limit(name).is_some_and(|now| now == value.to_string()) {
                 continue;
             }
             if let Err(error) = fs::write(self.attribute(name), value.to_string()) {
                 let wrong = format!("cannot set {name} of {} to {value}: {error}", block_device(self.id));
-                self.warnings.push(Error::new(wrong, "It works, only slower. Set it by hand if that matters"));
+                self.warnings.push(Error::new(wrong, format!("{means}. Set it by hand if that matters")));
             }
         }
     }
