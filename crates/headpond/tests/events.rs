@@ -78,8 +78,11 @@ fn a_member_that_is_missing_at_the_start_is_an_event_and_one_that_comes_back_hea
     yard.file("c", 64 * MIB);
     yard.run(&["pool", "add", "c"]).good();
     let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    let kinds = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()["kind"].as_str().unwrap().to_owned());
-    assert!(kinds.take(20).any(|kind| kind == "healed"), "it is told while it is followed");
+    let told = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    // Of what was before, nothing is.
+    let before = last["number"].as_u64().unwrap();
+    let told = told.inspect(|event| assert!(event["number"].as_u64().unwrap() > before, "{event}"));
+    assert!(told.take(20).any(|event| event["kind"] == "healed"), "it is told while it is followed");
     let _ = follow.kill();
     let _ = follow.wait();
 }

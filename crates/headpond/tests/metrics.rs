@@ -39,6 +39,7 @@ fn a_scrape_gets_what_status_shows_and_how_long_requests_took() {
         (&["headpond_volume_size_bytes{"], 4.0 * MIB as f64),
         (&["headpond_member_in_sync{", "member=\"1\""], 1.0),
         (&["headpond_pool_degraded{"], 0.0),
+        (&["headpond_pool_lacking_bytes{"], 0.0),
         (&["headpond_request_duration_seconds_count{", "op=\"write\"", "fate=\"absorbed\""], 8.0),
         (&["headpond_request_duration_seconds_count{", "op=\"read\"", "fate=\"miss\""], 1.0),
         (&["headpond_request_size_bytes_bucket{", "op=\"read\"", "fate=\"hit\"", "le=\"4096\""], 8.0),

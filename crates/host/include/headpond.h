@@ -7,9 +7,11 @@
  *
  * Values. Each function returns 0, or a negative errno; then headpond_last_error says, in words, what happened, what it
  * means for the data, and what to do next. Results are written only where the function returns 0.
- *   -EINVAL     it makes no sense: a NULL, an unknown mode, a range outside the volume or not in multiples of its blocks
+ *   -EINVAL     it makes no sense: a NULL, an unknown mode, what is no name, a size of 0, a range outside the volume or not in
+ *               multiples of its blocks
  *   -EBADF      the handle is of no pool or volume that is open
  *   -ENOENT     there is no such volume, or no such file
+ *   -EEXIST     there is a volume of that name already
  *   -EBUSY      a cache device is in use by another process
  *   -EPERM      refused, since data could be lost, or since a backing device is in use; nothing was changed
  *   -EIO        tried, and failed

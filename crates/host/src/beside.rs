@@ -50,6 +50,8 @@ struct Known {
     members: BTreeMap<u8, Arc<Shared>>,
     tables: BTreeMap<u16, Arc<Lookaside>>,
     readers: Vec<Weak<Seen>>,
+    /// The requests of readers that are no more.
+    past: Table,
 }
 
 /// What others see of a reader.
@@ -100,7 +102,10 @@ impl Registry {
 
     /// A volume is gone: its number may become another's.
     pub fn forget(&self, volume: u16) {
-        self.change(|known| drop(known.tables.remove(&volume)));
+        self.change(|known| {
+            known.tables.remove(&volume);
+            known.past.forget(volume);
+        });
         self.readers().for_each(|reader| requests_of(&reader).forget(volume));
     }
 
@@ -111,7 +116,10 @@ impl Registry {
 
     /// Adds the requests that readers have answered.
     pub fn add_requests(&self, to: &mut Table) {
-        self.readers().for_each(|reader| to.plus(&requests_of(&reader)));
+        // In one go: what a reader leaves to the past is in one of the two.
+        let known = self.lock();
+        known.readers.iter().filter_map(Weak::upgrade).for_each(|reader| to.plus(&requests_of(&reader)));
+        to.plus(&known.past);
     }
 
     /// Adds what devices owe readers: it keeps the claim on them, too.
@@ -149,8 +157,8 @@ pub struct Door {
 pub enum Ended<H> {
     /// This is what was asked for, by whom.
     Read(H, HostBuf),
-    /// It is the engine's to read.
-    Ask(H, Request<HostBuf>),
+    /// It is the engine's to read. It was begun then.
+    Ask(H, Request<HostBuf>, Instant),
 }
 
 struct UnderWay<H> {
@@ -348,7 +356,7 @@ impl<H> Reader<H> {
         let UnderWay { by, found, table, sector, sectors, since, .. } = read;
         let Some(data) = data else {
             table.end(self.number, None);
-            return Ended::Ask(by, Request::Read { sector, sectors, into: None });
+            return Ended::Ask(by, Request::Read { sector, sectors, into: None }, since);
         };
         let bytes = u64::from(sectors) * 512;
         table.end(self.number, Some(bytes));
@@ -365,7 +373,8 @@ impl<H> Reader<H> {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
+/// A time in nanoseconds.
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -382,8 +391,15 @@ impl<H> Reader<H> {
 }
 
 impl<H> Drop for Reader<H> {
-    /// What is not answered is somebody else's, and no longer in line.
+    /// What is not answered is somebody else's, no longer in line, and owed for as long as the ring is there. What was answered stays counted.
     fn drop(&mut self) {
-        self.under_way.values().for_each(|read| read.table.end(self.number, None));
+        for (number, read) in self.under_way.drain() {
+            self.seen.late().insert(number, (read.member, read.since));
+            read.table.end(self.number, None);
+        }
+        if let Some(door) = &self.door {
+            let mut known = door.registry.lock();
+            known.past.plus(&mem::take(&mut requests_of(&self.seen)));
+        }
     }
 }

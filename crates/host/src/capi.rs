@@ -95,11 +95,11 @@ fn number(error: &Error) -> c_int {
         Error::Start(StartError::Engine(_)) => libc::EPERM,
         Error::Start(StartError::NoVolume { .. }) | Error::NoVolume { .. } => libc::ENOENT,
         Error::Start(_) | Error::Range { .. } | Error::NotText { .. } => libc::EINVAL,
-        Error::Fault(fault) => match fault.kind {
+        Error::Fault(fault) => fault.errno.unwrap_or(match fault.kind {
             FaultKind::Failed => libc::EIO,
             FaultKind::Refused => libc::EPERM,
             FaultKind::Invalid => libc::EINVAL,
-        },
+        }),
         Error::Closed | Error::Detached { .. } => libc::EBADF,
         Error::NotServed { .. } => libc::ENXIO,
         Error::Io { .. } => libc::EIO,
@@ -550,5 +550,36 @@ mod tests {
         assert_eq!(headpond_volume_delete(volume, 0), -libc::EBADF);
         assert_eq!(headpond_pool_close(PoolHandle { id: u64::MAX }, 0), -libc::EBADF);
         assert!(said().contains("once"), "{}", said());
+    }
+
+    /// All of these were -EIO, which is for what was tried.
+    #[test]
+    fn what_cannot_be_attached_or_created_has_the_number_of_the_header() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let in_c = |path: PathBuf| CString::new(path.as_os_str().as_bytes()).unwrap();
+        for name in ["ssd0", "ssd1", "disk"] {
+            std::fs::File::create_new(path(name)).unwrap().set_len(64 << 20).unwrap();
+        }
+        Pool::create("tank", &[path("ssd0"), path("ssd1")], &path("state")).unwrap();
+        let (first, second, state) = (in_c(path("ssd0")), in_c(path("ssd1")), in_c(path("state")));
+        let (disk, nowhere) = (in_c(path("disk")), in_c(path("nowhere")));
+        let (mut pool, mut volume) = (PoolHandle { id: 0 }, VolumeHandle { id: 0 });
+        // SAFETY: what the header asks for, here and below.
+        let opened = unsafe { headpond_pool_open([first.as_ptr(), second.as_ptr()].as_ptr(), 2, state.as_ptr(), &mut pool) };
+        assert_eq!(opened, 0, "{}", said());
+        // SAFETY: as above.
+        let mut attach = |name: &CStr, disk: &CStr| unsafe {
+            headpond_volume_attach(pool, name.as_ptr(), disk.as_ptr(), c"write-back".as_ptr(), &mut volume)
+        };
+        assert_eq!((attach(c"home", &nowhere), said().contains("nowhere")), (-libc::ENOENT, true), "{}", said());
+        assert_eq!((attach(c"../home", &disk), said().contains("not a name")), (-libc::EINVAL, true), "{}", said());
+        assert_eq!((attach(c"home", &first), said().contains("in use")), (-libc::EPERM, true), "{}", said());
+        assert_eq!(attach(c"home", &disk), 0, "{}", said());
+        // SAFETY: as above.
+        let mut create = |name: &CStr, bytes| unsafe { headpond_volume_create(pool, name.as_ptr(), bytes, &mut volume) };
+        assert_eq!((create(c"home", 4096), said().contains("already")), (-libc::EEXIST, true), "{}", said());
+        assert_eq!((create(c"journal", 0), said().contains("at least one block")), (-libc::EINVAL, true), "{}", said());
+        assert_eq!(headpond_pool_close(pool, 60_000), 0, "{}", said());
     }
 }

@@ -400,7 +400,7 @@ impl Call {
             }
             _ => {
                 let message = format!("There is no method {method:?}. Nothing was done. Use a command of the daemon's version.");
-                return Err(Fault { kind: FaultKind::Invalid, message });
+                return Err(Fault { kind: FaultKind::Invalid, message, errno: None });
             }
         };
         Ok((call, more))
@@ -426,6 +426,8 @@ pub struct Fault {
     pub kind: FaultKind,
     /// What happened, what it means for the data, what to do next.
     pub message: String,
+    /// The error number that says more than the kind, for programs that have the pool inside; it does not go over the socket.
+    pub errno: Option<i32>,
 }
 
 const FAULTS: [(FaultKind, &str); 3] = [
@@ -437,17 +439,22 @@ const FAULTS: [(FaultKind, &str); 3] = [
 impl Fault {
     /// It was tried and failed.
     pub fn failed(message: impl Into<String>) -> Fault {
-        Fault { kind: FaultKind::Failed, message: message.into() }
+        Fault { kind: FaultKind::Failed, message: message.into(), errno: None }
     }
 
     /// It was not tried, since data could be lost.
     pub fn refused(message: impl Into<String>) -> Fault {
-        Fault { kind: FaultKind::Refused, message: message.into() }
+        Fault { kind: FaultKind::Refused, message: message.into(), errno: None }
+    }
+
+    /// The same, with an error number.
+    pub fn with(self, errno: i32) -> Fault {
+        Fault { errno: Some(errno), ..self }
     }
 
     fn invalid(error: &serde_json::Error) -> Fault {
         let message = format!("The call was not understood: {error}. Nothing was done. Use a command of the daemon's version.");
-        Fault { kind: FaultKind::Invalid, message }
+        Fault { kind: FaultKind::Invalid, message, errno: None }
     }
 
     fn name(&self) -> &'static str {
@@ -456,7 +463,7 @@ impl Fault {
 
     fn named(name: &str, message: String) -> Fault {
         let kind = FAULTS.iter().find(|(_, known)| *known == name).map_or(FaultKind::Failed, |(kind, _)| *kind);
-        Fault { kind, message }
+        Fault { kind, message, errno: None }
     }
 }
 
@@ -804,7 +811,7 @@ mod tests {
             assert_eq!(call(&path, &sent, |_| ()).unwrap()["call"], format!("{sent:?}"));
         }
         let refused = call(&path, &Call::Stop, |_| ()).unwrap_err();
-        assert!(matches!(refused, CallError::Fault(Fault { kind: FaultKind::Refused, message }) if message == "no"));
+        assert!(matches!(refused, CallError::Fault(Fault { kind: FaultKind::Refused, message, .. }) if message == "no"));
         drop(server);
         assert!(matches!(call(&path, &Call::Status, |_| ()), Err(CallError::NotRunning(_))));
     }

@@ -707,6 +707,8 @@ impl Daemon {
         parked.into_iter().for_each(ublk::Device::freeze);
         if result.is_ok() {
             lock(&self.shared.events).add(watch::of_stop(&self.shared.name));
+            // Whoever asked for the end may keep the rest.
+            lock(&self.shared.stale).clear();
         }
         *lock(&self.shared.stopping.state) = StopState::Stopped(result.clone());
         self.shared.stopping.changed.notify_all();
@@ -854,9 +856,7 @@ impl Shared {
             while let Err(error) = self.withdraw(number, FLUSHED.min(left() / 2)) {
                 let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
                 if let Frontend::Ublk { .. } = self.frontend {
-                    tracing::warn!(
-                        "{error}. It stays, and its I/O waits until `headpond serve` is started again: nothing is lost"
-                    );
+                    tracing::warn!("{error}. It stays, and its I/O waits until `headpond serve` is started again");
                     if let Some(Export::Ublk(device)) = take() {
                         device.park();
                         lock(&self.parked).push(*device);

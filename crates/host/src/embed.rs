@@ -202,7 +202,7 @@ impl Pool {
         self.0.open()?;
         let spec = text_of(backing)?.to_owned();
         let new = Attach { name: name.into(), spec, mode: mode.name().into(), phase: None };
-        self.0.inside.call(Call::Attach(new), &mut |_| {})?;
+        self.0.inside.call(Call::Attach(new), &mut |_| {}).map_err(|fault| self.0.refused(fault))?;
         self.volume(name)
     }
 
@@ -214,7 +214,8 @@ impl Pool {
     pub fn create_volume(&self, name: &str, bytes: u64) -> Result<Volume, Error> {
         let _turn = self.0.changing.take();
         self.0.open()?;
-        self.0.inside.call(Call::CreateVolume(CreateVolume { name: name.into(), bytes }), &mut |_| {})?;
+        let new = CreateVolume { name: name.into(), bytes };
+        self.0.inside.call(Call::CreateVolume(new), &mut |_| {}).map_err(|fault| self.0.refused(fault))?;
         self.volume(name)
     }
 
@@ -284,6 +285,11 @@ impl Pool {
 impl Inner {
     fn open(&self) -> Result<(), Error> {
         lock(&self.daemon).as_ref().map(|_| ()).ok_or(Error::Closed)
+    }
+
+    /// Why a call was not done: of a pool that was closed meanwhile nothing else is to be said.
+    fn refused(&self, fault: Fault) -> Error {
+        self.open().map_or_else(|closed| closed, |()| fault.into())
     }
 }
 
@@ -437,7 +443,7 @@ impl Volume {
             }
             Err(fault) => {
                 self.gate.reopen();
-                Err(fault.map_or_else(late, Error::from))
+                Err(fault.map_or_else(late, |fault| pool.refused(fault)))
             }
         }
     }

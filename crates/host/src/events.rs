@@ -97,6 +97,8 @@ impl Journal {
             self.ring.pop_front();
         }
         if let Err(error) = self.write() {
+            // The line may be there in part, and would swallow the next one.
+            self.lines = KEPT * 2;
             tracing::warn!("cannot keep events in {}: {error}; the daemon itself has them. Make room there", self.path.display());
         }
     }
@@ -163,6 +165,25 @@ mod tests {
         assert_eq!(read(&path).unwrap(), events);
         assert_eq!(journal.from(events.last().unwrap().number).len(), 1);
         assert_eq!(journal.last(|event| event.what == "700").unwrap().number, 700);
+    }
+
+    /// Of a daemon that had ended cleanly after that the next one told that it had crashed.
+    #[test]
+    fn an_event_after_one_that_could_not_be_written_whole_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let mut journal = Journal::open(path.clone());
+        journal.add(news("first"));
+        let kept = fs::read_to_string(&path).unwrap();
+        // No room is left behind half of a line.
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        journal.add(news("torn"));
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, kept + "{\"number\": 1, \"ti").unwrap();
+        journal.add(news("stopped"));
+        let told: Vec<String> = Journal::open(path).from(0).into_iter().map(|event| event.what).collect();
+        assert_eq!(told, ["first", "torn", "stopped"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
 
@@ -208,8 +209,8 @@ impl UblkVolume {
 }
 
 impl ublk::Backend for UblkVolume {
-    fn submit(&self, request: Request<HostBuf>, done: ublk::Completion) {
-        self.handle.request(self.volume, request, |reply| done.finish(reply));
+    fn submit(&self, request: Request<HostBuf>, since: Option<Instant>, done: ublk::Completion) {
+        self.handle.request_begun(self.volume, request, since, |reply| done.finish(reply));
     }
 
     fn adopt(&self, queue: Unattended) -> Waker {

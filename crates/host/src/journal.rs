@@ -7,9 +7,11 @@
 use std::io;
 use std::ops::Range;
 
-/// The longest journal that is believed, and the deepest extent tree: what a damaged superblock says is bounded.
+/// The longest journal that is believed, the most runs that it has, and the most blocks that are read to find them: what a damaged file
+/// system says is bounded. The largest journal that ext4 makes has 40,000 such blocks.
 const MOST_BYTES: u64 = 64 << 30;
 const MOST_EXTENTS: usize = 1 << 16;
+const MOST_NODES: usize = 1 << 16;
 
 /// A journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,9 +124,15 @@ fn ext4(sb: &[u8], read: Read<'_>) -> Result<Journal, JournalError> {
         return Err(senseless("the journal's size"));
     }
     let mut runs = Vec::new();
+    let mut nodes = 0;
+    let mut node = |number: u64| -> Result<Vec<u8>, JournalError> {
+        nodes += 1;
+        let at = number.checked_mul(block).filter(|at| *at < 1 << 60 && nodes <= MOST_NODES);
+        Ok(read(at.ok_or(senseless("where the journal's blocks are listed"))?, block as usize)?)
+    };
     match le32(inode, 32) & EXTENTS {
-        0 => mapped(&inode[40..100], block, size.div_ceil(block), read, &mut runs)?,
-        _ => extents(&inode[40..100], block, 6, read, &mut runs)?,
+        0 => mapped(&inode[40..100], block, size.div_ceil(block), &mut node, &mut runs)?,
+        _ => extents(&inode[40..100], block, 6, &mut node, &mut runs)?,
     }
     let runs = crate::extents::merged(runs);
     let bytes: u64 = runs.iter().map(|run| run.end - run.start).sum();
@@ -134,8 +142,11 @@ fn ext4(sb: &[u8], read: Read<'_>) -> Result<Journal, JournalError> {
     Ok(Journal { of: "ext4", runs })
 }
 
+/// Reads a block of the file system.
+type ReadNode<'a> = &'a mut dyn FnMut(u64) -> Result<Vec<u8>, JournalError>;
+
 /// The leaves of an extent tree.
-fn extents(node: &[u8], block: u64, depth: u64, read: Read<'_>, runs: &mut Vec<Range<u64>>) -> Result<(), JournalError> {
+fn extents(node: &[u8], block: u64, depth: u64, read: ReadNode<'_>, runs: &mut Vec<Range<u64>>) -> Result<(), JournalError> {
     let senseless = |what| JournalError::Senseless { of: "ext4", what };
     let (magic, entries, level) = (le16(node, 0), le16(node, 2), le16(node, 6));
     if magic != 0xf30a || level >= depth || 12 + entries as usize * 12 > node.len() {
@@ -143,8 +154,7 @@ fn extents(node: &[u8], block: u64, depth: u64, read: Read<'_>, runs: &mut Vec<R
     }
     for entry in node[12..].chunks_exact(12).take(entries as usize) {
         if level > 0 {
-            let child = (le32(entry, 4) | le16(entry, 8) << 32).checked_mul(block).filter(|at| *at < 1 << 60);
-            let child = read(child.ok_or(senseless("its extents"))?, block as usize)?;
+            let child = read(le32(entry, 4) | le16(entry, 8) << 32)?;
             extents(&child, block, level, read, runs)?;
         } else {
             // Longer than this it is one that was never written.
@@ -161,7 +171,7 @@ fn extents(node: &[u8], block: u64, depth: u64, read: Read<'_>, runs: &mut Vec<R
 }
 
 /// The blocks of an inode of the older kind: twelve, and trees of one, two and three levels.
-fn mapped(map: &[u8], block: u64, blocks: u64, read: Read<'_>, runs: &mut Vec<Range<u64>>) -> Result<(), JournalError> {
+fn mapped(map: &[u8], block: u64, blocks: u64, read: ReadNode<'_>, runs: &mut Vec<Range<u64>>) -> Result<(), JournalError> {
     let mut left = blocks;
     for n in 0..12 {
         take(le32(map, n * 4), 0, block, &mut left, read, runs)?;
@@ -177,7 +187,7 @@ fn take(
     level: u32,
     block: u64,
     left: &mut u64,
-    read: Read<'_>,
+    read: ReadNode<'_>,
     runs: &mut Vec<Range<u64>>,
 ) -> Result<(), JournalError> {
     if *left == 0 {
@@ -189,13 +199,15 @@ fn take(
     }
     if level == 0 {
         *left -= 1;
+        let is_full = runs.len() == MOST_EXTENTS;
         match runs.last_mut() {
             Some(last) if last.end == number * block => last.end += block,
+            _ if is_full => return Err(JournalError::Senseless { of: "ext4", what: "its block map" }),
             _ => runs.push(number * block..(number + 1) * block),
         }
         return Ok(());
     }
-    let table = read(number * block, block as usize)?;
+    let table = read(number)?;
     for entry in table.chunks_exact(4) {
         take(le32(entry, 0), level - 1, block, left, read, runs)?;
     }
@@ -260,6 +272,49 @@ mod tests {
         let mut magic = [0; 4];
         file.read_exact_at(&mut magic, journal.runs[0].start).unwrap();
         assert_eq!(u32::from_be_bytes(magic), 0xfeed_babe, "{journal:?}");
+    }
+
+    /// A tree whose nodes all lead to the same ones below was followed for as long as it takes to read thousands of millions of blocks.
+    #[test]
+    fn a_tree_of_extents_that_has_no_end_is_an_error() {
+        /// A node of this level, each of whose entries leads to block 100 and a level less.
+        fn node(level: u16, bytes: usize) -> Vec<u8> {
+            let entries = if level == 0 { 0 } else { (bytes - 12) / 12 };
+            let mut node = [0xf30a, entries as u16, entries as u16, level, 0, 0].map(u16::to_le_bytes).concat();
+            let entry = [[0; 4], (99 + u32::from(level)).to_le_bytes(), [0; 4]].concat();
+            node.extend(entry.repeat(entries));
+            node.resize(bytes, 0);
+            node
+        }
+        let root = || {
+            let mut inode = vec![0; 128];
+            inode[4..8].copy_from_slice(&(1u32 << 20).to_le_bytes());
+            inode[32..36].copy_from_slice(&0x80000u32.to_le_bytes());
+            inode[40..100].copy_from_slice(&node(5, 60));
+            inode
+        };
+        let mut reads = 0;
+        let found = find(&mut |at, len| {
+            reads += 1;
+            if reads > 4 * MOST_NODES {
+                return Err(io::Error::other("it goes on and on"));
+            }
+            let mut bytes = vec![0; len];
+            match at {
+                // Blocks of 4 KiB, inodes of 128 bytes, 100 of them, the journal's the first; all features but a journal's are off.
+                0 => {
+                    for (field, value) in [(24, 2), (40, 100), (88, 128), (92, 4), (224, 1)] {
+                        bytes[1024 + field..1028 + field].copy_from_slice(&u32::to_le_bytes(value));
+                    }
+                    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+                }
+                4096 => bytes[8] = 2,
+                8192 => bytes[..128].copy_from_slice(&root()),
+                at => bytes = node((at / 4096 - 100) as u16, len),
+            }
+            Ok(bytes)
+        });
+        assert!(matches!(found, Err(JournalError::Senseless { .. })), "{found:?}");
     }
 
     #[test]

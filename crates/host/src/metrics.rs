@@ -131,7 +131,10 @@ fn flag(value: bool) -> f64 {
 fn of_pool(text: &mut Text, r: &Report) {
     let version = [("version", env!("CARGO_PKG_VERSION")), ("id", r.id.as_str())];
     text.gauge("build_info", "The daemon's version and its pool's identity; always 1", &version, 1.0);
-    text.gauge("pool_degraded", "1 while a copy of dirty data is missing", &[], flag(r.degraded));
+    let help = "1 while fewer cache devices are left than copies of dirty data are promised";
+    text.gauge("pool_degraded", help, &[], flag(r.degraded));
+    let help = "Dirty bytes on fewer cache devices than they could be on: they are being copied";
+    text.gauge("pool_lacking_bytes", help, &[], r.lacking_bytes as f64);
     text.gauge("pool_stalled", "1 while too few cache devices and votes answer", &[], flag(r.stalled));
     text.gauge(
         "pool_witness_lags",

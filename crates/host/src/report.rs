@@ -29,7 +29,7 @@ pub struct Report {
     pub epoch: u64,
     /// Copies of dirty data that it promises.
     pub copies: u8,
-    /// A copy is missing.
+    /// Fewer cache devices are left than copies are promised.
     pub degraded: bool,
     /// Nothing that needs the cache is acknowledged, for want of a majority.
     pub stalled: bool,

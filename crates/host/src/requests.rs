@@ -1,5 +1,5 @@
 //! Requests by what was asked and what became of it: how long they took, from the moment the engine gets one, or a queue's thread that
-//! serves it, to its answer, and how large they were.
+//! begins to serve it, to its answer, and how large they were.
 
 use std::collections::BTreeMap;
 
@@ -102,6 +102,12 @@ impl Table {
 pub struct Histograms {
     /// Seconds since the daemon's start.
     pub uptime_seconds: f64,
+    /// Its process.
+    #[serde(default)]
+    pub process: u32,
+    /// Where it took over from another program: for how many seconds nobody answered.
+    #[serde(default)]
+    pub pause_seconds: Option<f64>,
     /// The pool's name.
     pub pool: String,
     /// By volume, what was asked, and what became of it.

@@ -20,6 +20,9 @@ const BELL: u64 = u64::MAX;
 /// The bit that marks what is not the ring's owner's own, but a guest's in it.
 pub const GUEST: u64 = 1 << 63;
 
+/// How long a kernel that takes no entries is left to end what it has.
+const SOON: Duration = Duration::from_millis(1);
+
 struct Bell {
     fd: OwnedFd,
     rung: AtomicBool,
@@ -44,6 +47,8 @@ pub struct Ring {
     uring: IoUring,
     bell: Arc<Bell>,
     listening: bool,
+    /// What was taken off to make room, for the next [`Ring::reap`].
+    early: Vec<(u64, i32)>,
     one_thread: PhantomData<*const ()>,
 }
 
@@ -68,7 +73,8 @@ impl Ring {
             ));
         }
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Ring { uring, bell: Arc::new(Bell { fd, rung: AtomicBool::new(false) }), listening: false, one_thread: PhantomData })
+        let bell = Arc::new(Bell { fd, rung: AtomicBool::new(false) });
+        Ok(Ring { uring, bell, listening: false, early: Vec::new(), one_thread: PhantomData })
     }
 
     /// What interrupts this ring's waits.
@@ -85,8 +91,20 @@ impl Ring {
     pub unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         // SAFETY: the caller's promise.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
-            self.uring.submit()?;
+            self.make_room()?;
         }
+        Ok(())
+    }
+
+    /// Has the kernel take what is queued, or some of it.
+    fn make_room(&mut self) -> io::Result<()> {
+        let Err(error) = self.uring.submit() else { return Ok(()) };
+        if !is_for_now(&error) {
+            return Err(error);
+        }
+        // It is short of memory, or has too much that ended: it takes more when what it has ends, and is taken off.
+        self.enter(Some(SOON))?;
+        self.early.extend(self.uring.completion().map(|ended| (ended.user_data(), ended.result())));
         Ok(())
     }
 
@@ -98,7 +116,7 @@ impl Ring {
     pub unsafe fn push_linked(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
         // SAFETY: the caller's promise.
         while unsafe { self.uring.submission().push_multiple(entries) }.is_err() {
-            self.uring.submit()?;
+            self.make_room()?;
         }
         Ok(())
     }
@@ -123,6 +141,11 @@ impl Ring {
             unsafe { self.push(&entry.build().user_data(BELL))? };
             self.listening = true;
         }
+        self.enter(if self.early.is_empty() { timeout } else { Some(Duration::ZERO) })
+    }
+
+    /// Submits what is queued and waits for a completion, but no longer than that.
+    fn enter(&self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(Timespec::from);
         let args = match &timeout {
             Some(limit) => SubmitArgs::new().timespec(limit),
@@ -130,21 +153,20 @@ impl Ring {
         };
         match self.uring.submitter().submit_with_args(1, &args) {
             Ok(_) => Ok(()),
-            // Time is up, a signal came, or the kernel wants completions taken off first.
-            Err(error) => match error.raw_os_error() {
-                Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
-                _ => Err(error),
-            },
+            // Time is up, or there is nothing to be had for now.
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) || is_for_now(&error) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
     /// Appends the completions that are there, as (user data, result), and says whether the bell rang.
     pub fn reap(&mut self, to: &mut Vec<(u64, i32)>) -> bool {
         let mut rung = false;
-        for completion in self.uring.completion() {
-            match completion.user_data() {
+        let ended = self.uring.completion().map(|ended| (ended.user_data(), ended.result()));
+        for (number, result) in self.early.drain(..).chain(ended) {
+            match number {
                 BELL => rung = true,
-                number => to.push((number, completion.result())),
+                number => to.push((number, result)),
             }
         }
         if rung {
@@ -154,5 +176,59 @@ impl Ring {
             self.bell.rung.swap(false, Ordering::AcqRel);
         }
         rung
+    }
+}
+
+/// A signal came, the kernel is short of memory, or it wants completions taken off first.
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// From now on the kernel has no memory for what this thread submits without waiting.
+    fn have_no_memory() {
+        const FLAGS: u32 = 16 + 3 * 8;
+        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut filter = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::SYS_io_uring_enter as u32),
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, FLAGS),
+            // Whether it waits.
+            step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, 0, 1),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is there during the call, and of this thread alone.
+        let set = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        assert!(set, "{}", io::Error::last_os_error());
+    }
+
+    /// It ended the daemon.
+    #[test]
+    fn entries_that_the_kernel_has_no_memory_for_are_submitted_when_it_has() {
+        let ends = thread::spawn(|| {
+            let mut ring = Ring::new(4, 8).unwrap();
+            have_no_memory();
+            for number in 0..100 {
+                // SAFETY: it names no memory.
+                unsafe { ring.push(&opcode::Nop::new().build().user_data(number)) }.unwrap();
+            }
+            let mut ended = Vec::new();
+            while ended.len() < 100 {
+                ring.wait(None).unwrap();
+                ring.reap(&mut ended);
+            }
+            ended.sort_unstable();
+            ended
+        });
+        assert!(ends.join().unwrap().into_iter().eq((0..100).map(|number| (number, 0))));
     }
 }

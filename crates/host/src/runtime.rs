@@ -25,7 +25,7 @@ use headpond_engine::election::Election;
 use headpond_engine::io::{Command, CommandError, CommandId, Device, Effect, Reply, Request, RequestId};
 use headpond_engine::{Engine, Settings, Starting, Status};
 
-use crate::beside::{Door, LINES, Registry};
+use crate::beside::{Door, LINES, Registry, nanos};
 use crate::buf::{HostBuf, LargeKept};
 use crate::claim::Claim;
 use crate::device::load::Loads;
@@ -79,7 +79,7 @@ enum ReplyTo {
 }
 
 enum Message {
-    Request { volume: u16, request: Request<HostBuf>, reply: ReplyTo },
+    Request { volume: u16, request: Request<HostBuf>, since: Option<Instant>, reply: ReplyTo },
     Adopt { volume: u16, queue: Unattended },
     LetOthersFind(u16),
     Command { id: CommandId, command: Command, end: Sender<Result<(), CommandError>> },
@@ -119,7 +119,18 @@ impl Handle {
     /// A client's request; `reply` is called on the runtime's thread and must not block. If the runtime has ended,
     /// `reply` is dropped, which answers for it.
     pub fn request(&self, volume: u16, request: Request<HostBuf>, reply: impl FnOnce(Reply<HostBuf>) + Send + 'static) {
-        self.send(Message::Request { volume, request, reply: ReplyTo::Caller(Box::new(reply)) });
+        self.request_begun(volume, request, None, reply);
+    }
+
+    /// The same, of a request that was begun elsewhere `since` then, if it was: from then on it has taken time.
+    pub fn request_begun(
+        &self,
+        volume: u16,
+        request: Request<HostBuf>,
+        since: Option<Instant>,
+        reply: impl FnOnce(Reply<HostBuf>) + Send + 'static,
+    ) {
+        self.send(Message::Request { volume, request, since, reply: ReplyTo::Caller(Box::new(reply)) });
     }
 
     /// Lets the runtime's thread attend to a queue of a volume; what interrupts its waits.
@@ -370,12 +381,12 @@ impl Thread {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanos(self.origin.elapsed())
     }
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Request { volume, request, reply } => self.request(volume, request, reply),
+            Message::Request { volume, request, since, reply } => self.request(volume, request, since, reply),
             Message::Adopt { volume, queue } => self.attendants.adopt(volume, queue),
             Message::Command { id, command, end } => {
                 self.commands.insert(id.0, end);
@@ -413,10 +424,11 @@ impl Thread {
         }
     }
 
-    fn request(&mut self, volume: u16, request: Request<HostBuf>, reply: ReplyTo) {
+    fn request(&mut self, volume: u16, request: Request<HostBuf>, since: Option<Instant>, reply: ReplyTo) {
+        let since = since.map_or_else(|| self.now(), |since| nanos(since.saturating_duration_since(self.origin)));
         let id = self.next_request;
         self.next_request += 1;
-        self.replies.insert(id, Waiting { reply, asks: Op::of(&request), since: self.now() });
+        self.replies.insert(id, Waiting { reply, asks: Op::of(&request), since });
         self.engine.request(volume, RequestId(id), request);
     }
 
@@ -427,7 +439,7 @@ impl Thread {
         for (number, result) in ended.drain(..) {
             let asked = self.attendants.completed(number, result, self.devices.ring());
             if let Some(Asked { volume, request, asker }) = asked {
-                self.request(volume, request, ReplyTo::Queue(asker));
+                self.request(volume, request, None, ReplyTo::Queue(asker));
             }
         }
         self.guests = ended;

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use headpond_host::claim::Claim;
 use headpond_host::embed::{Error, Mode, Pool};
 use headpond_host::pool::PoolError;
 
@@ -111,6 +112,22 @@ fn calls_after_the_end_of_a_pool_are_answered_and_its_devices_are_free() {
     assert_eq!(fs::read(files.path("disk")).unwrap()[4096..4608], [3; 512]);
 }
 
+/// Those that were out of date stayed claimed for as long as anything was left of the pool: it could not be opened again, nor they be added.
+#[test]
+fn a_pool_that_is_closed_lets_go_of_devices_that_are_out_of_date() {
+    let files = Files::new();
+    let [first, second] = files.ssds();
+    fs::rename(&second, files.path("away")).unwrap();
+    Pool::open(&[first], &files.path("state")).unwrap().close(MINUTE).unwrap();
+    fs::rename(files.path("away"), &second).unwrap();
+    let pool = files.open().unwrap();
+    assert!(!pool.status().unwrap().advice.is_empty());
+    assert!(Claim::take(&second, Duration::ZERO).is_err());
+    pool.close(MINUTE).unwrap();
+    Claim::take(&second, Duration::ZERO).unwrap();
+    files.open().unwrap();
+}
+
 /// Of a pool whose end failed the status was still told, as if it were open.
 #[test]
 fn a_pool_that_a_device_keeps_from_ending_cleanly_is_closed_all_the_same() {
@@ -148,6 +165,24 @@ fn a_backing_device_whose_path_is_no_text_is_refused_and_no_other_one_is_taken()
     options.backings.insert("home".into(), path);
     assert!(matches!(Pool::open_with(options).err(), Some(Error::NotText { .. })));
     files.open().unwrap().volume("home").unwrap();
+}
+
+/// It was told to start the daemon again.
+#[test]
+fn a_volume_that_is_being_attached_when_its_pool_is_closed_is_told_that_it_is() {
+    let files = Files::new();
+    let Some(disk) = silent::Disk::new(&files.path("mount"), 16 << 20) else { return };
+    let pool = files.open().unwrap();
+    disk.fall_silent();
+    thread::scope(|scope| {
+        let attaches = scope.spawn(|| pool.attach("home", &disk.path(), Mode::WriteBack).err());
+        thread::sleep(Duration::from_millis(500));
+        let closed = pool.close(MINUTE);
+        disk.speak();
+        let attached = attaches.join().unwrap();
+        closed.unwrap();
+        assert!(matches!(attached, Some(Error::Closed)), "{attached:?}");
+    });
 }
 
 #[test]

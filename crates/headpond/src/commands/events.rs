@@ -38,21 +38,22 @@ pub struct Events {
 
 impl Events {
     pub fn run(self) -> anyhow::Result<()> {
-        let mut from = 0;
-        let mut events = if self.offline { self.kept()? } else { self.ask(from)? };
+        let mut events = if self.offline { self.kept()? } else { self.ask(0)? };
+        // What is not printed is not new either.
+        let mut from = after(&events).unwrap_or(0);
         if let Some(last) = self.last {
             events.drain(..events.len().saturating_sub(last));
         }
         loop {
             for event in &events {
                 print(self.json, &json!(event), text(event))?;
-                from = event.number + 1;
             }
             if !self.follow {
                 return Ok(());
             }
             thread::sleep(LOOK);
             events = self.ask(from)?;
+            from = after(&events).unwrap_or(from);
         }
     }
 
@@ -80,6 +81,11 @@ impl Events {
         all.sort_by_key(|event| (event.time, event.number));
         Ok(all)
     }
+}
+
+/// The number of the first event that comes after these, if there are any.
+fn after(events: &[Event]) -> Option<u64> {
+    events.last().map(|event| event.number + 1)
 }
 
 fn text(event: &Event) -> String {

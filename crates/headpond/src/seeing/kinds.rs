@@ -6,6 +6,8 @@ use headpond_host::histogram::{Histogram, SIZE, TIME};
 use headpond_host::requests::{Histograms, Op};
 use serde_json::{Value, json};
 
+use super::rates::Life;
+
 /// Shares of requests whose times are told.
 pub const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
 
@@ -35,7 +37,9 @@ pub struct Kinds {
 impl Kinds {
     /// Of all volumes, or of the one named. With `None` before, or of a daemon that was restarted since: since its start.
     pub fn between(before: Option<&Histograms>, after: &Histograms, volume: Option<&str>) -> Kinds {
-        let before = before.filter(|before| before.uptime_seconds <= after.uptime_seconds);
+        let life =
+            |of: &Histograms| Life { uptime_seconds: of.uptime_seconds, process: of.process, pause_seconds: of.pause_seconds };
+        let before = before.filter(|before| !life(after).is_another_than(&life(before)));
         let mut kinds = BTreeMap::<_, Pair>::new();
         for row in after.histograms.iter().filter(|row| volume.is_none_or(|name| row.volume == name)) {
             let same = |old: &&headpond_host::requests::Row| (&old.volume, old.op, &old.fate) == (&row.volume, row.op, &row.fate);
@@ -99,7 +103,8 @@ mod tests {
             sizes.add(4096);
             Row { volume: (*volume).into(), op: Op::Read, fate: Some((*fate).into()), times, sizes }
         };
-        Histograms { uptime_seconds, pool: "p".into(), histograms: reads.iter().map(row).collect() }
+        let histograms = reads.iter().map(row).collect();
+        Histograms { uptime_seconds, process: 7, pause_seconds: None, pool: "p".into(), histograms }
     }
 
     #[test]
@@ -116,5 +121,7 @@ mod tests {
         assert_eq!(since.seconds, 2.0);
         assert_eq!(since.json()["kinds"][0]["requests"], 1);
         assert_eq!(Kinds::between(Some(&after), &before, None).of(Op::Read).times.count(), 1, "restarted: since its start");
+        let another = Histograms { process: 8, ..after.clone() };
+        assert_eq!(Kinds::between(Some(&before), &another, None).of(Op::Read).times.count(), 3);
     }
 }

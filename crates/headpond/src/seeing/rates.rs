@@ -173,7 +173,30 @@ impl Rates {
 
 /// Whether the daemon's counters began anew between two reports.
 pub fn restarted(before: &Report, after: &Report) -> bool {
-    after.uptime_seconds < before.uptime_seconds
+    let life = |report: &Report| Life {
+        uptime_seconds: report.uptime_seconds,
+        process: report.process,
+        pause_seconds: report.pause_seconds,
+    };
+    life(after).is_another_than(&life(before))
+}
+
+/// What tells one life of a daemon from another.
+pub struct Life {
+    /// Seconds since its start.
+    pub uptime_seconds: f64,
+    /// Its process, which an upgrade keeps.
+    pub process: u32,
+    /// How long nobody answered while it took over, where it did.
+    pub pause_seconds: Option<f64>,
+}
+
+impl Life {
+    /// Whether counters began anew since they were those of `before`.
+    pub fn is_another_than(&self, before: &Life) -> bool {
+        self.uptime_seconds < before.uptime_seconds
+            || (self.process, self.pause_seconds) != (before.process, before.pause_seconds)
+    }
 }
 
 /// Counters to rates, over so many seconds.
@@ -282,6 +305,18 @@ mod tests {
         let rates = Rates::between(Some(&report(1000.0, 1_000_000)), &report(2.0, 10), None);
         assert_eq!((rates.seconds, rates.reads.per_second), (2.0, 20.0));
         assert_eq!(rates, Rates::between(None, &report(2.0, 10), None));
+    }
+
+    /// One that came up soon after the report before, and was asked late, was taken for the one before it.
+    #[test]
+    fn a_daemon_that_has_run_for_longer_than_the_one_before_it_began_at_zero_too() {
+        let before = Report { process: 7, ..report(5.0, 1000) };
+        let restarted = Report { process: 8, ..report(50.0, 2000) };
+        let upgraded = Report { process: 7, pause_seconds: Some(0.2), ..report(50.0, 2000) };
+        for after in [restarted, upgraded] {
+            assert_eq!(Rates::between(Some(&before), &after, None), Rates::between(None, &after, None));
+            assert_eq!(Rates::between(Some(&after), &after, None).reads, Flow::default());
+        }
     }
 
     #[test]

@@ -44,7 +44,8 @@ impl Shared {
         let name = &new.name;
         is_a_name(name)?;
         if new.bytes == 0 {
-            return Err(Fault::failed("A volume has at least one block. Nothing was changed. Name a size of 4 KiB or more."));
+            let fault = Fault::failed("A volume has at least one block. Nothing was changed. Name a size of 4 KiB or more.");
+            return Err(fault.with(libc::EINVAL));
         }
         let bytes = whole_blocks(new.bytes);
         let _changing = self.change(format!("Creating volume {name}"))?;

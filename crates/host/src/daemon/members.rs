@@ -65,7 +65,7 @@ impl Shared {
             let message = format!(
                 "What is dirty and may be lost was not understood: {error}. Nothing was changed. Name it as it was shown."
             );
-            Fault { kind: FaultKind::Invalid, message }
+            Fault { kind: FaultKind::Invalid, message, errno: None }
         })?;
         let not_added = |error: CommandError| Fault::failed(format!("{} was not added: {error}", path.display()));
         // Before a number is chosen: another one that is being added would get the same.

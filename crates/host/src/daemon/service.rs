@@ -107,7 +107,8 @@ pub(super) fn is_a_name(name: &str) -> Result<(), Fault> {
         return Err(Fault::failed(format!(
             "{name:?} is not a name for a volume. Nothing was changed. Use 1 to 64 letters, digits, '-', '_' and '.', the first \
              of which is no '.'."
-        )));
+        ))
+        .with(libc::EINVAL));
     }
     Ok(())
 }
@@ -157,9 +158,10 @@ impl Shared {
         is_a_name(&new.name)?;
         let spec = Spec::new(&new.spec);
         let refused = |error: BackingError| match error {
-            BackingError::Claim(ClaimError::Open { .. } | ClaimError::Unfit { .. }) | BackingError::Silent { .. } => {
-                Fault::failed(format!("{error}."))
+            BackingError::Claim(ClaimError::Open { ref source, .. } | ClaimError::Unfit { ref source, .. }) => {
+                Fault::failed(format!("{error}.")).with(source.raw_os_error().unwrap_or(libc::EINVAL))
             }
+            BackingError::Silent { .. } => Fault::failed(format!("{error}.")),
             // It is somebody's.
             error => Fault::refused(format!("{error}.")),
         };
@@ -234,7 +236,8 @@ impl Shared {
             return Err(Fault::failed(format!(
                 "There is a volume {name} on pool {} already. Nothing was changed. Choose another name, or detach that volume first.",
                 status.pool
-            )));
+            ))
+            .with(libc::EEXIST));
         }
         let number = (0..MAX_VOLUMES as u16).find(|number| status.volumes.iter().all(|volume| volume.number != *number));
         let number = number.ok_or_else(|| Fault::failed(CommandError::TooManyVolumes.to_string()))?;

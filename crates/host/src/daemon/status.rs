@@ -30,7 +30,18 @@ impl Shared {
             let (volume, fate) = (volume.name.clone(), fate.map(|fate| fate.name().to_owned()));
             Some(Row { volume, op, fate, times: seen.times.clone(), sizes: seen.sizes.clone() })
         });
-        Some(Histograms { uptime_seconds: at_ns as f64 / 1e9, histograms: rows.collect(), pool: status.pool })
+        Some(Histograms {
+            uptime_seconds: at_ns as f64 / 1e9,
+            process: std::process::id(),
+            pause_seconds: self.pause_seconds(),
+            histograms: rows.collect(),
+            pool: status.pool,
+        })
+    }
+
+    /// For how long nobody answered while it took over from another program, if it did.
+    fn pause_seconds(&self) -> Option<f64> {
+        lock(&self.pause).map(|pause| pause.as_secs_f64())
     }
 
     pub(super) fn report_of(&self, snapshot: &Snapshot) -> Report {
@@ -50,7 +61,7 @@ impl Shared {
             uptime_seconds: snapshot.at_ns as f64 / 1e9,
             version: env!("CARGO_PKG_VERSION").into(),
             process: std::process::id(),
-            pause_seconds: lock(&self.pause).map(|pause| pause.as_secs_f64()),
+            pause_seconds: self.pause_seconds(),
             pool: status.pool.clone(),
             id: hex(&status.id),
             epoch: status.epoch,

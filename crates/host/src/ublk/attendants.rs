@@ -148,7 +148,6 @@ impl Attendant {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::sync::atomic::AtomicU64;
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
@@ -167,7 +166,7 @@ mod tests {
     }
 
     impl Backend for Served {
-        fn submit(&self, _: Request<HostBuf>, _: Completion) {
+        fn submit(&self, _: Request<HostBuf>, _: Option<Instant>, _: Completion) {
             unreachable!("requests of an adopted queue are not submitted");
         }
 
@@ -183,8 +182,8 @@ mod tests {
 
     fn adopted(attendants: &mut Attendants, ring: &Ring, depth: u16) -> Queue {
         let served = Arc::new(Served { waker: ring.waker(), queues: Mutex::default() });
-        let flushes = Arc::new(AtomicU64::new(0));
-        let queue = Queue::prepare(Queues::Served, Place { number: 0, depth, lends: false }, served.clone(), flushes).unwrap();
+        let place = Place { number: 0, depth, lends: false };
+        let queue = Queue::prepare(Queues::Served, place, served.clone(), Arc::default()).unwrap();
         attendants.adopt(3, served.queues.lock().unwrap().pop().unwrap());
         queue
     }

@@ -11,7 +11,6 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use headpond_engine::io::{Buf, Reply, Request, RequestError};
 use io_uring::opcode;
@@ -19,6 +18,7 @@ use io_uring::types::Fd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::abi::{self, Descriptor, IoCommand};
+use super::flushing::Flushes;
 use super::lending::Lending;
 use super::tags::{Event, Held, Io, Tags};
 use crate::buf::HostBuf;
@@ -70,7 +70,7 @@ pub struct Attending {
     /// What is being served, by tag.
     ios: Vec<Io>,
     lending: Lending,
-    flushes: Arc<AtomicU64>,
+    flushes: Arc<Flushes>,
     mark: u64,
 }
 
@@ -91,7 +91,7 @@ impl Attending {
     pub fn start(
         Place { number, depth, lends }: Place,
         device: Arc<OwnedFd>,
-        flushes: Arc<AtomicU64>,
+        flushes: Arc<Flushes>,
         mark: u64,
         ring: &mut Ring,
     ) -> io::Result<Attending> {
@@ -120,7 +120,8 @@ impl Attending {
         self.tags.all_gone()
     }
 
-    /// What a request asks for, with a write's payload; `None`: it is answered already, with an error.
+    /// What a request asks for, with a write's payload; `None`: it is answered already, as it is the daemon's own flush, or with an
+    /// error.
     pub fn take(&mut self, held: Held, ring: &mut Ring) -> Option<(Held, Request<HostBuf>)> {
         let descriptor = self.descriptors.of(&held);
         let Ok(io) = Io::decode(&descriptor) else {
@@ -132,6 +133,9 @@ impl Attending {
             return None;
         };
         self.ios[usize::from(held.tag())] = io;
+        if matches!(io, Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. }) {
+            self.flushes.wrote();
+        }
         let request = match io {
             Io::Read { sector, sectors } => {
                 let into = self.lending.read(io.payload()).then(|| self.lent(&held, io.payload()));
@@ -150,10 +154,11 @@ impl Attending {
                     return None;
                 }
             },
-            Io::Flush => {
-                self.flushes.fetch_add(1, Ordering::Relaxed);
-                Request::Flush
+            Io::Flush if self.flushes.one_more() => {
+                self.commit(held, io.success(), ring);
+                return None;
             }
+            Io::Flush => Request::Flush,
             Io::Discard { sector, sectors } => Request::Discard { sector, sectors: u64::from(sectors) },
             Io::WriteZeroes { sector, sectors, fua } => Request::WriteZeroes { sector, sectors: u64::from(sectors), fua },
         };
@@ -240,8 +245,93 @@ impl Attending {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::time::Duration;
+
     use super::*;
+    use crate::ring::GUEST;
     use headpond_engine::io::SECTOR;
+
+    /// A queue of a file, which has descriptors and payload where a device has them; its first commands are refused.
+    struct Rig {
+        file: Arc<OwnedFd>,
+        ring: Ring,
+        attending: Attending,
+        flushes: Arc<Flushes>,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(abi::payload_at(1, 0, 0)).unwrap();
+            let (file, mut ring, flushes) = (Arc::new(file.into()), Ring::new(8, 16).unwrap(), Arc::new(Flushes::default()));
+            let place = Place { number: 0, depth: 1, lends: false };
+            let attending = Attending::start(place, Arc::clone(&file), flushes.clone(), GUEST, &mut ring).unwrap();
+            let mut rig = Rig { file, ring, attending, flushes };
+            assert_eq!(rig.commands(), 1);
+            rig
+        }
+
+        /// How many commands the kernel has had since this was asked last.
+        fn commands(&mut self) -> usize {
+            self.ring.wait(Some(Duration::ZERO)).unwrap();
+            let mut ended = Vec::new();
+            self.ring.reap(&mut ended);
+            ended.len()
+        }
+
+        /// What the volume is asked for when this is asked for of the first sector. It is answered.
+        fn ask(&mut self, op: u32) -> Option<Request<HostBuf>> {
+            let mut descriptor = [0; size_of::<Descriptor>()];
+            descriptor[..4].copy_from_slice(&op.to_ne_bytes());
+            descriptor[4..8].copy_from_slice(&1u32.to_ne_bytes());
+            File::from(self.file.try_clone().unwrap()).write_all_at(&descriptor, 0).unwrap();
+            let Event::Request(held) = self.attending.completed(0, 0) else { unreachable!("the kernel has the tag") };
+            let request = self.attending.take(held, &mut self.ring).map(|(held, request)| {
+                self.attending.answer(held, Ok(Vec::new()), &mut self.ring);
+                request
+            });
+            assert_eq!(self.commands(), 1, "it is not answered once");
+            request
+        }
+
+        /// Whether the volume is asked for a flush.
+        fn passes_on_a_flush(&mut self) -> bool {
+            matches!(self.ask(abi::op::FLUSH), Some(Request::Flush))
+        }
+    }
+
+    /// The flush that shows whether flushes arrive, and the last one of a device, were a client's to the volume. After a flush of its disk had
+    /// failed they got the error that a client was to get, which nobody was told then; and the volume had no block device, or kept it.
+    #[test]
+    fn the_daemons_own_flushes_are_answered_without_the_volume() {
+        let mut rig = Rig::new();
+        rig.flushes.set_tries(true);
+        assert!(!rig.passes_on_a_flush());
+        rig.flushes.set_tries(false);
+        assert!(rig.passes_on_a_flush());
+        rig.flushes.set_last(true);
+        // What is in the page cache comes first.
+        assert!(matches!(rig.ask(abi::op::WRITE), Some(Request::Write { .. })));
+        assert!(!rig.passes_on_a_flush());
+        rig.flushes.set_last(false);
+        assert!(rig.passes_on_a_flush());
+        assert_eq!(rig.flushes.came(), 4);
+    }
+
+    /// Who mounts a device as soon as he sees it may have written before that is known.
+    #[test]
+    fn a_flush_that_comes_after_a_write_is_no_try() {
+        for op in [abi::op::WRITE, abi::op::DISCARD, abi::op::WRITE_ZEROES] {
+            let mut rig = Rig::new();
+            rig.flushes.set_tries(true);
+            rig.ask(abi::op::READ);
+            assert!(!rig.passes_on_a_flush());
+            rig.ask(op);
+            assert!(rig.passes_on_a_flush(), "{op}");
+        }
+    }
 
     #[test]
     fn the_payload_of_each_tag_has_room_for_the_largest_request() {

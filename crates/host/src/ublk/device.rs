@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use super::abi::{self, DeviceInfo, feature, state};
 use super::attending::Place;
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
-use super::flushing::Flushing;
+use super::flushing::{Flushes, Flushing};
 use super::kernel_users::{BLOCK, CONFIG, kernel_user_in};
 use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
@@ -66,8 +65,8 @@ pub struct Device {
     left_over: Option<DeviceInfo>,
     queues: Vec<Queue>,
     char_device: Option<Arc<OwnedFd>>,
-    /// Flushes that its clients have asked for.
-    flushes: Arc<AtomicU64>,
+    /// Flushes that came.
+    flushes: Arc<Flushes>,
     /// A flush of ours that has not ended in time, if there is one.
     flushing: Option<Flushing>,
     taken_over: bool,
@@ -218,21 +217,20 @@ impl Device {
         self.control.set_params(id, params).map_err(failed("does not take its parameters"))?;
         self.prepare_queues(options.queues, info, backend).map_err(failed("has no queues"))?;
         self.attend(Instant::now() + PATIENCE).map_err(failed("is not to be had from its driver"))?;
+        self.flushes.set_tries(true);
         self.control.start(id).map_err(failed("does not start"))?;
         let found = self.control.params(id).map_err(failed("does not tell its parameters"))?;
         self.check_flushes(&found)?;
-        // Some of these wait for what is in flight, which the flush may be for long.
         self.set_limits(options);
-        // What its attributes promise is tried as well: nobody else has written there yet.
+        // What its attributes promise is tried as well. The volume is not asked: its disk may be silent, or fail flushes, and is to be served.
         let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
         let flushed = self.flush(file.into(), Instant::now() + silence::LIMIT);
-        let came = self.flushes.load(Ordering::Relaxed) > 0;
-        match flushed {
-            // It came here, which is what it was for. Who else flushes waits for the same silent disk.
-            Err(_) if self.flushing.is_some() && came => Ok(()),
-            Ok(()) if !came => Err(no_flushes(id, "a flush of it did not arrive here")),
-            flushed => flushed,
+        self.flushes.set_tries(false);
+        if self.flushes.came() > 0 {
+            return Ok(());
         }
+        flushed?.map_err(failed("cannot be flushed"))?;
+        Err(no_flushes(id, "a flush of it did not arrive here"))
     }
 
     /// Makes the device, with the number that it had last if that is free.
@@ -376,21 +374,24 @@ impl Device {
 
     /// What the parameters cannot say.
     fn set_limits(&mut self, options: &Options) {
+        let unseen = "It works; but where every place of a queue is taken when the daemon is killed, its clients wait for longer until the next \
+                      one is heard";
         let limits = [
-            ("read_ahead_kb", options.shape.read_ahead_kb),
-            ("nr_requests", u32::from(DEPTH) - 1),
-            ("io_timeout", REQUEST_LIMIT_MS),
+            ("read_ahead_kb", options.shape.read_ahead_kb, "It works, only slower"),
+            ("nr_requests", u32::from(DEPTH) - 1, unseen),
+            ("io_timeout", REQUEST_LIMIT_MS, unseen),
         ];
         // One that is taken over may have been made by a daemon that offered discards whatever the disk.
-        let no_discards = (!options.shape.discards).then_some(("discard_max_bytes", 0));
-        for (name, value) in limits.into_iter().chain(no_discards) {
+        let undone = "It works, and offers discards that its disk does not do";
+        let no_discards = (!options.shape.discards).then_some(("discard_max_bytes", 0, undone));
+        for (name, value, means) in limits.into_iter().chain(no_discards) {
             // Some of these wait for what is in flight, so nothing is set that is so already.
             if self.limit(name).is_some_and(|now| now == value.to_string()) {
                 continue;
             }
             if let Err(error) = fs::write(self.attribute(name), value.to_string()) {
                 let wrong = format!("cannot set {name} of {} to {value}: {error}", block_device(self.id));
-                self.warnings.push(Error::new(wrong, "It works, only slower. Set it by hand if that matters"));
+                self.warnings.push(Error::new(wrong, format!("{means}. Set it by hand if that matters")));
             }
         }
     }
@@ -450,13 +451,13 @@ impl Device {
 
     /// Removes the device, unless somebody uses it: then this fails and changes nothing.
     ///
-    /// All that was written to it is flushed first, so the backend must still be at work. One whose flush does not end within `limit`
-    /// is in use as well, by the child that waits for it.
+    /// All that was written to it goes to the backend first, which must still be at work, and is to be flushed afterwards. Where that does
+    /// not end within `limit` the device is in use as well, by the child that waits for it.
     pub fn stop(&mut self, limit: Duration) -> Result<(), Error> {
         let id = self.id;
         let until = Instant::now() + limit;
-        // It was late the last time, and has the device open. What became of it says nothing of the one that comes now.
-        if let Err(error) = self.last_flush(until)? {
+        // It was late the last time, and has the device open. How it ended says nothing of the one that comes now.
+        if let Err(error) = self.flushed(until)? {
             tracing::warn!(
                 "an earlier flush of {} failed: {error}; it is flushed again now. Look at the kernel's log for writes that were lost",
                 self.path().display()
@@ -464,8 +465,13 @@ impl Device {
         }
         let ours = exclusive(&self.path())?;
         let failed = |what| move |error: io::Error| failed(id, what, &error);
-        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
-        self.flush(ours.try_clone().map_err(failed("cannot be flushed"))?, until)?;
+        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device. The flush that follows is not
+        // the volume's to answer: whoever stops the device goes on to flush that, and has it tell a client of what went wrong. One that
+        // comes too late is, as there may be clients again.
+        self.flushes.set_last(true);
+        let flushed = ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, until));
+        self.flushes.set_last(false);
+        flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"))?;
         self.control.stop(id).map_err(failed("cannot be stopped"))?;
         self.end_queues();
         drop(ours);
@@ -478,19 +484,19 @@ impl Device {
         Ok(())
     }
 
-    /// Has all that was written to the device written and made durable. (Where an administrator has set its `queue/write_cache` to
-    /// "write through" no flush comes here for that; what serves the volume flushes by itself when it lets go of it.)
-    fn flush(&mut self, device: OwnedFd, until: Instant) -> Result<(), Error> {
+    /// Has all that was written to the device written down, and waits for the end of that. (Where an administrator has set its
+    /// `queue/write_cache` to "write through" no flush comes here for that; what serves the volume flushes by itself when it lets go of it.)
+    fn flush(&mut self, device: OwnedFd, until: Instant) -> Result<io::Result<()>, Error> {
         let begun =
             Flushing::begin(device).map_err(|error| failed(self.id, "cannot be flushed, as `dd` cannot be run", &error))?;
         self.flushing = Some(begun);
-        self.last_flush(until)?.map_err(|error| failed(self.id, "cannot be flushed", &error))
+        self.flushed(until)
     }
 
-    /// Waits for the flush that is under way, if there is one, and tells what became of it. One that is late stays.
-    fn last_flush(&mut self, until: Instant) -> Result<io::Result<()>, Error> {
-        let Some(flushing) = &mut self.flushing else { return Ok(Ok(())) };
-        let Some(result) = flushing.ended(until) else {
+    /// Waits for the flush that is under way, if there is one: how it ended. One that is late stays.
+    fn flushed(&mut self, until: Instant) -> Result<io::Result<()>, Error> {
+        let Some(flushing) = &self.flushing else { return Ok(Ok(())) };
+        let Some(ended) = flushing.ended(until) else {
             let seconds = flushing.elapsed().as_secs();
             let wrong = format!(
                 "a flush of {} that was begun {seconds} s ago has not ended, as its disk or a cache device does not answer",
@@ -499,7 +505,7 @@ impl Device {
             return Err(Error::new(wrong, "Nothing is lost. Look at the kernel's log for such a device, then try again"));
         };
         self.flushing = None;
-        Ok(result)
+        Ok(ended)
     }
 
     /// Takes no more requests: what comes waits for the next daemon. What was taken is answered as before. When this returns,

@@ -1,21 +1,20 @@
 //! A flush of a device of ours, which a child waits for.
 //!
-//! It goes to the volume, and on to its disk, which may answer nothing. Whoever waits for it does so in the kernel, where nothing ends it:
-//! were it a thread of this process, the process could not end either, nor would the kernel let go of what it has open. So the `dd` that each
-//! system has waits, and this process for `dd`, as long as it likes.
+//! What it writes goes to the volume, and on to its disk, which may answer nothing. Whoever waits for it does so in the kernel, where nothing
+//! ends it: were it a thread of this process, the process could not end either, nor would the kernel let go of what it has open. So the `dd`
+//! that each system has waits, and this process for `dd`, as long as it likes.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether it has ended.
-const LOOK: Duration = Duration::from_millis(2);
-
 /// A flush that was begun.
 pub struct Flushing {
-    child: Child,
+    ended: Receiver<io::Result<Output>>,
     since: Instant,
 }
 
@@ -26,29 +25,71 @@ impl Flushing {
         // It reads nothing, writes that, and flushes.
         let mut dd = Command::new("dd");
         dd.args(["if=/dev/null", "conv=fsync,notrunc", "status=none"]).stdin(Stdio::null()).stdout(file).stderr(Stdio::piped());
-        Ok(Flushing { child: dd.spawn()?, since: Instant::now() })
+        let child = dd.spawn()?;
+        let (told, ended) = mpsc::channel();
+        // Somebody takes in its end, also if nobody asks any more.
+        thread::Builder::new().name("flushed".into()).spawn(move || told.send(child.wait_with_output()))?;
+        Ok(Flushing { ended, since: Instant::now() })
     }
 
-    /// How it ended, if it does by then.
-    pub fn ended(&mut self, until: Instant) -> Option<io::Result<()>> {
-        loop {
-            match self.child.try_wait() {
-                Ok(None) if Instant::now() < until => thread::sleep(LOOK),
-                Ok(None) => return None,
-                Ok(Some(status)) if status.success() => return Some(Ok(())),
-                Ok(Some(status)) => {
-                    let mut said = String::new();
-                    let _ = self.child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said));
-                    return Some(Err(io::Error::other(format!("{status}; {}", said.trim()))));
-                }
-                Err(error) => return Some(Err(error)),
-            }
+    /// How it ended, if it does by then. To be asked no more once it has.
+    pub fn ended(&self, until: Instant) -> Option<io::Result<()>> {
+        match self.ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Ok(dd)) if dd.status.success() => Some(Ok(())),
+            Ok(Ok(dd)) => Some(Err(io::Error::other(format!("{}; {}", dd.status, String::from_utf8_lossy(&dd.stderr).trim())))),
+            Ok(Err(error)) => Some(Err(error)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(io::Error::other("nobody waited for it"))),
         }
     }
 
     /// For how long it has been under way.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
+    }
+}
+
+/// The flushes of a device, as those who attend to its queues see them.
+///
+/// The daemon's own are answered there. To the volume they would be a client's: of a flush of its disk that has failed it tells one client,
+/// once, and that must not be `dd`.
+#[derive(Debug, Default)]
+pub struct Flushes {
+    came: AtomicU64,
+    /// They are the daemon's own until something is written.
+    are_tries: AtomicBool,
+    /// They are the daemon's own.
+    are_last: AtomicBool,
+}
+
+impl Flushes {
+    /// Those that come are to show only that they do, up to the first write: then there is something to be made durable. To be said before
+    /// there is anybody who could write, or to end that.
+    pub fn set_tries(&self, are_tries: bool) {
+        self.are_tries.store(are_tries, Ordering::Release);
+    }
+
+    /// Those that come are the last, of a device that nobody else has open, and the volume is flushed after them; or not any more.
+    pub fn set_last(&self, are_last: bool) {
+        self.are_last.store(are_last, Ordering::Release);
+    }
+
+    /// Something is written. To be said before that is answered.
+    pub fn wrote(&self) {
+        if self.are_tries.load(Ordering::Relaxed) {
+            self.set_tries(false);
+        }
+    }
+
+    /// One more came: whether it is the daemon's own.
+    pub fn one_more(&self) -> bool {
+        self.came.fetch_add(1, Ordering::Relaxed);
+        self.are_tries.load(Ordering::Acquire) || self.are_last.load(Ordering::Acquire)
+    }
+
+    /// How many came.
+    pub fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
     }
 }
 
@@ -71,6 +112,30 @@ mod tests {
         assert!(matches!(&failed, Some(Err(error)) if error.to_string().contains("dd: ")), "{failed:?}");
     }
 
+    /// Children of this process that have ended, and that nobody has taken in.
+    fn dead_children() -> usize {
+        let ours = std::process::id().to_string();
+        let is_dead = |stat: &String| {
+            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            stat.contains("(dd)") && fields.next() == Some("Z") && fields.next() == Some(&ours)
+        };
+        let stats = std::fs::read_dir("/proc").unwrap().flatten();
+        stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok()).filter(is_dead).count()
+    }
+
+    /// That of a device that could not be made stayed as a dead process until the daemon ended.
+    #[test]
+    fn a_child_that_nobody_waits_for_any_more_does_not_stay() {
+        drop(Flushing::begin(tempfile::tempfile().unwrap().into()).unwrap());
+        // Not before it has ended.
+        thread::sleep(Duration::from_secs(1));
+        let until = Instant::now() + SOON;
+        while dead_children() > 0 {
+            assert!(Instant::now() < until, "it is there yet");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// The thread that stopped a device waited in the kernel for the device's own flush, and neither a limit nor a kill ended that.
     #[test]
     fn a_flush_that_a_device_does_not_answer_is_waited_for_as_long_as_one_likes_and_ends_when_it_does() {
@@ -79,7 +144,7 @@ mod tests {
         disk.fall_silent();
         let ours = File::options().read(true).open(disk.path()).unwrap();
         let begun = Instant::now();
-        let mut flushing = Flushing::begin(ours.try_clone().unwrap().into()).unwrap();
+        let flushing = Flushing::begin(ours.try_clone().unwrap().into()).unwrap();
         assert!(flushing.ended(Instant::now() + Duration::from_millis(200)).is_none());
         // Closed here it is not closed for the last time, which would wait as well.
         drop(ours);

@@ -9,7 +9,6 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 use headpond_engine::io::{Reply, Request};
 
 use super::attending::{Attending, Place};
+use super::flushing::Flushes;
 use super::tags::{Completion, Event, Held};
 use crate::beside::{Door, Ended, Reader};
 use crate::buf::HostBuf;
@@ -25,8 +25,8 @@ use crate::ring::{GUEST, Waker};
 
 /// What serves a volume.
 pub trait Backend: Send + Sync + 'static {
-    /// Starts on a request and returns soon.
-    fn submit(&self, request: Request<HostBuf>, done: Completion);
+    /// Starts on a request and returns soon. It was begun `since` then, if that is not now.
+    fn submit(&self, request: Request<HostBuf>, since: Option<Instant>, done: Completion);
 
     /// Lets the thread that serves attend to a queue itself: requests of that one are not submitted. What interrupts that
     /// thread's waits.
@@ -91,8 +91,8 @@ pub struct Unattended {
     pub(super) messages: Receiver<Message>,
     /// Tells that all tags are fetched, or why not; dropped at the end.
     pub(super) attends: Sender<io::Result<()>>,
-    /// Counts flushes that came.
-    pub(super) flushes: Arc<AtomicU64>,
+    /// Those of all queues of the device.
+    pub(super) flushes: Arc<Flushes>,
 }
 
 /// A queue, from outside.
@@ -112,7 +112,7 @@ struct OwnThread {
 
 impl Queue {
     /// Finds somebody who will attend to it; there is no device yet.
-    pub fn prepare<B: Backend>(by: Queues, place: Place, backend: Arc<B>, flushes: Arc<AtomicU64>) -> io::Result<Queue> {
+    pub fn prepare<B: Backend>(by: Queues, place: Place, backend: Arc<B>, flushes: Arc<Flushes>) -> io::Result<Queue> {
         let (inbox, messages) = mpsc::channel();
         let (attends, attended) = mpsc::channel();
         let queue = Unattended { place, messages, attends, flushes };
@@ -312,7 +312,7 @@ impl<B: Backend> Own<B> {
                 Event::Request(held) => {
                     let Some((held, request)) = self.attending.take(held, self.reader.ring()) else { continue };
                     if let Err(held) = self.reader.begin(&request, held) {
-                        self.submit(held, request);
+                        self.submit(held, request, None);
                     }
                 }
                 Event::Gone => {}
@@ -327,7 +327,7 @@ impl<B: Backend> Own<B> {
         for ended in self.reader.ended() {
             match ended {
                 Ended::Read(held, data) => self.attending.answer(held, Ok(vec![data]), self.reader.ring()),
-                Ended::Ask(held, request) => self.submit(held, request),
+                Ended::Ask(held, request, since) => self.submit(held, request, Some(since)),
             }
         }
     }
@@ -340,8 +340,8 @@ impl<B: Backend> Own<B> {
         }
     }
 
-    fn submit(&self, held: Held, request: Request<HostBuf>) {
-        self.backend.submit(request, Completion::new(held, self.answers.clone(), self.reader.waker()));
+    fn submit(&self, held: Held, request: Request<HostBuf>, since: Option<Instant>) {
+        self.backend.submit(request, since, Completion::new(held, self.answers.clone(), self.reader.waker()));
     }
 }
 
@@ -363,7 +363,7 @@ mod tests {
     struct Nobody;
 
     impl Backend for Nobody {
-        fn submit(&self, _: Request<HostBuf>, _: Completion) {
+        fn submit(&self, _: Request<HostBuf>, _: Option<Instant>, _: Completion) {
             unreachable!("there are no requests");
         }
 
