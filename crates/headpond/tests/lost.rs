@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use common::silent::Disk;
 use common::{MIB, Yard};
 use headpond_host::report::{LostRange, Report};
 use headpond_host::state::Lost;
@@ -59,4 +60,51 @@ fn what_both_cache_devices_took_with_them_is_in_the_status_and_in_the_state_fold
     let kept = kept.into_iter().find(|path| path.to_string_lossy().contains("/lost-")).expect("the list is kept");
     let kept: Lost = serde_json::from_str(&fs::read_to_string(kept).unwrap()).unwrap();
     assert_eq!((kept.bytes["v"], kept.ranges), (now.volumes[0].lost_bytes, now.lost_ranges));
+}
+
+/// What an earlier life had lost was not looked for, and the device that alone had it was cleared without a question.
+#[test]
+fn after_a_restart_what_was_lost_before_is_named_and_a_cache_device_that_may_have_it_is_not_cleared() {
+    let yard = Yard::new();
+    let Some((a, b)) = Disk::new(&yard.path("mount-a"), 64 * MIB).zip(Disk::new(&yard.path("mount-b"), 64 * MIB)) else { return };
+    let [path_a, path_b] = [&a, &b].map(|disk| disk.path().display().to_string());
+    yard.file("c", 64 * MIB);
+    yard.file("disk", 16 * MIB);
+    yard.run(&["pool", "create", "pool", &path_a, &path_b, "c"]).good();
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&[&path_a, &path_b, "c", "--config", "toml"]);
+    // So slow a disk that much is dirty yet.
+    yard.run(&["attach", "v", &format!("modelled:{}", yard.path("disk").display())]).good();
+    let mut nbd = yard.nbd("v");
+    let report = || -> Report { serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap() };
+    let wait_until = |what: &str, is: &dyn Fn(&Report) -> bool| {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !is(&report()) {
+            assert!(Instant::now() < until, "{what}: {:?}", report());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    for number in 0..BLOCKS {
+        nbd.write(place(number), &[7; 4096], false).unwrap();
+    }
+    nbd.flush().unwrap();
+    // The first is reset; of what it had the second cannot be read, and then fails too.
+    b.fall_silent_where_read();
+    a.die();
+    // Somebody has to find out.
+    let finds_out = std::thread::spawn(move || nbd.write(place(3) + 8192, &[8; 4096], true));
+    wait_until("the first has left", &|it| it.members[0].state == "out");
+    b.die();
+    wait_until("the second has left", &|it| it.members[1].state == "out");
+    let _ = finds_out.join();
+    wait_until("something is lost", &|it| it.volumes[0].lost_bytes > 0);
+    let lost = report().volumes[0].lost_bytes;
+    daemon.stop();
+    a.speak();
+    let daemon = yard.serve(&["c", "--config", "toml", "--wait", "1"]);
+    wait_until("it is lost still", &|it| it.volumes[0].lost_bytes == lost);
+    yard.run(&["status"]).told(&["bytes of volume v are lost", "may be nowhere else", "do not put it back"]);
+    yard.run(&["pool", "add", &path_a]).said(3, &["may hold what is nowhere else", "Nothing was changed"]);
+    assert!(!yard.run(&["events"]).good().out.contains("data-lost"), "it is no news");
+    daemon.stop();
 }
