@@ -357,7 +357,7 @@ impl<H> Reader<H> {
             self.under_way.iter().filter(|(_, read)| read.since.elapsed() >= patience).map(|(number, _)| *number).collect();
         for number in late {
             if let Some(read) = self.under_way.remove(&number) {
-                self.is_late(number, &read);
+                self.note_late(number, &read);
                 ended.push(self.end(read, None));
             }
         }
@@ -365,7 +365,7 @@ impl<H> Reader<H> {
     }
 
     /// Nobody waits for a read any more.
-    fn is_late(&self, number: u64, read: &UnderWay<H>) {
+    fn note_late(&self, number: u64, read: &UnderWay<H>) {
         let path = read.left.clone().or_else(|| self.members.get(&read.member).map(|shared| shared.path().to_owned()));
         let late = Late { member: read.member, path: path.unwrap_or_default(), since: read.since };
         self.seen.late().insert(number, late);
@@ -412,7 +412,7 @@ impl<H> Drop for Reader<H> {
     /// What is not answered is somebody else's, and no longer in line. The device owes it all the same.
     fn drop(&mut self) {
         for (number, read) in mem::take(&mut self.under_way) {
-            self.is_late(number, &read);
+            self.note_late(number, &read);
             read.table.end(self.number, None);
         }
     }
