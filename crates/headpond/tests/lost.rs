@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use common::silent::Disk;
-use common::{MIB, Yard};
+use common::{Contents, MIB, Nbd, Yard};
 use headpond_host::report::{LostRange, Report};
 use headpond_host::state::Lost;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -107,4 +108,51 @@ fn after_a_restart_what_was_lost_before_is_named_and_a_cache_device_that_may_hav
     yard.run(&["pool", "add", &path_a]).said(3, &["may hold what is nowhere else", "Nothing was changed"]);
     assert!(!yard.run(&["events"]).good().out.contains("data-lost"), "it is no news");
     daemon.stop();
+}
+
+/// The engine takes none then, and said so when the device had been cleared.
+#[test]
+fn while_a_page_of_the_checkpoint_is_lost_a_device_that_is_to_be_added_stays_as_it_is() {
+    // More than a start reads before it serves.
+    const MANY: u64 = 40_000;
+    let yard = Yard::new();
+    for name in ["a", "b", "c"] {
+        yard.file(name, 512 * MIB);
+    }
+    yard.file("disk", 512 * MIB);
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let serve = || yard.serve(&["a", "b", "--config", "toml"]);
+    let daemon = serve();
+    yard.run(&["attach", "v", &format!("modelled:{}", yard.path("disk").display())]).good();
+    let mut nbd = yard.nbd("v");
+    for first in (0..MANY).step_by(64) {
+        let write = |number: u64| Nbd::request(0, 1, number * 7919 % MANY * 8192, 4096, &[7; 4096]);
+        nbd.send(&(first..first + 64).flat_map(write).collect::<Vec<u8>>()).unwrap();
+        (0..64).for_each(|_| nbd.answer(&mut []).unwrap());
+    }
+    drop(nbd);
+    daemon.stop();
+    for name in ["a", "b"] {
+        let file = OpenOptions::new().read(true).write(true).open(yard.path(name)).unwrap();
+        let mut page = [0; 4096];
+        for at in (0..64 * MIB).step_by(4096) {
+            file.read_exact_at(&mut page, at).unwrap();
+            if page.starts_with(b"HPck") && page[24..28] == 12_u32.to_le_bytes() {
+                file.write_all_at(&[!page[64]], at + 64).unwrap();
+            }
+        }
+    }
+    let device = OpenOptions::new().write(true).open(yard.path("c")).unwrap();
+    device.write_all_at(&[7; 4096], 0).unwrap();
+    let before = Contents::of(&[&yard.path("c")]);
+    let daemon = serve();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !yard.run(&["status"]).good().out.contains("Page 12 of the checkpoint is damaged") {
+        assert!(Instant::now() < until, "{:?}", yard.run(&["status"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    yard.run(&["pool", "add", "c"]).said(1, &["c was not added", "Page 12 of the checkpoint", "Nothing was changed"]);
+    before.unchanged();
+    drop(daemon);
 }

@@ -78,7 +78,8 @@ impl Shared {
             let is_as_before = |(losses, bytes, looked): (u32, u64, Instant)| {
                 losses == volume.losses && (bytes == 0 || looked.elapsed() < AGAIN)
             };
-            if known.is_some_and(is_as_before) {
+            // What a refused one lacks its cache devices may bring back.
+            if known.is_some_and(is_as_before) || known.is_none() && volume.refused && volume.losses == 0 {
                 continue;
             }
             // The engine counts this life's losses, and says nothing of an earlier one's. What is lost is dirty.
