@@ -233,7 +233,8 @@ impl<B: Buf> Core<B> {
     /// whether it takes place: who could not be asked at the start may know more than anybody else, and is not to lose it to a write that is cut
     /// short.
     async fn newest_of_witness(&self) -> Option<u64> {
-        match self.pool.borrow().witness_slot {
+        let known = self.pool.borrow().witness_slot;
+        match known {
             WitnessSlot::Newest(slot) => return Some(slot),
             // A write that was given up may still land, in whatever slot it was for.
             WitnessSlot::InDoubt if self.exec.witness_owes() => return None,

@@ -65,7 +65,7 @@ pub fn ready(new: &Joining<'_>, pool: &Served<'_>, patience: Duration) -> Result
         let (path, block) = (path.to_owned(), facts.logical_block);
         return Err(PoolError::Blocks { path, block, unit: status.unit, pool: status.pool.clone() });
     }
-    lies_beside(&pool.state, &[path.to_owned()])?;
+    lies_beside(pool.state, &[path.to_owned()])?;
     if !is_large_enough(facts.size, pool) {
         let least = status.members.iter().filter(|member| member.in_sync).map(|member| member.bytes).min().unwrap_or(0);
         return Err(PoolError::PlanOf {
