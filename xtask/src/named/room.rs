@@ -15,7 +15,6 @@ pub const TOLD: &[Told] = &[
     ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "an image begun that has no room"),
     ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "room reckoned with cache devices that have left"),
     ("hazards::h11_failed_append_is_a_death", "room reckoned with cache devices that have left"),
-    ("room::a_discard_is_charged_what_it_writes", "a discard charged what it covers"),
 ];
 
 /// Scenes of it that no mistake has, with the reason.
@@ -72,15 +71,6 @@ pub const MISTAKES: &[Mistake] = &[
             file: "checkpoint.rs",
             old: "    fit_into_an_image(core);\n",
             new: "    let _ = fit_into_an_image::<B>;\n",
-        }],
-    },
-    Mistake {
-        name: "a discard charged what it covers",
-        story: "A discard of half a MiB is an entry in the log; while space is short the next write waits as if half a MiB had been written.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "let at = turns.take(came, logged, rate, longest);",
-            new: "let at = turns.take(came, logged.max(bytes), rate, longest);",
         }],
     },
 ];
