@@ -201,18 +201,19 @@ fn what_a_cache_device_owes_a_reader_is_seen() {
             break asked;
         }
     };
-    let after = owed();
+    let (after, begun) = (owed(), since.map(|since| since.elapsed()));
     ssd.speak();
     assert!(before == 0 && after >= 200_000_000, "{before} {after}");
-    // It has taken that long already when the engine is asked.
-    let longest = || {
-        let requests = handle.snapshot().unwrap().requests;
-        requests.iter().filter(|(_, op, ..)| *op == Op::Read).filter_map(|(.., seen)| seen.times.quantile(1.0)).max().unwrap()
-    };
+    assert!(begun.is_some_and(|begun| begun >= Duration::from_millis(200)), "{begun:?}");
+    // It has taken that long already when the engine is asked, however late that is.
+    std::thread::sleep(Duration::from_secs(3));
     let (to, answer) = mpsc::channel();
     handle.request_begun(0, read(0), since, move |reply| _ = to.send(reply.is_ok()));
     assert_eq!(answer.recv_timeout(LONG), Ok(true));
-    assert!(longest() >= 200_000_000, "{}", longest());
+    let requests = handle.snapshot().unwrap().requests;
+    let reads = requests.iter().filter(|(_, op, ..)| *op == Op::Read);
+    let longest = reads.filter_map(|(.., seen)| seen.times.quantile(1.0)).max();
+    assert!(longest.is_some_and(|longest| longest >= 3_000_000_000), "{longest:?}");
     let until = Instant::now() + LONG;
     while owed() > 0 {
         assert!(Instant::now() < until, "it has answered");
@@ -235,41 +236,6 @@ fn what_a_reader_has_answered_stays_counted_when_it_is_no_more() {
     // Its volume's number may become another's.
     handle.remove(Device::Backing(0));
     assert_eq!(counted(), 0);
-}
-
-/// A read of less than 200 ms was not: an upgrade went on, and the program that took over did not get hold of the device.
-#[test]
-fn what_a_cache_device_owes_a_reader_that_ends_is_seen() {
-    let mount = tempfile::tempdir().unwrap();
-    let Some(ssd) = silent::Disk::new(&mount.path().join("mount"), 64 << 20) else { return };
-    let served = Served::with(Some(ssd.path()));
-    let handle = served.handle();
-    let mut reader = reader(handle);
-    ssd.fall_silent();
-    let until = Instant::now() + LONG;
-    while reader.is_idle() && Instant::now() < until {
-        let _ = reader.begin(&read(0), 0);
-        // The other device has answered by then.
-        reader.wait(Some(Duration::from_millis(100)), &mut Vec::new()).unwrap();
-        reader.ended();
-    }
-    let is_owed = !reader.is_idle();
-    std::thread::scope(|scope| {
-        let handle = handle.clone();
-        let sees = scope.spawn(move || {
-            let owed = || handle.snapshot().unwrap().loads.get(&Device::Member(1)).map_or(0, |load| load.oldest_ns);
-            let until = Instant::now() + Duration::from_secs(10);
-            while owed() == 0 && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            let seen = owed() > 0;
-            ssd.speak();
-            seen
-        });
-        // It waits for the device.
-        drop(reader);
-        assert!(sees.join().unwrap() && is_owed, "{is_owed}");
-    });
 }
 
 /// Who asked a pool that was closed how it stands waited for ever, where a device owed it something.
