@@ -58,7 +58,7 @@ fn a_scrape_gets_what_status_shows_and_how_long_requests_took() {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap().to_string();
     let taken = yard.try_serve(&["a", "b", "--metrics", &address]).err().expect("the address is taken");
-    taken.said(1, &[&address, "The pool is not served", "another address"]);
+    taken.said(1, &[&address, "A pool is not started without them", "another address"]);
 }
 
 #[test]

@@ -145,6 +145,17 @@ fn a_successor_that_nobody_listens_to_serves_on() {
     first.wait().unwrap();
 }
 
+/// What it was to be tried by came behind the dashes, where it was one more device.
+#[test]
+fn a_daemon_whose_devices_are_named_behind_two_dashes_is_upgraded() {
+    let yard = Yard::new();
+    yard.pool();
+    let serve = ["--frontend", "none", "--socket", "control", "--state", "state", "--", "a", "b"];
+    let daemon = yard.serve_with(&serve).unwrap();
+    yard.run(&["upgrade", "--program", &copy(&yard)]).told(&["is served by Headpond"]);
+    daemon.stop();
+}
+
 /// It was handed over to a program that refused to start: nobody served the pool any more.
 #[test]
 fn an_upgrade_is_refused_while_the_command_line_names_a_device_that_was_replaced() {
