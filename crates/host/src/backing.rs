@@ -129,7 +129,8 @@ impl Backing {
         if size < SECTOR * BLOCK_SECTORS {
             return Err(BackingError::Small { path: path(), size });
         }
-        let found = probe::superblocks(claim.as_fd(), size).map_err(|source| BackingError::Read { path: path(), source })?;
+        let found = probe::superblocks_that_can_be_read(claim.as_fd(), size);
+        let found = found.map_err(|source| BackingError::Read { path: path(), source })?;
         let pool = match found {
             Found::Member(superblock) => superblock.name,
             Found::Newer(_) | Found::Damaged(_) => "(not readable by this version)".into(),

@@ -1,9 +1,10 @@
-//! A disk that can be told to answer nothing any more.
+//! A disk that can be told to answer nothing any more, or to fail.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use headpond_engine::io::{Request, SECTOR};
+use headpond_engine::io::{Request, RequestError, SECTOR};
 use headpond_host::fuse::{Backend, Completion, Export, Options};
 
 #[derive(Default)]
@@ -20,6 +21,7 @@ enum Silent {
     #[default]
     Nowhere,
     Inside,
+    WhereRead,
     Everywhere,
 }
 
@@ -27,6 +29,10 @@ enum Silent {
 struct State {
     bytes: Vec<u8>,
     silent: Silent,
+    dead: bool,
+    /// What of it cannot be read, or written.
+    bad: Vec<Range<u64>>,
+    fixed: Vec<Range<u64>>,
     waiting: Vec<(Request<Vec<u8>>, Completion)>,
 }
 
@@ -36,6 +42,7 @@ impl State {
         let is_inside = |sector: u64, bytes: u64| sector * SECTOR + bytes > inside.start && sector * SECTOR < inside.end;
         match (self.silent, request) {
             (Silent::Nowhere, _) => false,
+            (Silent::WhereRead, _) => matches!(request, Request::Read { .. }),
             (Silent::Everywhere, _) | (Silent::Inside, Request::Flush) => true,
             (Silent::Inside, Request::Read { sector, sectors, .. }) => is_inside(*sector, u64::from(*sectors) * SECTOR),
             (Silent::Inside, Request::Write { sector, data, .. }) => is_inside(*sector, data.len() as u64),
@@ -47,7 +54,17 @@ impl State {
 
     fn answer(&mut self, request: Request<Vec<u8>>, done: Completion) {
         let range = |sector: u64, bytes: u64| (sector * SECTOR) as usize..(sector * SECTOR + bytes) as usize;
+        let meet = |places: &[Range<u64>], at: Range<usize>| {
+            places.iter().any(|place| (place.start as usize) < at.end && at.start < place.end as usize)
+        };
         match request {
+            _ if self.dead => return done.finish(Err::<Vec<Vec<u8>>, _>(RequestError::Io)),
+            Request::Read { sector, sectors, .. } if meet(&self.bad, range(sector, u64::from(sectors) * SECTOR)) => {
+                return done.finish(Err::<Vec<Vec<u8>>, _>(RequestError::Io));
+            }
+            Request::Write { sector, ref data, .. } if meet(&self.fixed, range(sector, data.len() as u64)) => {
+                return done.finish(Err::<Vec<Vec<u8>>, _>(RequestError::Io));
+            }
             Request::Read { sector, sectors, .. } => {
                 return done.finish(Ok(vec![self.bytes[range(sector, u64::from(sectors) * SECTOR)].to_vec()]));
             }
@@ -115,10 +132,34 @@ impl Disk {
         self.memory.state.lock().unwrap().silent = Silent::Inside;
     }
 
+    /// Reads wait from now on, and nothing else.
+    pub fn fall_silent_where_read(&self) {
+        self.memory.state.lock().unwrap().silent = Silent::WhereRead;
+    }
+
+    /// It fails whatever waits or comes, until it speaks again.
+    pub fn die(&self) {
+        self.answer_all(true);
+    }
+
+    /// Reads of these bytes fail from now on, and of no others.
+    pub fn cannot_read(&self, bad: &[Range<u64>]) {
+        self.memory.state.lock().unwrap().bad = bad.to_vec();
+    }
+
+    /// The same of writes.
+    pub fn cannot_write(&self, fixed: &[Range<u64>]) {
+        self.memory.state.lock().unwrap().fixed = fixed.to_vec();
+    }
+
     /// It answers all that has waited, and what comes.
     pub fn speak(&self) {
+        self.answer_all(false);
+    }
+
+    fn answer_all(&self, dead: bool) {
         let mut state = self.memory.state.lock().unwrap();
-        state.silent = Silent::Nowhere;
+        (state.silent, state.dead) = (Silent::Nowhere, dead);
         for (request, done) in std::mem::take(&mut state.waiting) {
             state.answer(request, done);
         }

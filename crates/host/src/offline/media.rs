@@ -10,7 +10,7 @@ use std::time::Duration;
 use headpond_engine::create::newest_witness;
 use headpond_engine::election::{Election, Refusal, WitnessVote, elect, identity};
 use headpond_engine::io::Buf;
-use headpond_format::{DecodeError, Layout, MemberState, SUPERBLOCK_BYTES, Superblock, WITNESS_BYTES, WITNESS_SLOTS};
+use headpond_format::{DecodeError, Layout, MemberState, Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 
 use super::OfflineError;
 use crate::buf::HostBuf;
@@ -47,24 +47,13 @@ pub struct Device {
 
 impl Device {
     fn open(claim: Claim) -> Device {
-        let size = claim.facts().size;
-        let read = |at: u64| match read(&claim, at, SUPERBLOCK_BYTES.min(size.saturating_sub(at))) {
-            Ok(bytes) => match Superblock::decode(bytes.as_slice()) {
-                Ok(superblock) => Slot::Whole(Box::new(superblock)),
-                Err(error) => Slot::Bad(error),
-            },
+        let found = probe::slots(claim.as_fd(), claim.facts().size);
+        let slot_at = found.each_ref().map(|(at, _)| *at);
+        let slots = found.map(|(_, bytes)| match bytes.map(|bytes| Superblock::decode(bytes.as_slice())) {
+            Ok(Ok(superblock)) => Slot::Whole(Box::new(superblock)),
+            Ok(Err(error)) => Slot::Bad(error),
             Err(error) => Slot::Unreadable(error),
-        };
-        let head = [read(0), read(SUPERBLOCK_BYTES)];
-        // The device may have grown since; where the copies at the end are, those at the start know best.
-        let known = head.iter().find_map(|slot| match slot {
-            Slot::Whole(s) => s.members.get(usize::from(s.member)).map(|member| member.layout.size),
-            _ => None,
         });
-        let tail = Layout::tail_of(known.filter(|known| *known <= size).unwrap_or(size));
-        let slot_at = [0, SUPERBLOCK_BYTES, tail, tail + SUPERBLOCK_BYTES];
-        let [first, second] = head;
-        let slots = [first, second, read(slot_at[2]), read(slot_at[3])];
         let newer = slots.iter().any(|slot| matches!(slot, Slot::Bad(DecodeError::Newer(_))));
         let whole = slots.iter().filter_map(|slot| if let Slot::Whole(s) = slot { Some(&**s) } else { None });
         let newest = whole.max_by_key(|s| s.newness()).cloned();

@@ -48,18 +48,60 @@ pub fn tail_of(size: u64) -> Range<u64> {
 }
 
 /// As [`probe`], but looks for superblocks alone: whatever else there is counts as [`Found::Nothing`].
+///
+/// # Errors
+/// The newest one may be where it cannot be read, or all that could be read is something else.
 pub fn superblocks(file: BorrowedFd<'_>, size: u64) -> io::Result<Found> {
-    let page = size / 4096 * 4096;
-    let two_at = |at: u64| read(file, at, (2 * SUPERBLOCK_BYTES).min(page - at));
-    let (head, tail) = (two_at(0)?, two_at(Layout::tail_of(size))?);
-    let slots: Vec<&[u8]> = [&head, &tail].iter().flat_map(|two| two.as_slice().chunks(SUPERBLOCK_BYTES as usize)).collect();
-    Ok(match newest_superblock(&slots) {
+    let slots = slots(file, size).map(|(_, bytes)| bytes);
+    let found = found_in(&slots);
+    let is_bad = slots.each_ref().map(Result::is_err);
+    // One is written to slots 0 and 2, the next to 1 and 3: of what one bad sector hides there is another copy, but an older superblock is not
+    // to be taken for one that both its sectors hide.
+    let may_be_old = is_bad[0] && is_bad[2] || is_bad[1] && is_bad[3];
+    let may_be_one = !matches!(found, Found::Member(_) | Found::Newer(_));
+    match slots.into_iter().find_map(Result::err) {
+        Some(error) if may_be_old || may_be_one => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// The same of a device that is no pool's as far as anybody knows: of that a sector that cannot be read is no sign.
+///
+/// # Errors
+/// Nothing can be read.
+pub fn superblocks_that_can_be_read(file: BorrowedFd<'_>, size: u64) -> io::Result<Found> {
+    let slots = slots(file, size).map(|(_, bytes)| bytes);
+    let found = found_in(&slots);
+    let none = slots.iter().all(Result::is_err);
+    slots.into_iter().find_map(Result::err).filter(|_| none).map_or(Ok(found), Err)
+}
+
+fn found_in(slots: &[io::Result<HostBuf>]) -> Found {
+    // Of a device so short that it has no such slot nothing is read.
+    let read: Vec<&[u8]> = slots.iter().flatten().map(HostBuf::as_slice).filter(|slot| !slot.is_empty()).collect();
+    match newest_superblock(&read) {
         Ok(superblock) => Found::Member(Box::new(superblock)),
         Err(DecodeError::Newer(version)) => Found::Newer(version),
         // Nothing so short has ever been a cache device.
         Err(DecodeError::Foreign | DecodeError::Short) => Found::Nothing,
         Err(error) => Found::Damaged(error),
-    })
+    }
+}
+
+/// The four superblock slots of a device: where each begins, in bytes, and what is there.
+pub fn slots(file: BorrowedFd<'_>, size: u64) -> [(u64, io::Result<HostBuf>); 4] {
+    let page = size / 4096 * 4096;
+    let slot = |at: u64| (at, read(file, at, SUPERBLOCK_BYTES.min(page.saturating_sub(at))));
+    let head = [slot(0), slot(SUPERBLOCK_BYTES)];
+    // The device may have grown since; where the copies at the end are, those at the start know best.
+    let size_then = |(_, bytes): &(u64, io::Result<HostBuf>)| {
+        let superblock = Superblock::decode(bytes.as_ref().ok()?.as_slice()).ok()?;
+        superblock.members.get(usize::from(superblock.member)).map(|member| member.layout.size)
+    };
+    let known = head.iter().find_map(size_then).filter(|known| *known <= size);
+    let tail = Layout::tail_of(known.unwrap_or(size));
+    let [first, second] = head;
+    [first, second, slot(tail), slot(tail + SUPERBLOCK_BYTES)]
 }
 
 /// Reads whole blocks of the device by direct I/O.

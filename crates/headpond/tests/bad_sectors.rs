@@ -1,0 +1,100 @@
+//! Devices with a sector that cannot be read, where a start looks.
+
+mod common;
+
+use std::ops::Range;
+
+use common::silent::Disk;
+use common::{Daemon, MIB, Yard};
+
+const KIB: u64 = 1 << 10;
+/// A sector of the second superblock's slot.
+const SECOND: Range<u64> = 64 * KIB..68 * KIB;
+
+/// The slots of superblocks at the end of a device.
+fn last_two(size: u64) -> [Range<u64>; 2] {
+    [size - 128 * KIB..size - 64 * KIB, size - 64 * KIB..size]
+}
+
+/// Of a pool on these devices, with a volume `w` on a file: it has been served, and stopped.
+fn served_before(yard: &Yard, devices: &[&str]) {
+    yard.file("file", 16 * MIB);
+    let daemon = yard.serve(devices);
+    yard.run(&["attach", "w", "file"]).good();
+    yard.nbd("w").write(0, &[7; 4096], false).unwrap();
+    daemon.stop();
+}
+
+fn serve_well(yard: &Yard, devices: &[&str]) -> Daemon {
+    let daemon = yard.serve(devices);
+    assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+    yard.run(&["status"]).told(&["healthy"]);
+    daemon
+}
+
+/// The device was left out for good, though three of its four superblocks were whole, and had to be added and filled again.
+#[test]
+fn a_cache_device_with_a_bad_sector_in_one_superblock_serves_on() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let path = disk.path().display().to_string();
+    yard.file("a", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", &path]).good();
+    served_before(&yard, &["a", &path]);
+    let [third, fourth] = last_two(64 * MIB);
+    for bad in [0..4 * KIB, SECOND, third.clone(), fourth] {
+        disk.cannot_read(&[bad]);
+        serve_well(&yard, &["a", &path]).stop();
+    }
+    // Of one superblock both copies: what is left may be older.
+    disk.cannot_read(&[0..4 * KIB, third]);
+    let daemon = yard.serve(&["a", &path]);
+    let complaints = daemon.complaints();
+    assert!(complaints.contains(&format!("the pool starts without it: {path} cannot be read")), "{complaints}");
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_pool_whose_only_cache_device_has_a_bad_sector_in_one_superblock_starts() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let path = disk.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
+    served_before(&yard, &[&path]);
+    disk.cannot_read(&[SECOND]);
+    yard.run(&["pool", "list", &path]).told(&["pool pool"]);
+    serve_well(&yard, &[&path]).stop();
+    let [_, fourth] = last_two(64 * MIB);
+    disk.cannot_read(&[SECOND, fourth]);
+    yard.try_serve(&[&path]).err().expect("what is left may be older").said(1, &[&path, "cannot be read", "Nothing was changed"]);
+}
+
+/// It was read to see that it is no cache device, and after a restart what was dirty could be brought to it by nothing.
+#[test]
+fn a_disk_with_a_bad_sector_where_a_superblock_would_be_is_served() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 16 * MIB) else { return };
+    let path = disk.path().display().to_string();
+    yard.pool();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", &path]).good();
+    yard.nbd("v").write(8 * MIB, &[7; 4096], false).unwrap();
+    daemon.kill();
+    let [_, fourth] = last_two(16 * MIB);
+    disk.cannot_read(&[SECOND, fourth]);
+    let daemon = yard.serve(&["a", "b"]);
+    assert_eq!(yard.nbd("v").read(8 * MIB, 4096).unwrap(), [7; 4096]);
+    assert!(yard.nbd("v").read(SECOND.start, 4096).is_err());
+    yard.nbd("v").write(9 * MIB, &[8; 4096], false).unwrap();
+    daemon.kill();
+    yard.run(&["writeback", "a", "b", "--state", "state", "--backing", &format!("v={path}")]).good();
+    disk.cannot_read(&[]);
+    // Nor is a cache device taken for one.
+    let Some(other) = Disk::new(&yard.path("other"), 64 * MIB) else { return };
+    let member = other.path().display().to_string();
+    yard.run(&["pool", "create", "second", &member, "--copies", "1"]).good();
+    other.cannot_read(&[0..4 * KIB, SECOND]);
+    let _daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "x", &member]).said(3, &["is a cache device of pool second", "Nothing was changed"]);
+}
