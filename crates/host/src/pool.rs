@@ -158,6 +158,7 @@ impl PoolError {
 
     fn left(path: &Path, superblock: &Superblock, now: &Status) -> PoolError {
         let why = match superblock.epoch < now.epoch {
+            true if now.loading.is_some() => "not all that the pool holds is known yet since its start".into(),
             true => "data of one of the pool's volumes is missing, or the volume is refused".into(),
             false => format!("the pool is at epoch {}, so this device has gone on without it", now.epoch),
         };

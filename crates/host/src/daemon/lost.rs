@@ -64,34 +64,43 @@ pub(super) fn ranges(lost: &BTreeMap<u16, OfVolume>) -> Vec<LostRange> {
 
 impl Shared {
     /// Looks whether something was lost since it was last looked, or is lost no more. What is lost already when the daemon
-    /// begins is a problem at the start, and no news of its own.
+    /// begins, or was in an earlier life, is a problem at the start, and no news of its own.
     pub(super) fn look_for_losses(&self, at_start: bool) {
         let Some(status) = self.handle.status() else { return };
         // It is looked again.
         if status.loading.is_some_and(|loading| loading.lost_page.is_none()) {
             return;
         }
-        lock(&self.lost).retain(|number, _| status.volumes.iter().any(|volume| volume.number == *number));
-        let mut more = Vec::new();
+        lock(&self.lost).retain(|number, it| status.volumes.iter().any(|v| v.number == *number && v.name == it.name));
+        let (mut is_to_be_kept, mut news) = (false, Vec::new());
         for volume in &status.volumes {
             let known = lock(&self.lost).get(&volume.number).map(|it| (it.losses, it.bytes, it.looked));
-            let (losses, bytes, looked) = known.unwrap_or((0, 0, Instant::now()));
-            if losses == volume.losses && (bytes == 0 || looked.elapsed() < AGAIN) {
+            let is_as_before = |(losses, bytes, looked): (u32, u64, Instant)| {
+                losses == volume.losses && (bytes == 0 || looked.elapsed() < AGAIN)
+            };
+            // What a refused one lacks its cache devices may bring back.
+            if known.is_some_and(is_as_before) || known.is_none() && volume.refused && volume.losses == 0 {
                 continue;
             }
-            let Some((bytes, found)) = self.lost_of(volume.number) else { return };
+            // The engine counts this life's losses, and says nothing of an earlier one's. What is lost is dirty.
+            let found =
+                if known.is_none() && volume.dirty_blocks == 0 { Some(Default::default()) } else { self.lost_of(volume.number) };
+            let Some((bytes, found)) = found else { return };
             let name = volume.name.clone();
             let range =
                 |r: &Range<u64>| LostRange { volume: name.clone(), offset: r.start * SECTOR, bytes: (r.end - r.start) * SECTOR };
             let ranges = found.iter().map(range).collect();
             let without_disk = !volume.has_disk();
             let now = OfVolume { name: name.clone(), without_disk, losses: volume.losses, looked: Instant::now(), bytes, ranges };
-            if losses != volume.losses {
-                more.extend(now.advice());
+            if known.is_none_or(|(losses, ..)| losses != volume.losses) {
+                is_to_be_kept |= bytes > 0;
+            }
+            if !at_start && volume.losses != known.map_or(0, |(losses, ..)| losses) {
+                news.extend(now.advice());
             }
             lock(&self.lost).insert(volume.number, now);
         }
-        if more.is_empty() {
+        if !is_to_be_kept {
             return;
         }
         let lost = {
@@ -104,9 +113,7 @@ impl Shared {
                 "cannot keep the list of what is lost: {error}; `headpond status --json` has it while the daemon lives. Make room in the state folder"
             );
         }
-        if !at_start {
-            more.into_iter().for_each(|advice| lock(&self.events).add(watch::of_loss(advice)));
-        }
+        news.into_iter().for_each(|advice| lock(&self.events).add(watch::of_loss(advice)));
     }
 
     /// Bytes of a volume that are lost, and in which runs of sectors, as far as these are named; `None` if the engine has ended.

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, Command, CommandError, CommandId, Device};
 use headpond_engine::status::VolumeStatus;
+use headpond_engine::{StartError, Status};
 use headpond_format::MAX_MEMBERS;
 use serde_json::{Value, json};
 
@@ -86,6 +86,10 @@ impl Shared {
         if status.stalled {
             return Err(not_added(CommandError::NoMembers));
         }
+        if let Some(page) = status.loading.and_then(|loading| loading.lost_page) {
+            return Err(not_added(CommandError::Start(StartError::CheckpointLost { page })));
+        }
+        self.look_for_losses(false);
         let had_left = self.let_go_of_left(&path, own);
         let joining = Joining { path: &path, force: new.force, discard_dirty: discard_dirty.as_ref() };
         let served = Served {
@@ -138,12 +142,13 @@ impl Shared {
         let lost = lock(&self.lost);
         let has_lost = |volume: &VolumeStatus| match lost.get(&volume.number) {
             Some(known) => known.bytes > 0 || known.losses != volume.losses,
-            None => volume.losses > 0,
+            // It was not looked yet what an earlier life has lost.
+            None => volume.dirty_blocks > 0,
         };
-        let out = status.members.iter().filter(|member| !member.in_sync && is_somebody(member)).count();
+        let is_out = || status.members.iter().any(|member| !member.in_sync && is_somebody(member));
         status.volumes.iter().any(|volume| volume.refused || has_lost(volume))
             // It is not known yet what is missing.
-            || status.loading.is_some() && out >= usize::from(status.copies)
+            || status.loading.is_some() && is_out()
     }
 
     /// The number of the cache device at a path that has left since the start, if it may come back: while the pool is stalled none joins, and
