@@ -301,8 +301,10 @@ struct ReplyFrame {
 }
 
 impl Call {
+    /// Its name, and its parameters as far as they say anything: a daemon of an older version refuses what it does not know, and need not know
+    /// what nobody asked for.
     fn frame(&self) -> (&'static str, Value) {
-        let (method, parameters) = match self {
+        let (method, mut parameters) = match self {
             Call::Status => ("Status", json!({})),
             Call::Histograms => ("Histograms", json!({})),
             Call::Events { from } => ("Events", json!({ "from": from })),
@@ -337,6 +339,8 @@ impl Call {
             Call::CreateVolume(new) => ("CreateVolume", json!(new)),
             Call::DeleteVolume { name, throw_away } => ("DeleteVolume", json!({ "name": name, "throw_away": throw_away })),
         };
+        let says_something = |value: &Value| !value.is_null() && *value != json!(false);
+        parameters.as_object_mut().into_iter().for_each(|fields| fields.retain(|_, value| says_something(value)));
         (method, parameters)
     }
 
@@ -770,6 +774,28 @@ mod tests {
         assert!(matches!(refused, CallError::Fault(Fault { kind: FaultKind::Refused, message }) if message == "no"));
         drop(server);
         assert!(matches!(call(&path, &Call::Status, |_| ()), Err(CallError::NotRunning(_))));
+    }
+
+    /// A plain addition was refused by each daemon that had been started before the program was updated: it named a field of which that knew nothing.
+    #[test]
+    fn a_call_names_no_more_than_what_is_asked_for() {
+        let add = |force, discard_dirty| Call::AddMember(AddMember { path: "/a".into(), force, discard_dirty });
+        let detach =
+            |give_up_lost, deadline_seconds| Call::Detach { name: "v".into(), give_up_lost, throw_away: false, deadline_seconds };
+        for (call, parameters) in [
+            (add(false, None), json!({ "path": "/a" })),
+            (add(true, Some("x:1".into())), json!({ "path": "/a", "force": true, "discard_dirty": "x:1" })),
+            (detach(false, None), json!({ "name": "v" })),
+            (detach(true, Some(0)), json!({ "name": "v", "give_up_lost": true, "deadline_seconds": 0 })),
+            (Call::Grow(Grow { name: "v".into(), bytes: None }), json!({ "name": "v" })),
+            (Call::Share { name: "v".into(), min: Some(0), max: None }, json!({ "name": "v", "min": 0 })),
+            (Call::Scrub { bytes_per_second: 0 }, json!({ "bytes_per_second": 0 })),
+        ] {
+            let (method, sent) = call.frame();
+            assert_eq!(sent, parameters);
+            let frame = json!({ "method": format!("org.headpond.{method}"), "parameters": sent }).to_string();
+            assert_eq!(Call::parse(frame.as_bytes()).unwrap(), (call, false));
+        }
     }
 
     /// Tells more than a socket holds, and says when it is done.
