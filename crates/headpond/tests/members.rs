@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::silent::Disk;
 use common::{Contents, Daemon, Loop, MIB, Nbd, ReadOnly, Yard};
 use headpond_host::claim::{Claim, ClaimError};
 use headpond_host::control::{Call, call};
@@ -228,6 +229,29 @@ fn a_device_that_was_added_is_waited_for_as_one_that_is_named() {
         yard.serve(&["a", "b", "--wait", "40"])
     });
     assert!(!yard.run(&["status"]).told(&["healthy"]).out.contains("has left the pool"));
+}
+
+/// The one that is gone had used up the time, and the other was left out for good, at its first error.
+#[test]
+fn a_device_that_was_added_and_fails_for_a_moment_is_asked_again_though_one_that_is_named_never_comes() {
+    let yard = yard();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "add", disk.path().to_str().unwrap()]).good();
+    daemon.stop();
+    fs::rename(yard.path("a"), yard.path("gone")).unwrap();
+    disk.die();
+    let _daemon = thread::scope(|scope| {
+        scope.spawn(|| {
+            // While it is asked again: behind what the one that is gone is waited for.
+            thread::sleep(Duration::from_secs(7));
+            disk.speak();
+        });
+        yard.serve(&["a", "b", "--wait", "5"])
+    });
+    let report: Report = serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap();
+    let states: Vec<&str> = report.members.iter().map(|member| member.state.as_str()).collect();
+    assert_eq!(states, ["out", "in sync", "in sync"]);
 }
 
 /// A witness file that the power cut, or a full file system, left without content. The next start took it for the witness and made no other; it

@@ -65,8 +65,10 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
     let is_other = |path: &PathBuf| devices.iter().all(|named| std::path::absolute(named).ok().as_ref() != Some(path));
     let remembered: Vec<PathBuf> = missing.iter().filter_map(|member| places.remove(member)).filter(is_other).collect();
     let heard = silence::at_once(&remembered, |path| heard(path, left()));
-    // One that is not there, is damaged, or another's by now, or silent, is left out.
-    let is_ones = |path: &PathBuf| different_from(devices, path) && pool_of(path, left()) == Some(pool);
+    // One that is not there, is damaged, or another's by now, or silent, is left out. It has been waited for; but one that is there may fail
+    // for a moment, whatever time those that are named have taken.
+    let is_there = |path: &PathBuf| facts::look(path).is_ok();
+    let is_ones = |path: &PathBuf| is_there(path) && different_from(devices, path) && pool_of(path, patience) == Some(pool);
     let answering = remembered.into_iter().zip(heard).filter(|(_, heard)| heard.is_ok()).map(|(path, _)| path);
     let others: Vec<PathBuf> = answering.filter(is_ones).collect();
     if others.is_empty() {
