@@ -12,7 +12,7 @@ use headpond_host::pool::PoolError;
 pub const HELP: &str = "Exit codes:
   0  done
   1  tried, and failed; or looked, and found problems; or a pool lacks devices at its start, which may only be late
-  2  not understood: the command line or the configuration
+  2  not understood: the command line or the configuration; or no start can do what these say
   3  refused, since data could be lost; nothing was changed
   4  no daemon runs there";
 
@@ -63,7 +63,9 @@ fn may_be_late(error: &StartError) -> bool {
             matches!(why, Engine::CopiesMissing { .. } | Engine::NoMajority | Engine::LogUnreadable { .. })
         }
         StartError::Pool(PoolError::Refused { refusal, .. }) => {
-            matches!(refusal, Refusal::TooFewVotes { .. } | Refusal::Stale { .. })
+            // Where the last one had left, none that comes back makes a difference.
+            matches!(refusal, Refusal::TooFewVotes { .. })
+                || matches!(refusal, Refusal::Stale { needed, .. } if !needed.is_empty())
         }
         _ => false,
     }
@@ -79,6 +81,9 @@ fn number(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<StartError>() {
         Some(error) if may_be_late(error) => return 1,
+        // Not before something else is named. (systemd does not try these again.)
+        Some(StartError::Pool(PoolError::Twice { .. } | PoolError::NoMember { .. } | PoolError::Blocks { .. })) => return 2,
+        Some(StartError::NoUblk(_)) => return 2,
         Some(StartError::Pool(error)) => return of_pool(error),
         Some(StartError::Engine(_) | StartError::Name(_)) => return 3,
         // As it was told to.
@@ -113,5 +118,31 @@ fn number(error: &anyhow::Error) -> u8 {
         Some(CallError::Fault(Fault { kind: FaultKind::Refused, .. })) => 3,
         Some(CallError::Fault(Fault { kind: FaultKind::Invalid, .. })) => 2,
         _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use headpond_engine::election::Refusal;
+
+    use super::*;
+
+    /// systemd tries a start that ended with 1 again, for ever, and no other.
+    #[test]
+    fn a_start_ends_with_1_where_the_next_one_may_find_what_it_lacks_and_with_2_or_3_where_none_will() {
+        let of = |error: StartError| number(&error.into());
+        let refused = |refusal| StartError::Pool(PoolError::Refused { refusal, places: String::new() });
+        let stale = |needed| refused(Refusal::Stale { pool: "p".into(), epoch: 1, newest: 2, needed });
+        let path = || PathBuf::from("/dev/ssd");
+        assert_eq!(of(stale(vec![1])), 1);
+        assert_eq!(of(stale(vec![])), 3, "the last one had left");
+        assert_eq!(of(StartError::Pool(PoolError::Silent { path: path(), seconds: 10.0 })), 1);
+        assert_eq!(of(StartError::Folder { path: path(), source: io::ErrorKind::StorageFull.into() }), 1);
+        assert_eq!(of(StartError::Pool(PoolError::Twice { path: path() })), 2);
+        assert_eq!(of(StartError::Pool(PoolError::NoMember { path: path(), what: "nothing known" })), 2);
+        assert_eq!(of(StartError::Pool(PoolError::Blocks { path: path(), block: 4096, unit: 512, pool: "p".into() })), 2);
+        assert_eq!(of(StartError::NoUblk("none".into())), 2);
     }
 }

@@ -99,7 +99,7 @@ fn a_daemon_that_is_started_as_before_an_addition_takes_the_added_device_too() {
     write_all(&mut yard.nbd("v"), 2);
     daemon.kill();
     // What was removed is no member, and is refused as one; what is left of the old command line is not.
-    yard.try_serve(&["a", "b"]).err().expect("a is no cache device any more").said(1, &["a is no cache device"]);
+    yard.try_serve(&["a", "b"]).err().expect("a is no cache device any more").said(2, &["a is no cache device"]);
     let daemon = yard.serve(&["b"]);
     check_all(&mut yard.nbd("v"), 2);
     yard.run(&["status", "--json"]).told(&["\"state\":\"in sync\"", "/c"]);
