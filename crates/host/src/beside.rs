@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use headpond_engine::lookaside::{Found, Lookaside, PATIENCE_NS};
 use headpond_engine::stats::Fate;
 
 use crate::buf::HostBuf;
-use crate::device::load::Loads;
+use crate::device::load::{Loads, Owed};
 use crate::device::{Completion, Devices, DevicesError, Shared};
 use crate::requests::{Op, Table};
 use crate::ring::{Ring, Waker};
@@ -56,12 +57,20 @@ struct Known {
 struct Seen {
     waker: Waker,
     requests: Mutex<Table>,
-    /// Reads that nobody waits for any more: of which device, and since when. While there is one, nothing else is read there.
-    late: Mutex<HashMap<u64, (u8, Instant)>>,
+    /// Reads that nobody waits for any more. While a device owes one, nothing else is read there.
+    late: Mutex<HashMap<u64, Late>>,
+}
+
+/// A read that a device owes.
+struct Late {
+    member: u8,
+    /// Of the device that had that number when it was asked: it may be another's by now.
+    path: PathBuf,
+    since: Instant,
 }
 
 impl Seen {
-    fn late(&self) -> MutexGuard<'_, HashMap<u64, (u8, Instant)>> {
+    fn late(&self) -> MutexGuard<'_, HashMap<u64, Late>> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,11 +124,17 @@ impl Registry {
     }
 
     /// Adds what devices owe readers: it keeps the claim on them, too.
-    pub fn add_owed(&self, to: &mut Loads) {
+    pub fn add_owed(&self, to: &mut Loads, removed: &mut Owed) {
+        let members = self.lock().members.clone();
         for reader in self.readers() {
-            for (member, since) in reader.late().values() {
-                let load = to.entry(Device::Member(*member)).or_default();
-                load.oldest_ns = load.oldest_ns.max(nanos(since.elapsed()));
+            for Late { member, path, since } in reader.late().values() {
+                let owed_ns = nanos(since.elapsed());
+                if members.get(member).is_some_and(|shared| shared.path() == path) {
+                    let load = to.entry(Device::Member(*member)).or_default();
+                    load.oldest_ns = load.oldest_ns.max(owed_ns);
+                } else {
+                    removed.push((path.clone(), owed_ns));
+                }
             }
         }
     }
@@ -160,6 +175,8 @@ struct UnderWay<H> {
     sector: u64,
     sectors: u32,
     member: u8,
+    /// Where it is read, if another device has that number by now.
+    left: Option<PathBuf>,
     since: Instant,
 }
 
@@ -267,8 +284,10 @@ impl<H> Reader<H> {
         let members = known.members.clone();
         drop(known);
         let is_same = |other: Option<&Arc<Shared>>, shared: &Arc<Shared>| other.is_some_and(|other| Arc::ptr_eq(other, shared));
-        for (member, _) in self.members.iter().filter(|(member, shared)| !is_same(members.get(member), shared)) {
+        for (member, shared) in self.members.iter().filter(|(member, shared)| !is_same(members.get(member), shared)) {
             self.devices.remove(Device::Member(*member));
+            let reads = self.under_way.values_mut().filter(|read| read.member == *member && read.left.is_none());
+            reads.for_each(|read| read.left = Some(shared.path().to_owned()));
         }
         for (member, shared) in members.iter().filter(|(member, shared)| !is_same(self.members.get(member), shared)) {
             self.devices.add_shared(Device::Member(*member), Arc::clone(shared));
@@ -295,7 +314,8 @@ impl<H> Reader<H> {
         };
         let Some(found) = table.find(sector, sectors) else { return Err(by) };
         let late = self.seen.late();
-        let may_be_read = |member: &u8| self.members.contains_key(member) && !late.values().any(|(late, _)| late == member);
+        let owes = |member: &u8, shared: &Shared| late.values().any(|it| it.member == *member && it.path == shared.path());
+        let may_be_read = |member: &u8| self.members.get(member).is_some_and(|shared| !owes(member, shared));
         let places = found.places.iter().flatten().filter(|(member, _)| may_be_read(member));
         // Of two copies by turns.
         let Some((member, offset)) = places.clone().nth(self.next as usize % places.count().max(1)).copied() else {
@@ -307,7 +327,7 @@ impl<H> Reader<H> {
         }
         let number = self.next;
         self.next += 1;
-        self.under_way.insert(number, UnderWay { by, found, table, sector, sectors, member, since: Instant::now() });
+        self.under_way.insert(number, UnderWay { by, found, table, sector, sectors, member, left: None, since: Instant::now() });
         self.devices.submit(IoId(number), Device::Member(member), DeviceOp::Read { offset, len: BLOCK as u32, into: None });
         Ok(())
     }
@@ -337,11 +357,18 @@ impl<H> Reader<H> {
             self.under_way.iter().filter(|(_, read)| read.since.elapsed() >= patience).map(|(number, _)| *number).collect();
         for number in late {
             if let Some(read) = self.under_way.remove(&number) {
-                self.seen.late().insert(number, (read.member, read.since));
+                self.note_late(number, &read);
                 ended.push(self.end(read, None));
             }
         }
         ended
+    }
+
+    /// Nobody waits for a read any more.
+    fn note_late(&self, number: u64, read: &UnderWay<H>) {
+        let path = read.left.clone().or_else(|| self.members.get(&read.member).map(|shared| shared.path().to_owned()));
+        let late = Late { member: read.member, path: path.unwrap_or_default(), since: read.since };
+        self.seen.late().insert(number, late);
     }
 
     fn end(&mut self, read: UnderWay<H>, data: Option<HostBuf>) -> Ended<H> {

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,7 @@ pub mod load;
 pub mod modelled;
 
 use facts::{Facts, Kind};
-use load::{Load, Loads};
+use load::{Load, Loads, Owed};
 use modelled::{Held, Pace, PaceKind};
 
 /// Pieces in one vectored write. The kernel takes 1,024; a write of more is copied together first.
@@ -121,6 +122,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// By which path the device was claimed.
+    pub fn path(&self) -> &Path {
+        self.claim.path()
+    }
+
     fn load(&self) -> MutexGuard<'_, Load> {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -495,8 +501,8 @@ impl Devices {
         Ok(size)
     }
 
-    /// What each device was asked to do since it was added. Of one that was removed and owes something only that.
-    pub fn loads(&self) -> Loads {
+    /// What each device was asked to do since it was added; and of those that were removed what they owe: it keeps the claim on them.
+    pub fn loads(&self) -> (Loads, Owed) {
         let now = nanos(self.origin.elapsed());
         let load = |open: &Rc<Open>| {
             let mut load = open.shared.load();
@@ -505,12 +511,16 @@ impl Devices {
             *load
         };
         let mut loads: Loads = self.table.iter().map(|(device, open)| (*device, load(open))).collect();
-        // Also of those that were removed: what they owe keeps the claim on them.
+        let mut removed = Owed::new();
         for op in self.ops.iter().flatten() {
-            let load = loads.entry(op.open.device).or_default();
-            load.oldest_ns = load.oldest_ns.max(now.saturating_sub(op.since));
+            let owed_ns = now.saturating_sub(op.since);
+            let is_there = self.table.get(&op.open.device).is_some_and(|open| Rc::ptr_eq(open, &op.open));
+            match loads.get_mut(&op.open.device).filter(|_| is_there) {
+                Some(load) => load.oldest_ns = load.oldest_ns.max(owed_ns),
+                None => removed.push((op.open.shared.path().to_owned(), owed_ns)),
+            }
         }
-        loads
+        (loads, removed)
     }
 
     /// What other threads interrupt [`Devices::wait`] with.

@@ -28,7 +28,7 @@ use headpond_engine::{Engine, Settings, Starting, Status};
 use crate::beside::{Door, LINES, Registry};
 use crate::buf::{HostBuf, LargeKept};
 use crate::claim::Claim;
-use crate::device::load::Loads;
+use crate::device::load::{Loads, Owed};
 use crate::device::modelled::Pace;
 use crate::device::{Devices, DevicesError};
 use crate::fuse::mark_io_flusher;
@@ -102,6 +102,8 @@ pub struct Snapshot {
     pub status: Status,
     /// What its devices were asked to do.
     pub loads: Loads,
+    /// What devices owe that were removed.
+    pub removed: Owed,
     /// What requests there were.
     pub requests: Table,
 }
@@ -402,9 +404,9 @@ impl Thread {
             Message::Snapshot(to) => {
                 let mut requests = self.requests.clone();
                 self.registry.add_requests(&mut requests);
-                let mut loads = self.devices.loads();
-                self.registry.add_owed(&mut loads);
-                let snapshot = Snapshot { at_ns: self.now(), status: self.engine.status(), loads, requests };
+                let (mut loads, mut removed) = self.devices.loads();
+                self.registry.add_owed(&mut loads, &mut removed);
+                let snapshot = Snapshot { at_ns: self.now(), status: self.engine.status(), loads, removed, requests };
                 drop(to.send(snapshot));
             }
             Message::Pinned(volume, to) => drop(to.send(self.engine.pinned(volume))),

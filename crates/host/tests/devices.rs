@@ -354,7 +354,7 @@ fn a_disk_that_does_not_answer_keeps_no_other_device_waiting() {
     while of_other(&done) < 4 && begun.elapsed() < Duration::from_secs(20) {
         devices.wait(Some(Duration::from_millis(100)), &mut done).unwrap();
     }
-    let (took, ended, loads) = (begun.elapsed(), of_other(&done), devices.loads());
+    let (took, ended, loads) = (begun.elapsed(), of_other(&done), devices.loads().0);
     // Also where this fails nobody is left waiting.
     disk.speak();
     let left = (STUCK + 4) as usize - done.len();
@@ -364,6 +364,31 @@ fn a_disk_that_does_not_answer_keeps_no_other_device_waiting() {
     assert_eq!(ended, 4);
     assert!(loads[&other].oldest_ns == 0 && loads[&DISK].oldest_ns > 0, "{loads:?}");
     assert!(done.iter().all(|(_, end)| end.is_ok()));
+}
+
+/// An upgrade was refused for a healthy cache device, which had been put in the place of one that had fallen silent.
+#[test]
+fn what_a_removed_device_owes_is_not_told_of_the_one_that_has_its_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = silent::Disk::new(&dir.path().join("mount"), 16 * MIB) else { return };
+    let path = dir.path().join("other");
+    File::create(&path).unwrap().set_len(16 * MIB).unwrap();
+    let number = Device::Member(0);
+    let mut devices = Devices::new(8).unwrap();
+    devices.add(number, Claim::take(&disk.path(), NOW).unwrap());
+    disk.fall_silent();
+    devices.submit(IoId(0), number, DeviceOp::Read { offset: 0, len: 4096, into: None });
+    let mut done = Vec::new();
+    devices.wait(Some(Duration::from_millis(100)), &mut done).unwrap();
+    let (loads, removed) = devices.loads();
+    assert!(loads[&number].oldest_ns > 0 && removed.is_empty(), "{loads:?} {removed:?}");
+    devices.remove(number);
+    devices.add(number, Claim::take(&path, NOW).unwrap());
+    let (loads, removed) = devices.loads();
+    disk.speak();
+    drop(devices);
+    assert_eq!(loads[&number].oldest_ns, 0);
+    assert!(matches!(&removed[..], [(path, ns)] if *path == disk.path() && *ns > 0), "{removed:?}");
 }
 
 #[test]

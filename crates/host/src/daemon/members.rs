@@ -128,9 +128,11 @@ impl Shared {
                 None => drop(places.members.remove(&member)),
             });
         }
+        let is_known = now.is_some();
         let lacking = now.map_or(0, |status| status.lacking_copies) * BLOCK;
         match end {
             Err(CommandError::Cancelled) if joined => {}
+            Err(_) if !is_known => return Err(not_known(&path)),
             Err(error) if !joined => return Err(cleared_in_vain(&path, &error)),
             end => end.map_err(not_added)?,
         }
@@ -274,6 +276,16 @@ impl Shared {
         self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
         Ok(json!({}))
     }
+}
+
+/// A device of which the engine did not say any more whether it has taken it. It may hold copies already.
+fn not_known(path: &Path) -> Fault {
+    let path = path.display();
+    Fault::failed(format!(
+        "Whether {path} was added is not known: the daemon ended before that was said. What was on it before is gone; of the pool nothing is lost. \
+         `headpond pool list {path}` shows whether it is a cache device of the pool by now: if so, keep it, and the next start takes it \
+         too; else add it again when the daemon runs."
+    ))
 }
 
 /// A device that the engine did not take, after all that could be seen before was in order, and its ends had been cleared.

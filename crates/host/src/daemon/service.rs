@@ -36,6 +36,23 @@ pub(super) const TELL: Duration = Duration::from_millis(500);
 
 pub(super) type Progress<'a> = &'a mut dyn FnMut(Value);
 
+/// Until when a long command is to have ended, as whoever asked for it has said.
+#[derive(Clone, Copy)]
+struct Limit {
+    seconds: u64,
+    since: Instant,
+}
+
+impl Limit {
+    fn of(seconds: Option<u64>) -> Option<Limit> {
+        seconds.map(|seconds| Limit { seconds, since: Instant::now() })
+    }
+
+    fn rest(self) -> Duration {
+        Duration::from_secs(self.seconds).saturating_sub(self.since.elapsed())
+    }
+}
+
 impl Service for Shared {
     fn call(&self, call: Call, progress: Progress<'_>) -> Result<Value, Fault> {
         match call {
@@ -53,13 +70,13 @@ impl Service for Shared {
                 let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
                 let volume = self.volume_with_disk(&name)?;
                 let command = Command::SetMode { volume: volume.number, mode };
-                self.long(&volume, command, deadline_seconds, progress)?.map_err(|error| failed(&volume, &error))?;
+                self.long(&volume, command, Limit::of(deadline_seconds), progress)?.map_err(|error| failed(&volume, &error))?;
                 Ok(json!({ "mode": mode.name() }))
             }
             Call::Destage { name, deadline_seconds } => {
                 let volume = self.volume_with_disk(&name)?;
                 let command = Command::Destage { volume: volume.number };
-                self.long(&volume, command, deadline_seconds, progress)?.map_err(|error| failed(&volume, &error))?;
+                self.long(&volume, command, Limit::of(deadline_seconds), progress)?.map_err(|error| failed(&volume, &error))?;
                 Ok(json!({}))
             }
             Call::Checkpoint => {
@@ -270,11 +287,8 @@ impl Shared {
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
         self.withdraw(number, FLUSHED)
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
-        let begun = Instant::now();
-        let mut long = |give_up_lost| {
-            let left = deadline_seconds.map(|seconds| seconds.saturating_sub(begun.elapsed().as_secs()).max(1));
-            self.long(&volume, Command::Detach { volume: number, give_up_lost }, left, &mut *progress)
-        };
+        let limit = Limit::of(deadline_seconds);
+        let mut long = |give_up_lost| self.long(&volume, Command::Detach { volume: number, give_up_lost }, limit, &mut *progress);
         // Only if something is lost that is given up, and then how much is known.
         let (end, given_up) = match long(false) {
             Ok(Err(CommandError::Lost { blocks })) if give_up_lost => (long(true), blocks * BLOCK),
@@ -418,25 +432,36 @@ impl Shared {
     /// over would wait for that claim, and start without the device, or not at all.
     fn all_answer(&self) -> Result<(), Fault> {
         let snapshot = self.handle.snapshot().ok_or_else(ended)?;
-        let unanswered = snapshot.loads.iter().find(|(_, load)| Duration::from_nanos(load.oldest_ns) >= UNANSWERED);
-        let Some((device, load)) = unanswered else { return Ok(()) };
-        let what = match device {
-            Device::Member(number) => {
-                let path = lock(&self.places).members.get(number).map(|path| format!(", {},", path.display()));
-                format!("Cache device {number}{}", path.unwrap_or_default())
-            }
-            Device::Witness => "The witness in the state folder".into(),
-            Device::Backing(number) => match lock(&self.volumes).get(number) {
-                Some(Slot { name, spec: Some(spec), .. }) => format!("The disk of volume {name}, {spec},"),
-                _ => device.to_string(),
+        let is_long = |ns: u64| Duration::from_nanos(ns) >= UNANSWERED;
+        let unanswered = snapshot.loads.iter().find(|(_, load)| is_long(load.oldest_ns));
+        let (what, ns) = match unanswered {
+            Some((device, load)) => (self.name_of(*device), load.oldest_ns),
+            None => match snapshot.removed.iter().find(|(_, ns)| is_long(*ns)) {
+                Some((path, ns)) => (format!("{}, which was removed,", path.display()), *ns),
+                None => return Ok(()),
             },
         };
         Err(Fault::refused(format!(
             "{what} has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was: another program could not get \
              hold of that device now, and volumes might not be served. Look at the kernel's log for it, and upgrade when it answers again, or \
-             when the kernel has given it up; that a cache device was removed from the pool does not end what it owes.",
-            load.oldest_ns / 1_000_000_000
+             when the kernel has given it up; that a device was removed from the pool does not end what it owes.",
+            ns / 1_000_000_000
         )))
+    }
+
+    /// A device that is in use, for people.
+    fn name_of(&self, device: Device) -> String {
+        match device {
+            Device::Member(number) => {
+                let path = lock(&self.places).members.get(&number).map(|path| format!(", {},", path.display()));
+                format!("Cache device {number}{}", path.unwrap_or_default())
+            }
+            Device::Witness => "The witness in the state folder".into(),
+            Device::Backing(number) => match lock(&self.volumes).get(&number) {
+                Some(Slot { name, spec: Some(spec), .. }) => format!("The disk of volume {name}, {spec},"),
+                _ => device.to_string(),
+            },
+        }
     }
 
     /// Asks the daemon's main thread to end, and waits until the engine has.
@@ -457,7 +482,7 @@ impl Shared {
         &self,
         volume: &VolumeStatus,
         command: Command,
-        deadline_seconds: Option<u64>,
+        limit: Option<Limit>,
         progress: Progress<'_>,
     ) -> Result<Result<(), CommandError>, Fault> {
         let switches = if let Command::SetMode { mode, .. } = &command { Some(mode.name()) } else { None };
@@ -472,35 +497,34 @@ impl Shared {
             let seconds = (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil());
             Some((left * BLOCK, seconds))
         };
-        let deadline = deadline_seconds.map(Duration::from_secs);
         let mut over = None;
         let result = loop {
-            let rest = deadline.filter(|_| over.is_none()).map(|deadline| deadline.saturating_sub(begun.elapsed()));
+            let rest = limit.filter(|_| over.is_none()).map(|limit| limit.rest());
             if let Some(result) = running.wait(rest.map_or(TELL, |rest| rest.min(TELL))) {
                 break result;
             }
             let (bytes, seconds) = left().ok_or_else(ended)?;
-            if rest.is_some_and(|rest| rest <= TELL) && deadline.is_some_and(|deadline| begun.elapsed() >= deadline) {
+            if rest.is_some_and(|rest| rest <= TELL) && limit.is_some_and(|limit| limit.rest().is_zero()) {
                 over = Some((bytes, seconds));
                 self.handle.begin(Command::Cancel(running.id));
             }
             progress(json!({ "dirty_bytes": bytes, "seconds_left": seconds }));
         };
         self.ended_on(volume.number);
-        match (result, over, deadline_seconds) {
-            (Err(CommandError::Cancelled), Some((bytes, seconds)), Some(deadline)) => {
+        match (result, over, limit) {
+            (Err(CommandError::Cancelled), Some((bytes, seconds)), Some(Limit { seconds: given, .. })) => {
                 let (name, more) =
                     (&volume.name, seconds.map_or("an unknown time".into(), |seconds| format!("about {seconds} s")));
                 Err(Fault::failed(match switches {
                     // The switch itself comes before what is dirty is waited for.
                     Some(mode) => format!(
-                        "Volume {name}: it is in mode {mode} now, and new writes follow it; but the {deadline} s given were over with {bytes} bytes of \
+                        "Volume {name}: it is in mode {mode} now, and new writes follow it; but the {given} s given were over with {bytes} bytes of \
                          earlier ones not on the disk yet. At the rate so far they would have taken {more} more. Nothing is lost: the cache keeps \
                          them, and writes them down while clients leave the disk idle. Wait for the rest with `headpond flush {name}`, and keep \
                          the cache devices until then."
                     ),
                     None => format!(
-                        "Volume {name}: the {deadline} s given were over with {bytes} bytes not on the disk yet. At the rate so far they would have \
+                        "Volume {name}: the {given} s given were over with {bytes} bytes not on the disk yet. At the rate so far they would have \
                          taken {more} more. Nothing is lost, and the volume is served on. Give it more time, or write less to it meanwhile."
                     ),
                 }))

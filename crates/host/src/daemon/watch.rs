@@ -139,7 +139,8 @@ impl Watch {
                 let Some(shared) = shared.upgrade() else { return };
                 shared.look_for_losses(watcher.before.is_none());
                 let Some(report) = shared.report() else { return };
-                let news = watcher.look(report);
+                let lacks_data = shared.handle.status().is_some_and(|status| shared.lacks_data(&status));
+                let news = watcher.look(report, lacks_data);
                 if !news.is_empty() {
                     let mut events = lock(&shared.events);
                     news.into_iter().for_each(|news| events.add(news));
@@ -176,7 +177,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn look(&mut self, now: Report) -> Vec<News> {
+    /// What is new; `lacks_data` says whether what is on a cache device that has left may be all there is.
+    fn look(&mut self, now: Report, lacks_data: bool) -> Vec<News> {
         let mut news = Vec::new();
         match self.before.take() {
             // What is wrong at the start is news.
@@ -187,7 +189,7 @@ impl Watcher {
                 next: it.next.clone(),
             })),
             Some(before) => {
-                of_members(&before, &now, &mut news);
+                of_members(&before, &now, lacks_data, &mut news);
                 of_scrub(&before, &now, &mut news);
                 of_volumes(&before, &now, &mut news);
                 of_endurance(&before, &now, &mut news);
@@ -244,14 +246,18 @@ fn of_scrub(before: &Report, now: &Report, news: &mut Vec<News>) {
     news.push(tell(level, "scrubbed", what, next));
 }
 
-fn of_members(before: &Report, now: &Report, news: &mut Vec<News>) {
+fn of_members(before: &Report, now: &Report, lacks_data: bool, news: &mut Vec<News>) {
     let pool = &now.pool;
     for member in &now.members {
         let was = before.members.iter().find(|old| old.number == member.number);
         match (was.map(|old| old.state != "out"), member.state != "out") {
             (Some(true), false) => {
-                let what = format!("{} has left pool {pool}; what it holds is out of date.", place(member));
+                let holds = if lacks_data { "may be nowhere else" } else { "is out of date" };
+                let what = format!("{} has left pool {pool}; what it holds {holds}.", place(member));
                 let next = match now.degraded {
+                    _ if lacks_data => {
+                        "Keep it as it is, and do not put it back: `headpond status` says what is missing, and what to do."
+                    }
                     true => "Put another device in its place with `headpond pool add DEVICE`: it gets what lacks a copy.",
                     false => {
                         "The pool goes on without it. Look at the kernel's log, and put it, or another, back with `headpond pool add DEVICE`."
@@ -439,20 +445,24 @@ mod tests {
     #[test]
     fn a_member_that_leaves_and_one_that_takes_its_place_are_told_once_each() {
         let mut watcher = Watcher::default();
-        assert_eq!(kinds(&watcher.look(report(1.0))), [""; 0]);
+        assert_eq!(kinds(&watcher.look(report(1.0), false)), [""; 0]);
         let mut lost = report(2.0);
         (lost.members[1].state, lost.degraded) = ("out".into(), true);
         lost.members[1].load.failed = 1;
-        let news = watcher.look(lost.clone());
+        let news = watcher.look(lost.clone(), false);
         assert_eq!(kinds(&news), ["member-lost", "degraded", "member-failing"]);
         assert!(news[0].what.contains("/dev/1") && news[0].next.contains("headpond pool add"), "{news:?}");
-        assert_eq!(kinds(&watcher.look(lost)), [""; 0]);
-        assert_eq!(kinds(&watcher.look(report(3.0))), ["member-joined", "healed"]);
+        assert_eq!(kinds(&watcher.look(lost.clone(), false)), [""; 0]);
+        assert_eq!(kinds(&watcher.look(report(3.0), false)), ["member-joined", "healed"]);
+        // What left with both is not to be written over.
+        let news = watcher.look(lost, true);
+        assert!(news[0].what.contains("may be nowhere else") && news[0].next.contains("do not put it back"), "{news:?}");
+        assert_eq!(kinds(&watcher.look(report(3.0), false)), ["member-joined", "healed"]);
         let mut stalled = report(4.0);
         stalled.stalled = true;
         stalled.volumes[0].serving = false;
-        assert_eq!(kinds(&watcher.look(stalled)), ["stalled", "volume-not-served"]);
-        assert_eq!(kinds(&watcher.look(report(5.0))), ["stalled-no-more"]);
+        assert_eq!(kinds(&watcher.look(stalled, false)), ["stalled", "volume-not-served"]);
+        assert_eq!(kinds(&watcher.look(report(5.0), false)), ["stalled-no-more"]);
     }
 
     #[test]
@@ -461,7 +471,7 @@ mod tests {
         let mut held = |seconds: f64, reads: bool, writes: bool| {
             let mut report = report(seconds);
             report.endurance = Endurance { drive_writes_per_day: 0.5, reads_held_back: reads, writes_held_back: writes };
-            watcher.look(report)
+            watcher.look(report, false)
         };
         assert_eq!(kinds(&held(1.0, false, false)), [""; 0]);
         let reads = held(2.0, true, false);
@@ -484,12 +494,12 @@ mod tests {
             report
         };
         let told: Vec<usize> = [(1.0, 0), (2.0, 5), (3.0, 9), (4.0, 9), (500.0, 10), (2000.0, 11)]
-            .map(|(seconds, count)| kinds(&watcher.look(full(seconds, count))).len())
+            .map(|(seconds, count)| kinds(&watcher.look(full(seconds, count), false)).len())
             .into();
         assert_eq!(told, [0, 1, 0, 0, 0, 1]);
         let mut bad = full(2001.0, 11);
         (bad.repaired, bad.volumes[0].requests.errors) = (3, 1);
         bad.volumes[0].disk.failed = 2;
-        assert_eq!(kinds(&watcher.look(bad)), ["requests-failed", "disk-failing", "repaired"]);
+        assert_eq!(kinds(&watcher.look(bad, false)), ["requests-failed", "disk-failing", "repaired"]);
     }
 }

@@ -1,6 +1,7 @@
 //! What a device was asked to do so far, and how busy that kept it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use headpond_engine::io::Device;
 
@@ -8,6 +9,10 @@ use super::modelled::PaceKind;
 
 /// The loads of all devices in use.
 pub type Loads = BTreeMap<Device, Load>;
+
+/// Devices that were removed and owe something still, and for how many nanoseconds: their numbers may be others' by now. One may be there
+/// several times.
+pub type Owed = Vec<(PathBuf, u64)>;
 
 /// A device's work since it was added. Counted when it is asked for; what is on its way is `in_flight`.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
