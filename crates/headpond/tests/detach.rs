@@ -7,7 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{MIB, Yard};
+use common::silent::Disk;
+use common::{MIB, Nbd, Yard};
+use headpond_host::claim::Claim;
 use headpond_host::report::Report;
 
 /// A detach tries for two seconds whether its block device is in use. A stop in these took the device for gone, and its users got I/O errors
@@ -77,4 +79,22 @@ fn a_detach_that_a_stop_cancels_leaves_the_volume_with_the_pool_and_no_device_be
     for at in &places {
         assert_eq!(nbd.read(*at, 4096).unwrap(), at.to_le_bytes().repeat(512));
     }
+}
+
+/// The checkpoint behind it failed, as the last cache device did: the detach was said to have failed, and the disk stayed in use for a volume that no
+/// superblock had any more.
+#[test]
+fn a_volume_that_is_off_the_pool_is_detached_though_the_cache_devices_fail_right_after() {
+    let yard = Yard::new();
+    let Some(ssd) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let path = ssd.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
+    let disk = yard.file("disk", 16 * MIB);
+    let _daemon = yard.serve(&[&path]);
+    yard.run(&["attach", "v", "disk"]).good();
+    // Superblocks and the intent map are at its ends; checkpoints and the log are not.
+    ssd.cannot_write(&[384 << 10..63 * MIB]);
+    yard.run(&["detach", "v"]).told(&["volume v: detached"]);
+    Claim::take(&disk, Duration::from_secs(5)).unwrap();
+    assert!(Nbd::connect(&yard.path("nbd"), "v").is_err());
 }

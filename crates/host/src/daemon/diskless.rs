@@ -89,11 +89,13 @@ impl Shared {
         }
         self.withdraw(number, FLUSHED)
             .map_err(|error| Fault::refused(format!("Volume {name} was not deleted, and nothing was changed: {error}.")))?;
-        if let Err(error) = self.handle.begin(Command::Abandon { volume: number }).end() {
+        let end = self.handle.begin(Command::Abandon { volume: number }).end();
+        let end = end.map_err(|error| Fault::failed(format!("Volume {name} was not deleted: {error}")));
+        if let Err(fault) = end.or_else(|fault| self.is_off(&volume, fault)) {
             if let Some(now) = self.handle.status().and_then(|status| status.volume(name).cloned()).filter(|now| now.serving) {
                 self.offer(&now, None);
             }
-            return Err(Fault::failed(format!("Volume {name} was not deleted: {error}")));
+            return Err(fault);
         }
         self.forget(&volume);
         lock(&self.events).add(watch::of_deleted(name, held));

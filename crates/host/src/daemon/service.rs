@@ -225,8 +225,20 @@ impl Shared {
         self.handle.add(backing.give(number));
         if let Err(error) = self.handle.begin(Command::Attach(volume)).end() {
             self.handle.remove(Device::Backing(number));
-            self.remember(|places| drop(places.volumes.remove(&new.name)));
-            return Err(Fault::failed(format!("{} was not attached: {error} {spec} is as it was.", new.name)));
+            let name = &new.name;
+            // Else a cache device may know the volume, and a start that finds it is to find its disk. Of none this says nothing.
+            let is_as_before = matches!(
+                error,
+                CommandError::NameTaken | CommandError::BackingTaken | CommandError::TooManyVolumes | CommandError::TooLarge
+            );
+            if is_as_before {
+                self.remember(|places| drop(places.volumes.remove(name)));
+                return Err(Fault::failed(format!("{name} was not attached: {error} {spec} is as it was.")));
+            }
+            return Err(Fault::failed(format!(
+                "{name} was not attached: {error} {spec} is as it was. A cache device may have taken the volume in all the same: the next start \
+                 of the pool serves it then, which `headpond status` says; `headpond detach {name}` lets go of it."
+            )));
         }
         let (name, bytes) = (new.name.clone(), shape.size);
         let slot = Slot {
@@ -294,7 +306,8 @@ impl Shared {
             Ok(Err(CommandError::Lost { blocks })) if give_up_lost => (long(true), blocks * BLOCK),
             end => (end, 0),
         };
-        if let Err(fault) = end.and_then(|end| end.map_err(|error| failed(&volume, &error))) {
+        let end = end.and_then(|end| end.map_err(|error| failed(&volume, &error)));
+        if let Err(fault) = end.or_else(|fault| self.is_off(&volume, fault)) {
             // Nobody had it, and an end that has cancelled this is about to take it away.
             if self.goes_on() {
                 self.offer(&volume, None);
@@ -333,9 +346,10 @@ impl Shared {
             // Its disk is not looked for meanwhile.
             slot.busy = Some(Busy::Goes);
         }
-        if let Err(error) = self.handle.begin(Command::Abandon { volume: volume.number }).end() {
+        let end = self.handle.begin(Command::Abandon { volume: volume.number }).end();
+        if let Err(fault) = end.or_else(|error| self.is_off(&volume, failed(&volume, &error))) {
             self.is_free_again(volume.number);
-            return Err(failed(&volume, &error));
+            return Err(fault);
         }
         self.forget(&volume);
         let thrown_away = volume.dirty_blocks * BLOCK;
@@ -344,6 +358,24 @@ impl Shared {
         );
         lock(&self.events).add(watch::of_abandoned(what));
         Ok(json!({ "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
+    }
+
+    /// Whether the engine has let go of a volume, though what took it off ended with a failure: no superblock names it, and what failed is the
+    /// checkpoint behind that.
+    ///
+    /// # Errors
+    /// It has not.
+    pub(super) fn is_off(&self, volume: &VolumeStatus, fault: Fault) -> Result<(), Fault> {
+        match self.handle.status() {
+            Some(status) if status.volumes.iter().all(|other| other.id != volume.id) => {
+                let name = &volume.name;
+                tracing::warn!(
+                    "volume {name} is off the pool; what else had failed: {fault} `headpond status` says how the pool stands"
+                );
+                Ok(())
+            }
+            _ => Err(fault),
+        }
     }
 
     /// A volume is not the pool's any more: neither is its disk, nor what was known of it.
