@@ -409,8 +409,11 @@ impl<H> Reader<H> {
 }
 
 impl<H> Drop for Reader<H> {
-    /// What is not answered is somebody else's, and no longer in line.
+    /// What is not answered is somebody else's, and no longer in line. The device owes it all the same.
     fn drop(&mut self) {
-        self.under_way.values().for_each(|read| read.table.end(self.number, None));
+        for (number, read) in mem::take(&mut self.under_way) {
+            self.note_late(number, &read);
+            read.table.end(self.number, None);
+        }
     }
 }

@@ -301,6 +301,16 @@ struct ReplyFrame {
 }
 
 impl Call {
+    /// Whether it is to lose data, or may: whom it reaches has to be sure.
+    pub fn throws_away(&self) -> bool {
+        match self {
+            Call::Detach { give_up_lost, throw_away, .. } => *give_up_lost || *throw_away,
+            Call::DeleteVolume { throw_away, .. } => *throw_away,
+            Call::AddMember(new) => new.force || new.discard_dirty.is_some(),
+            _ => false,
+        }
+    }
+
     /// Its name, and its parameters as far as they say anything: a daemon of an older version refuses what it does not know, and need not know
     /// what nobody asked for.
     fn frame(&self) -> (&'static str, Value) {

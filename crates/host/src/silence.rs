@@ -58,6 +58,20 @@ pub fn answers(path: &Path, limit: Duration) -> Result<(), Duration> {
     ends(path, ask(path, &places), until)
 }
 
+/// Takes note of children that have ended though nobody waits for them any more. To be called now and then: until then the system keeps what
+/// is left of them.
+pub(crate) fn reap() {
+    asking().retain(|_, asked| {
+        asked.children.retain_mut(is_under_way);
+        // An answer counts for as long.
+        !asked.children.is_empty() || asked.since.elapsed() <= LIMIT
+    });
+}
+
+fn is_under_way(child: &mut Child) -> bool {
+    matches!(child.try_wait(), Ok(None))
+}
+
 /// The same of several, all asked at once: what has become of each, in their order.
 pub fn all_answer(paths: &[PathBuf], limit: Duration) -> Vec<Result<(), Duration>> {
     at_once(paths, |path| answers(path, limit))
@@ -102,7 +116,7 @@ fn ask(path: &Path, places: &[u64]) -> Asked {
 /// Waits for them to end; kept if they do not.
 fn ends(path: &Path, mut asked: Asked, until: Instant) -> Result<(), Duration> {
     loop {
-        asked.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        asked.children.retain_mut(is_under_way);
         if asked.children.is_empty() {
             return Ok(());
         }
@@ -161,5 +175,18 @@ mod tests {
         thread::sleep(Duration::from_secs(1));
         assert_eq!(answers(&file, Duration::ZERO), Ok(()));
         assert!(!asking().contains_key(&file));
+    }
+
+    #[test]
+    fn children_that_nobody_asks_after_any_more_do_not_stay_when_they_have_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = file(&folder, 512);
+        let child = Command::new("true").spawn().unwrap();
+        let rest = PathBuf::from(format!("/proc/{}", child.id()));
+        thread::sleep(Duration::from_secs(1));
+        assert!(rest.exists(), "it has ended, and nobody has taken note");
+        asking().insert(file.clone(), Asked { children: vec![child], since: Instant::now() - LIMIT });
+        reap();
+        assert!(!rest.exists() && !asking().contains_key(&file));
     }
 }

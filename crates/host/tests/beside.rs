@@ -207,6 +207,40 @@ fn what_a_cache_device_owes_a_reader_is_seen() {
     }
 }
 
+/// What had not waited for long when a queue's thread ended was seen by nobody, and an upgrade began.
+#[test]
+fn what_a_cache_device_owes_a_reader_that_ends_is_seen() {
+    let mount = tempfile::tempdir().unwrap();
+    let Some(ssd) = silent::Disk::new(&mount.path().join("mount"), 64 << 20) else { return };
+    let served = Served::with(Some(ssd.path()));
+    let handle = served.handle();
+    let (up, is_up) = mpsc::channel();
+    let (silent, is_silent) = mpsc::channel();
+    let others = handle.clone();
+    let ends = std::thread::spawn(move || {
+        let mut reader = reader(&others);
+        up.send(()).unwrap();
+        is_silent.recv().unwrap();
+        // It reads from both by turns.
+        let begun = [0, 1].map(|by| reader.begin(&read(0), by).is_ok());
+        let _ = reader.wait(Some(Duration::ZERO), &mut Vec::new());
+        begun
+    });
+    is_up.recv().unwrap();
+    ssd.fall_silent();
+    silent.send(()).unwrap();
+    let owed = || handle.snapshot().unwrap().loads.get(&Device::Member(1)).map_or(0, |load| load.oldest_ns);
+    let until = Instant::now() + Duration::from_secs(10);
+    while owed() == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let seen = owed();
+    ssd.speak();
+    assert_eq!(ends.join().unwrap(), [true; 2]);
+    assert!(seen > 0);
+    assert_eq!(owed(), 0, "it has answered");
+}
+
 /// Who asked a pool that was closed how it stands waited for ever, where a device owed it something.
 #[test]
 fn who_asks_an_engine_that_has_ended_is_told_so_whatever_a_device_owes_it() {

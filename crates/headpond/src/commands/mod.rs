@@ -62,8 +62,9 @@ pub struct Which {
 }
 
 impl Which {
-    /// Its control socket; if none was named, that of the only daemon that there is.
-    fn path(&self) -> anyhow::Result<PathBuf> {
+    /// Its control socket; if none was named, that of the only daemon that there is. For what throws away it has to be the only one that there
+    /// was, too: another one may be about to start again, and have a volume of that name.
+    fn path(&self, throws_away: bool) -> anyhow::Result<PathBuf> {
         let folder = run_folder();
         match (&self.socket, &self.pool) {
             (Some(socket), _) => return Ok(socket.clone()),
@@ -72,7 +73,7 @@ impl Which {
         }
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let sockets: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|it| it == "sock")).collect();
-        Ok(only(sockets)?.unwrap_or_else(|| folder.join("POOL.sock")))
+        Ok(only(sockets, throws_away)?.unwrap_or_else(|| folder.join("POOL.sock")))
     }
 
     /// How it stands; fails if it has not the volume that is named.
@@ -93,7 +94,7 @@ impl Which {
     /// Asks it, and shows how far it is where somebody looks.
     pub fn call(&self, call: &Call) -> anyhow::Result<Value> {
         let mut shown = false;
-        let answer = control::call(&self.path()?, call, |progress| {
+        let answer = control::call(&self.path(call.throws_away())?, call, |progress| {
             if std::io::stderr().is_terminal() {
                 shown = true;
                 eprint!("\r\x1b[K{}", show_progress(&progress));
@@ -107,19 +108,20 @@ impl Which {
     }
 }
 
-/// The socket of the only daemon; if none is there, one of those that dead ones have left.
-fn only(sockets: Vec<PathBuf>) -> Result<Option<PathBuf>, Usage> {
+/// The socket of the only daemon; if none is there, one of those that dead ones have left. Where `dead_ones_count`, they are daemons too.
+fn only(sockets: Vec<PathBuf>, dead_ones_count: bool) -> Result<Option<PathBuf>, Usage> {
     if sockets.len() < 2 {
         return Ok(sockets.into_iter().next());
     }
-    let there: Vec<&PathBuf> = sockets.iter().filter(|path| control::is_there(path)).collect();
+    let there: Vec<&PathBuf> = sockets.iter().filter(|path| dead_ones_count || control::is_there(path)).collect();
     match &there[..] {
         [] => Ok(sockets.into_iter().next()),
         [only] => Ok(Some((*only).clone())),
         several => {
             let pools = several.iter().filter_map(|path| Some(path.file_stem()?.display().to_string()));
             let pools = pools.collect::<Vec<_>>().join(", ");
-            Err(Usage(format!("Several daemons run here. Nothing was done. Choose one with --pool: {pools}")))
+            let run = if dead_ones_count { "run here, or have run" } else { "run here" };
+            Err(Usage(format!("Several daemons {run}. Nothing was done. Choose one with --pool: {pools}")))
         }
     }
 }
@@ -175,16 +177,21 @@ mod tests {
 
     /// A daemon that was killed counted, and each command asked for `--pool`.
     #[test]
-    fn a_socket_that_a_dead_daemon_left_is_no_daemon() {
+    fn a_socket_that_a_dead_daemon_left_is_no_daemon_but_for_what_throws_away() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         drop(UnixListener::bind(path("dead.sock")).unwrap());
-        assert_eq!(only(vec![path("dead.sock")]).unwrap(), Some(path("dead.sock")));
+        let of = |names: &[&str], throws_away| only(names.iter().map(|name| path(name)).collect(), throws_away);
+        assert_eq!(of(&["dead.sock"], false).unwrap(), Some(path("dead.sock")));
         let _one = UnixListener::bind(path("one.sock")).unwrap();
-        assert_eq!(only(vec![path("dead.sock"), path("one.sock")]).unwrap(), Some(path("one.sock")));
+        assert_eq!(of(&["dead.sock", "one.sock"], false).unwrap(), Some(path("one.sock")));
+        assert_eq!(of(&["one.sock"], true).unwrap(), Some(path("one.sock")));
+        // It may be about to start again, and be the one that is meant.
+        let said = of(&["dead.sock", "one.sock"], true).unwrap_err().to_string();
+        assert!(said.contains("dead, one"), "{said}");
         let _two = UnixListener::bind(path("two.sock")).unwrap();
-        let said = only(vec![path("dead.sock"), path("one.sock"), path("two.sock")]).unwrap_err().to_string();
+        let said = of(&["dead.sock", "one.sock", "two.sock"], false).unwrap_err().to_string();
         assert!(said.contains("one, two") && !said.contains("dead"), "{said}");
-        assert_eq!(only(Vec::new()).unwrap(), None);
+        assert_eq!(of(&[], true).unwrap(), None);
     }
 }

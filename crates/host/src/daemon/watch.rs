@@ -11,6 +11,7 @@ use super::{Shared, lock};
 use crate::backing::Spec;
 use crate::events::{Journal, Level, News};
 use crate::report::{Advice, Member, Report, Volume};
+use crate::silence;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(1);
@@ -137,6 +138,7 @@ impl Watch {
             let mut watcher = Watcher::default();
             loop {
                 let Some(shared) = shared.upgrade() else { return };
+                silence::reap();
                 shared.look_for_losses(watcher.before.is_none());
                 let Some(report) = shared.report() else { return };
                 let lacks_data = shared.handle.status().is_some_and(|status| shared.lacks_data(&status));
