@@ -24,6 +24,7 @@ impl Run {
             (Command::RemoveMember { member }, member)
         };
         self.world.note(&format!("CACHE DEVICE {member} IS TO BE {}", if adds { "ADDED" } else { "REMOVED" }));
+        self.may_be_out.insert(member);
         let id = self.world.command(command);
         let limit = self.rng.within(1, 8 * self.plan.operations + 400);
         let last = self.world.operations + limit;
@@ -44,6 +45,7 @@ impl Run {
             Some(Ok(())) if adds => {
                 let lacking = self.world.engine.as_ref().map_or(0, |e| e.status().lacking_copies);
                 self.world.copies_lacking &= lacking > 0;
+                self.may_be_out.remove(&member);
                 self.outcome.totals.members_added += 1;
             }
             Some(Ok(())) => {
@@ -85,6 +87,7 @@ impl Run {
         }
         let member = *self.rng.pick(&in_sync);
         self.set_dead(Device::Member(member), true);
+        self.may_be_out.insert(member);
         self.world.note(&format!("CACHE DEVICE {member} IS LOST"));
         self.outcome.totals.members_lost += 1;
         self.world.copies_lacking = true;

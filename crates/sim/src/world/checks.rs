@@ -221,6 +221,16 @@ impl World {
         }
     }
 
+    /// Whether the cache has a sector of a volume, newer than its disk.
+    pub(super) fn is_dirty(&self, volume: u16, sector: u64) -> bool {
+        let Some(engine) = &self.engine else { return false };
+        let Some(phase) = engine.status().volumes.iter().find(|v| v.number == volume).map(|v| v.phase) else { return false };
+        let grid = sector + (8 - u64::from(phase)) % 8;
+        let mut dirty = false;
+        engine.each_piece(volume, |block, p| dirty |= block == grid / 8 && p.live >> (grid % 8) & 1 == 1 && p.dirty());
+        dirty
+    }
+
     /// All pieces of a volume, with their blocks.
     fn pieces(&self, volume: u16) -> Vec<(u64, Piece)> {
         let mut all = Vec::new();
