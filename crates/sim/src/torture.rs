@@ -183,6 +183,7 @@ impl Run {
             self.world.errors_allowed = self.second_lost || self.refuses();
             self.swap_members();
             self.superblocks_go_bad();
+            self.some_come_back();
             self.recover()?;
             if self.refused {
                 return Ok(());

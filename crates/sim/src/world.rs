@@ -131,6 +131,8 @@ pub struct World {
     pub engine: Option<Engine<SimBuf>>,
     /// The devices.
     pub devices: BTreeMap<Device, SimDevice>,
+    /// Cache devices that were members once, whose numbers others have now. At every other start they are named with the others.
+    pub apart: Vec<SimDevice>,
     /// What each volume may read as.
     pub oracles: BTreeMap<u16, Oracle>,
     /// Chance.
@@ -206,6 +208,7 @@ impl World {
             now: 0,
             engine: None,
             devices: BTreeMap::new(),
+            apart: Vec::new(),
             oracles: BTreeMap::new(),
             rng,
             timing,

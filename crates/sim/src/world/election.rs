@@ -89,6 +89,9 @@ impl World {
     /// differs from start to start: which member one is, its superblock alone says.
     pub fn elect(&self, witness: bool) -> Result<Election, Refusal> {
         let mut found = self.superblocks();
+        if self.operations / 4 % 2 == 1 {
+            found.extend(self.apart.iter().filter_map(superblock_on));
+        }
         let first = self.operations as usize % found.len().max(1);
         found.rotate_left(first);
         if self.operations / 2 % 2 == 1 {
