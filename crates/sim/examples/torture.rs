@@ -1,9 +1,12 @@
-//! Runs seeds: torture FROM COUNT.
+//! Runs seeds: torture FROM COUNT; or tells one: torture SEED, with SMALL=1 in the small geometry.
 use headpond_sim::{Plan, Summary, run_seed};
 fn main() {
     if std::env::args().count() == 2 {
         let seed = std::env::args().nth(1).unwrap().parse().unwrap();
-        let o = headpond_sim::torture::tell_plan(&Plan::of(seed), Some(Box::new(|l| println!("{l}"))));
+        let plan = Plan::of(seed);
+        let plan = if std::env::var_os("SMALL").is_some() { plan.small() } else { plan };
+        println!("{plan}");
+        let o = headpond_sim::torture::tell_plan(&plan, Some(Box::new(|l| println!("{l}"))));
         println!("{:?}", o.violation);
         return;
     }

@@ -66,15 +66,6 @@ impl Image {
         }
     }
 
-    /// Whether any sector holds a stamp. Slow: looks at all of them.
-    #[must_use]
-    pub fn holds(&self, stamp: u64) -> bool {
-        self.chunks.values().any(|c| match c {
-            Chunk::Run(base) => (*base..base + CHUNK).contains(&stamp),
-            Chunk::Cells(cells) => cells.contains(&Cell::Stamp(stamp)),
-        })
-    }
-
     /// Puts a cell into a sector.
     pub fn set(&mut self, sector: u64, cell: Cell) {
         let n = sector / CHUNK;
@@ -207,6 +198,8 @@ pub struct SimDevice {
     pub fail_reads: u64,
     /// Flushes fail once in so many; 0 never. What they should have covered is not made durable by any later one.
     pub fail_flushes: u64,
+    /// A flush of it has failed at some time.
+    pub failed_a_flush: bool,
     /// Operations never end, until this is over.
     pub hangs: bool,
     /// What else is wrong with it.
@@ -237,6 +230,7 @@ impl SimDevice {
             fail_writes: 0,
             fail_reads: 0,
             fail_flushes: 0,
+            failed_a_flush: false,
             hangs: false,
             sickness: Sickness::default(),
             written: 0,
@@ -323,6 +317,7 @@ impl SimDevice {
     /// A flush has failed: what is in the cache, also what came after the flush was submitted, may be gone from there, and
     /// stays visible until the power goes. A later flush that ends well says nothing of it.
     pub fn flush_failed(&mut self, rng: &mut Rng) {
+        self.failed_a_flush = true;
         for c in std::mem::take(&mut self.cache) {
             if rng.one_in(2) {
                 self.durable.write(c.sector, &c.buf);

@@ -25,6 +25,8 @@ struct Candidate {
     doubtful: bool,
     /// Reads submitted after this may not return it.
     hidden: u64,
+    /// Nor may those that were submitted after this, until the next crash: a write failed, and a read has shown whether it took effect.
+    settled: u64,
     /// Not even a power cut brings it back; kept for reads that were submitted before it was hidden.
     gone: bool,
     /// It was there at the last crash, and the sector has not chosen since.
@@ -97,6 +99,7 @@ impl Oracle {
                 durable: true,
                 doubtful: false,
                 hidden: NEVER,
+                settled: NEVER,
                 gone: false,
                 choosing: false,
             }]
@@ -122,6 +125,7 @@ impl Oracle {
                 durable: false,
                 doubtful: false,
                 hidden: NEVER,
+                settled: NEVER,
                 gone: false,
                 choosing: false,
             };
@@ -205,10 +209,11 @@ impl Oracle {
     /// # Errors
     /// What would have been allowed.
     pub fn check(&mut self, sector: u64, stamp: u64, submitted: u64) -> Result<(), Vec<u64>> {
-        let (crashed, power) = (self.crashed, self.power);
+        let (crashed, power, now) = (self.crashed, self.power, self.tick());
         let list = self.candidates(sector);
-        if !list.iter().any(|c| c.stamp == stamp && c.hidden > submitted) {
-            return Err(list.iter().filter(|c| c.hidden > submitted).map(|c| c.stamp).collect());
+        let may_be = |c: &&Candidate| c.hidden > submitted && c.settled > submitted;
+        if !list.iter().filter(may_be).any(|c| c.stamp == stamp) {
+            return Err(list.iter().filter(may_be).map(|c| c.stamp).collect());
         }
         // Zeroes of a newer write look like zeroes of an older one: then nothing is chosen yet.
         let newer = list.iter().any(|c| !c.choosing && c.stamp == stamp && c.hidden > submitted);
@@ -230,7 +235,24 @@ impl Oracle {
                 self.unflushed.push((sector, 1, crashed));
             }
         }
+        self.settle(sector, stamp, submitted, now);
         Ok(())
+    }
+
+    /// A read has shown whether a write that failed before it took effect. That holds for those that come after it: there is the one that was
+    /// seen, or what is newer. Who writes zeroes cannot be told from who wrote them before.
+    fn settle(&mut self, sector: u64, stamp: u64, submitted: u64, now: u64) {
+        let list = self.candidates(sector);
+        // One that another read has settled was there before: this read began earlier.
+        let is_seen = |c: &&Candidate| c.stamp == stamp && stamp != 0 && c.ended < submitted && c.settled == NEVER;
+        let Some(seen) = list.iter().find(is_seen).cloned() else { return };
+        for c in list.iter_mut().filter(|c| c.write != seen.write) {
+            let older = !seen.acknowledged && c.ended < seen.submitted;
+            let failed = !c.acknowledged && c.submitted > seen.ended && c.ended < submitted;
+            if older || failed {
+                c.settled = c.settled.min(now);
+            }
+        }
     }
 
     /// The daemon died: what was under way happened or not; all else stands.
@@ -261,6 +283,7 @@ impl Oracle {
                     c.ended = now;
                 }
                 c.choosing = c.hidden == NEVER;
+                c.settled = NEVER;
             }
         }
     }
@@ -355,6 +378,26 @@ mod tests {
         o.power_cut();
         let t = o.tick();
         assert!(o.check(0, 1 << 50, t).is_ok());
+    }
+
+    #[test]
+    fn a_write_that_failed_has_taken_effect_or_not_once_a_read_has_shown_it() {
+        for shown in [1 << 50, 100] {
+            let mut o = Oracle::new(1 << 50);
+            o.submit(1, 0, 1, 100);
+            o.end(1, false, false);
+            let beside = o.tick();
+            let t = o.tick();
+            assert!(o.check(0, shown, t).is_ok());
+            let other = (1 << 50) + 100 - shown;
+            // Who asked before that was shown may still see the other; after a crash it is open again.
+            assert!(o.check(0, other, beside).is_ok());
+            let t = o.tick();
+            assert!(o.check(0, other, t).is_err() && o.check(0, shown, t).is_ok());
+            o.killed();
+            let t = o.tick();
+            assert!(o.check(0, other, t).is_ok());
+        }
     }
 
     #[test]

@@ -168,6 +168,8 @@ impl Shrinker<'_> {
             |p| p.grows = false,
             |p| p.rot = 0,
             |p| p.flaky = 0,
+            |p| p.bad_slots = false,
+            |p| p.fails_once = false,
             |p| p.blind_starts = false,
             |p| p.disk_errors = 0,
             |p| p.sickness = Sickness::default(),

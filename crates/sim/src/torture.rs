@@ -22,7 +22,7 @@ use headpond_engine::election::Election;
 use headpond_engine::format::Mode;
 use headpond_engine::policy::shares::Share;
 use headpond_engine::{Command, CommandError, Degraded, Device, NewVolume, RequestError, StartError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The stamp that sector 0 of a disk has at first.
@@ -34,8 +34,11 @@ const FLUSHING: u64 = 16;
 /// Blocks that clients which read beside the engine all ask for.
 const FAVOURITES: u64 = 48;
 
-/// Longest that a request may wait where a cache device hangs, whose time limit is half a second, in nanoseconds.
+/// Longest that a request may wait, also where a cache device hangs, whose time limit is half a second then, in nanoseconds.
 const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
+
+/// Longest that a command may take that is not told to be slow, in nanoseconds.
+const LONGEST_COMMAND: u64 = 120_000 * MILLISECOND;
 
 /// Lines of each volume's table of what is read beside the engine: so few that blocks take each other's places.
 const BESIDE_LINES: usize = 64;
@@ -57,6 +60,8 @@ struct Run {
     /// What each client that reads on has still before it, and of which volume.
     reading: Vec<(u16, Range<u64>)>,
     lost: Option<u8>,
+    /// Members that may be out: they were lost, or removed, or are being added or removed.
+    may_be_out: BTreeSet<u8>,
     /// A second member is gone: what was on the two alone fails.
     second_lost: bool,
     /// Cache devices that have been added so far: each has an identity of its own.
@@ -68,6 +73,8 @@ struct Run {
     /// The volume without a disk is there too; and how often it was made.
     diskless: bool,
     lives_of_it: u8,
+    /// Commands that nobody waits for: which, when it was given, and what it is to do.
+    given: Vec<(u64, u64, &'static str)>,
     /// How large volumes are that were looked at.
     sizes: BTreeMap<u16, grows::Size>,
 }
@@ -98,12 +105,14 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         cursors: vec![0; clients],
         reading: vec![(0, 0..0); clients],
         lost: None,
+        may_be_out: BTreeSet::new(),
         second_lost: false,
         added: 0,
         refused: false,
         attached: vec![0],
         diskless: false,
         lives_of_it: 0,
+        given: Vec::new(),
         sizes: BTreeMap::new(),
     };
     run.world.narrator = narrator;
@@ -171,8 +180,10 @@ impl Run {
             }
             self.end_hang();
             self.set_dead(Device::Witness, self.plan.lose_witness && n >= self.plan.crashes / 2);
-            self.world.errors_allowed = self.second_lost || self.dead_sectors() > 0 || self.refuses();
+            self.world.errors_allowed = self.second_lost || self.refuses();
             self.swap_members();
+            self.superblocks_go_bad();
+            self.some_come_back();
             self.recover()?;
             if self.refused {
                 return Ok(());
@@ -298,6 +309,8 @@ impl Run {
         self.diskless = volumes.iter().any(|v| v.number == DISKLESS);
         self.check_sizes()?;
         self.check_segments();
+        self.note_members();
+        self.check_members()?;
         // Clients may ask before all is known, or after.
         if Rng::new(self.plan.seed ^ self.world.operations).one_in(2) {
             return self.world.violation.take().map_or(Ok(()), Err);
@@ -343,9 +356,27 @@ impl Run {
         self.volumes().into_iter().for_each(|v| self.world.check_segments(v));
     }
 
+    /// Whoever is in sync at a start is a member, whatever was to become of it.
+    fn note_members(&mut self) {
+        let members = self.world.engine.as_ref().map(|e| e.status().members).unwrap_or_default();
+        members.iter().filter(|m| m.in_sync).for_each(|m| _ = self.may_be_out.remove(&m.number));
+        self.may_be_out.extend(self.lost.iter().chain(self.world.fail_member.iter().map(|(m, _)| m)));
+    }
+
+    /// Nobody is left out who answers, and does what it is told. One that is sick may be.
+    fn check_members(&mut self) -> Result<(), Violation> {
+        let members = self.world.engine.as_ref().map(|e| e.status().members).unwrap_or_default();
+        let may_be = |m: u8| self.may_be_out.contains(&m) || self.plan.sickness.any() && m == self.sick_member();
+        match members.iter().find(|m| !m.in_sync && !may_be(m.number)) {
+            Some(m) => Err(Violation(format!("cache device {} was left out, and nothing is wrong with it", m.number))),
+            None => Ok(()),
+        }
+    }
+
     /// Starts again, perhaps several times: recovery is cut too.
     fn recover(&mut self) -> Result<(), Violation> {
         for _ in 0..5 {
+            self.fail_once(200);
             let cut = self.plan.crash_in_recovery > 0 && self.rng.one_in(self.plan.crash_in_recovery);
             if !cut {
                 break;
@@ -365,6 +396,41 @@ impl Run {
             self.show(hidden);
         }
         self.start_whole()
+    }
+
+    /// Before a start superblocks of one cache device, or a record of the witness, turn out not to be readable; never so many that the
+    /// votes would not do.
+    fn superblocks_go_bad(&mut self) {
+        if !self.plan.bad_slots || !self.rng.one_in(3) {
+            return;
+        }
+        let member = self.sick_member();
+        let witness_is_bad = self.world.devices.get(&Device::Witness).is_some_and(|w| !w.bad.is_empty());
+        let slot = self.rng.below(4) as usize;
+        match self.rng.below(6) {
+            0 => self.world.mend_superblocks(member),
+            1 if !self.world.is_hidden(member) && self.plan.sickness.rot_anywhere == 0 && !witness_is_bad => {
+                self.world.spoil_witness(slot as u64 % 2);
+            }
+            2 => self.world.spoil_superblock(member, slot),
+            3 => [slot, slot ^ 1].into_iter().for_each(|slot| self.world.spoil_superblock(member, slot)),
+            _ => [slot, (slot + 2) % 4].into_iter().for_each(|slot| self.world.spoil_superblock(member, slot)),
+        }
+        if self.world.is_hidden(member) && witness_is_bad {
+            self.world.mend_superblocks(member);
+        }
+        if self.world.is_hidden(member) {
+            self.may_be_out.insert(member);
+        }
+    }
+
+    /// One cache device is to fail a write or a flush of those that are submitted soon.
+    fn fail_once(&mut self, operations: u64) {
+        if self.plan.fails_once && self.rng.one_in(2) {
+            let from = self.world.operations + self.rng.below(operations);
+            self.world.fail_member = Some((self.sick_member(), from));
+            self.may_be_out.insert(self.sick_member());
+        }
     }
 
     /// Where reads of one cache device fail now and then, those of a third of it may fail all through a start, and not at the next one: its
@@ -457,14 +523,15 @@ impl Run {
         for b in &mut self.busy {
             *b = None;
         }
+        self.given.clear();
         // That the lost one leaves may not be decided. What nobody has acknowledged was appended without it; if it is back
         // at the start, that has one copy until it is mended.
-        self.world.to_be_mended = self.lost.is_some();
+        self.world.to_be_mended = self.lost.is_some() || self.plan.bad_slots || self.plan.fails_once;
     }
 
     /// The disk fails one operation in so many; 0 none.
     fn disk_fails(&mut self, rate: u64) {
-        self.world.errors_allowed = rate > 0;
+        self.world.failing = (rate > 0).then_some(0).into_iter().collect();
         if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
             (d.fail_writes, d.fail_reads, d.fail_flushes) = (rate, rate * 2, rate.div_ceil(2));
         }
@@ -476,16 +543,12 @@ impl Run {
             return;
         }
         let mut own = Rng::new(self.plan.seed ^ 0xdead);
-        self.world.errors_allowed = true;
+        self.world.failing.insert(0);
         if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
             for _ in 0..own.within(1, 8) {
                 d.dead_sectors.insert(own.below(self.plan.hot_sectors), ());
             }
         }
-    }
-
-    fn dead_sectors(&self) -> usize {
-        self.world.devices.get(&Device::Backing(0)).map_or(0, |d| d.dead_sectors.len())
     }
 
     /// The member that was lost is back at this start and the other one is away. If the votes let it start, it has all
@@ -498,6 +561,7 @@ impl Run {
         if self.world.elect(true).is_ok() {
             self.world.note("THE LOST MEMBER IS BACK, ALONE");
             self.lost = Some(away);
+            self.may_be_out.insert(away);
             self.outcome.totals.back_taken += 1;
         } else {
             self.outcome.totals.back_refused += 1;
@@ -522,6 +586,7 @@ impl Run {
     fn lose_member(&mut self, hangs: bool) {
         let m = self.rng.below(self.plan.members as u64) as u8;
         self.lost = Some(m);
+        self.may_be_out.insert(m);
         self.outcome.totals.members_lost += 1;
         if hangs {
             self.world.hang(Device::Member(m), true);
@@ -537,6 +602,7 @@ impl Run {
         let m = (first + self.rng.within(1, self.plan.members as u64 - 1) as u8) % self.plan.members as u8;
         self.set_dead(Device::Member(m), true);
         self.world.note(&format!("CACHE DEVICE {m} IS LOST TOO"));
+        self.may_be_out.insert(m);
         self.outcome.totals.members_lost += 1;
         (self.second_lost, self.world.errors_allowed, self.world.count_copies) = (true, true, false);
         // What only a silent one has then is waited for: nothing would end.
@@ -559,6 +625,7 @@ impl Run {
         self.attached = vec![0];
         let id = if detaches { self.world.command(Command::Detach { volume: 1, give_up_lost: false }) } else { self.attach(1) };
         let limit = self.rng.within(1, 4 * self.plan.operations);
+        self.fail_once(limit);
         let last = self.world.operations + limit;
         while self.world.command_result(id).is_none() {
             if self.world.operations >= last {
@@ -619,7 +686,7 @@ impl Run {
             }
             if self.plan.scrubs && self.rng.one_in(300) {
                 let bytes_per_second = *self.rng.pick(&[0, 1 << 20, 100 << 20]);
-                self.world.command(Command::Scrub { bytes_per_second });
+                self.give(Command::Scrub { bytes_per_second }, "a scrub");
             }
             if self.plan.preloads && self.rng.one_in(if self.plan.small { 20 } else { 100 }) {
                 self.preload();
@@ -634,7 +701,7 @@ impl Run {
                 let mode =
                     *self.rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough]);
                 let volume = *self.rng.pick(&self.attached);
-                self.world.command(Command::SetMode { volume, mode });
+                self.give(Command::SetMode { volume, mode }, "a switch of the mode");
             }
             idle_steps += 1;
             // Of a run that was made shorter nothing may be left to do.
@@ -658,8 +725,11 @@ impl Run {
             if !self.world.step() {
                 return Err(Violation(format!("nothing can happen any more: {}", self.describe())));
             }
-            if self.plan.hangs && self.world.longest_wait() > LONGEST_WAIT {
-                return Err(Violation("a request waits for a cache device that does not answer".into()));
+            if !self.plan.stalls && self.world.longest_wait() > LONGEST_WAIT {
+                return Err(Violation(format!("a request waits for longer than a minute: {}", self.describe())));
+            }
+            if !self.plan.stalls && !self.plan.hangs {
+                self.check_given()?;
             }
             if let Some(v) = self.world.violation.take() {
                 return Err(v);
@@ -774,14 +844,50 @@ impl Run {
             2 => Command::Pin { volume, ranges },
             _ => Command::Unpin { volume, ranges },
         };
-        self.world.command(command);
+        self.give(command, "a preload or pin");
     }
 
     /// A volume is to have another share, perhaps one that the others do not leave it.
     fn share(&mut self) {
         let volume = *self.rng.pick(&self.attached);
         let (min, max) = (*self.rng.pick(&[0, 0, 10, 40, 90]), *self.rng.pick(&[100, 100, 60, 30, 1]));
-        self.world.command(Command::Share { volume, share: Share { min, max } });
+        self.give(Command::Share { volume, share: Share { min, max } }, "a share");
+    }
+
+    /// Gives a command that ends sometime, well or not.
+    fn give(&mut self, command: Command, what: &'static str) {
+        let id = self.world.command(command);
+        self.given.push((id, self.world.now, what));
+    }
+
+    /// All that was given ends within bounded time.
+    fn check_given(&mut self) -> Result<(), Violation> {
+        self.given.retain(|(id, ..)| self.world.command_result(*id).is_none());
+        match self.given.iter().find(|(_, since, _)| self.world.now - since > LONGEST_COMMAND) {
+            Some((_, _, what)) => Err(Violation(format!("{what} does not end: {}", self.describe()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Steps until all that was given has ended.
+    fn end_commands(&mut self) -> Result<(), Violation> {
+        self.given.iter_mut().for_each(|(_, since, _)| *since = self.world.now);
+        loop {
+            self.check_given()?;
+            if let Some(v) = self.world.violation.take() {
+                return Err(v);
+            }
+            if self.given.is_empty() {
+                return Ok(());
+            }
+            if !self.world.step() {
+                return Err(Violation(format!(
+                    "{} does not end, as nothing can happen any more: {}",
+                    self.given[0].2,
+                    self.describe()
+                )));
+            }
+        }
     }
 
     /// The member that rots or is sick: always the same one of a run, its twins stay good.
@@ -836,11 +942,14 @@ impl Run {
                 return Err(Violation(format!("requests do not end: {}", self.describe())));
             }
         }
+        self.world.failing.clear();
         let mut readable = BTreeMap::new();
         for volume in self.volumes() {
             readable.insert(volume, self.read_all(volume)?);
         }
         self.check_segments();
+        self.check_members()?;
+        self.end_commands()?;
         if self.second_lost {
             return self.give_up(&readable);
         }

@@ -73,6 +73,8 @@ struct Asked {
     members: Members,
     /// Dirty data lacked a copy then.
     lacking: bool,
+    /// It reads a single sector, which was dirty in the cache then.
+    dirty: bool,
     /// The client's memory, if it is lent.
     lent: Option<SimBuf>,
 }
@@ -129,6 +131,8 @@ pub struct World {
     pub engine: Option<Engine<SimBuf>>,
     /// The devices.
     pub devices: BTreeMap<Device, SimDevice>,
+    /// Cache devices that were members once, whose numbers others have now. At every other start they are named with the others.
+    pub apart: Vec<SimDevice>,
     /// What each volume may read as.
     pub oracles: BTreeMap<u16, Oracle>,
     /// Chance.
@@ -163,6 +167,8 @@ pub struct World {
     pub to_be_mended: bool,
     /// The device operation with this number, of those counted in `operations`, fails.
     pub fail_operation: Option<u64>,
+    /// The next write or flush of this member fails that is submitted when so many device operations have been, and no other.
+    pub fail_member: Option<(u8, u64)>,
     holds: Option<Holds>,
     /// What is held back is the answer: the operation itself is done.
     holds_answers: bool,
@@ -170,8 +176,10 @@ pub struct World {
     held: Vec<u64>,
     /// The answers of those that are done.
     answers: BTreeMap<u64, DeviceResult<SimBuf>>,
-    /// Reads may fail: more was broken than the pool promises to bear.
+    /// Requests may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
+    /// Volumes whose disk fails: their requests may, and nobody else's.
+    pub failing: BTreeSet<u16>,
     /// The daemon was told to end. Front ends take no request from then on; who read beside the engine and asks it now is not served.
     ends: bool,
     /// Volumes a flush of whose disk failed since a client was told of one: a FLUSH of theirs may fail, and a detach.
@@ -200,6 +208,7 @@ impl World {
             now: 0,
             engine: None,
             devices: BTreeMap::new(),
+            apart: Vec::new(),
             oracles: BTreeMap::new(),
             rng,
             timing,
@@ -222,11 +231,13 @@ impl World {
             copies_lacking: false,
             to_be_mended: false,
             fail_operation: None,
+            fail_member: None,
             holds: None,
             holds_answers: false,
             held: Vec::new(),
             answers: BTreeMap::new(),
             errors_allowed: false,
+            failing: BTreeSet::new(),
             ends: false,
             untold: BTreeMap::new(),
             told: BTreeSet::new(),
@@ -358,7 +369,8 @@ impl World {
         if matches!(kind, AskedKind::Read { .. }) {
             self.reads.insert((submitted, id));
         }
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, lent });
+        let dirty = matches!(kind, AskedKind::Read { sector, sectors: 1 } if self.failing.contains(&volume) && self.is_dirty(volume, sector));
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, dirty, lent });
         if let Request::Read { sector, sectors, .. } = &request
             && self.reads_beside(id, volume, *sector, *sectors)
         {
@@ -658,7 +670,7 @@ impl World {
         // Flights are numbered from 0, operations from 1.
         let result = match self.answers.remove(&n) {
             Some(answer) => answer,
-            None if self.fail_operation == Some(n + 1) => self.refuse(&f),
+            None if self.fail_operation == Some(n + 1) || self.member_fails(n, &f) => self.refuse(&f),
             None => self.perform(&f),
         };
         self.say(|| format!("  {} ended {}", f.io.0, if result.is_ok() { "well" } else { "badly" }));
@@ -668,6 +680,16 @@ impl World {
         } else if let Some(e) = &self.engine {
             e.complete(f.io, result);
         }
+    }
+
+    /// Whether the operation is the one of a member that is to fail.
+    fn member_fails(&mut self, n: u64, f: &Flight) -> bool {
+        let fails = self.fail_member.is_some_and(|(m, from)| f.device == Device::Member(m) && n >= from)
+            && matches!(f.op, DeviceOp::Write { .. } | DeviceOp::Flush);
+        if fails {
+            self.fail_member = None;
+        }
+        fails
     }
 
     /// An operation fails. Of a write each sector is old or new; what a flush should have covered is not made durable by
@@ -772,7 +794,10 @@ impl World {
         self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));
         let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.is_told(a.volume);
         let is_late = self.ends && error == Some(RequestError::NotServed);
-        if error.is_some() && !self.errors_allowed && !is_told && !is_late {
+        // What is dirty is in the cache, whatever has become of the disk; unless that is not there at all.
+        let is_had = matches!(a.kind, AskedKind::Read { sector, .. } if a.dirty && self.is_dirty(a.volume, sector));
+        let may_fail = self.failing.contains(&a.volume) && !(is_had && error == Some(RequestError::Io));
+        if error.is_some() && !self.errors_allowed && !may_fail && !is_told && !is_late {
             self.fail(format!("request {id} failed with {error:?}, though no more is broken than the pool bears"));
         }
         match (&a.kind, result) {

@@ -39,7 +39,7 @@ impl Run {
             Some(Ok(())) => self.diskless = !deletes,
             // Others have grown into its place in the intent map meanwhile; or fewer cache devices are left.
             Some(Err(CommandError::TooLarge)) if self.plan.grows && !deletes => {}
-            Some(Err(CommandError::NoRoom { .. })) if (self.plan.joins || self.plan.lose_member) && !deletes => {}
+            Some(Err(CommandError::NoRoom { .. })) if self.may_shrink() && !deletes => {}
             Some(Err(e)) if !self.world.errors_allowed => {
                 let how = if deletes { "deleted" } else { "made" };
                 return Err(Violation(format!("the volume without a disk was not {how}: {e}")));
@@ -47,6 +47,11 @@ impl Run {
             _ => {}
         }
         self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// The pool may have fewer cache devices than at first.
+    fn may_shrink(&self) -> bool {
+        self.plan.joins || self.plan.lose_member || self.plan.bad_slots || self.plan.fails_once
     }
 
     /// At a run's end it is deleted, if it is there.

@@ -6,9 +6,21 @@ use crate::world::Violation;
 use headpond_engine::{Command, CommandError, CommandId, Device};
 
 impl Run {
-    /// A cache device comes or goes, while clients are at work; a crash may come meanwhile.
+    /// Cache devices come and go, while clients are at work; a crash may come meanwhile. After one is lost that may go on in the same life.
     pub(super) fn change_members(&mut self, life: u64) -> Result<(), Violation> {
-        let Some(status) = self.world.engine.as_ref().map(headpond_engine::Engine::status) else { return Ok(()) };
+        loop {
+            let ended = self.change_one(life)?;
+            if !ended || !self.lose_one_of_the_whole() || self.rng.one_in(2) {
+                return self.world.violation.take().map_or(Ok(()), Err);
+            }
+            let budget = self.rng.within(1, self.plan.operations);
+            self.load(life, budget)?;
+        }
+    }
+
+    /// A cache device comes or goes; whether that has ended before a crash came.
+    fn change_one(&mut self, life: u64) -> Result<bool, Violation> {
+        let Some(status) = self.world.engine.as_ref().map(headpond_engine::Engine::status) else { return Ok(false) };
         let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync).map(|m| m.number).collect();
         let adds = in_sync.len() <= usize::from(status.copies) || in_sync.len() < 5 && self.rng.one_in(2);
         let (command, member) = if adds {
@@ -24,6 +36,7 @@ impl Run {
             (Command::RemoveMember { member }, member)
         };
         self.world.note(&format!("CACHE DEVICE {member} IS TO BE {}", if adds { "ADDED" } else { "REMOVED" }));
+        self.may_be_out.insert(member);
         let id = self.world.command(command);
         let limit = self.rng.within(1, 8 * self.plan.operations + 400);
         let last = self.world.operations + limit;
@@ -36,7 +49,8 @@ impl Run {
             }
             if self.world.operations >= last {
                 self.crash();
-                return self.recover();
+                self.recover()?;
+                return Ok(false);
             }
             self.load(life, 1)?;
         }
@@ -44,6 +58,7 @@ impl Run {
             Some(Ok(())) if adds => {
                 let lacking = self.world.engine.as_ref().map_or(0, |e| e.status().lacking_copies);
                 self.world.copies_lacking &= lacking > 0;
+                self.may_be_out.remove(&member);
                 self.outcome.totals.members_added += 1;
             }
             Some(Ok(())) => {
@@ -53,14 +68,30 @@ impl Run {
             }
             Some(Err(CommandError::Cancelled)) if cancels => {}
             Some(Err(CommandError::TooFewMembers)) if !adds => {}
+            // It was lost before anybody knew: so it has left.
+            Some(Err(CommandError::CopiesLacking)) if !adds && self.world.copies_lacking => {}
             Some(Err(CommandError::NoRoomWithout)) if !adds && self.diskless => {}
             Some(Err(e)) => {
                 return Err(Violation(format!("cache device {member} was not {}: {e}", if adds { "added" } else { "removed" })));
             }
             None => {}
         }
-        self.lose_one_of_the_whole();
-        self.world.violation.take().map_or(Ok(()), Err)
+        Ok(true)
+    }
+
+    /// Those that have left, or were lost, may be there again at a start as they were when they went, also beside those that have their
+    /// numbers now.
+    pub(super) fn some_come_back(&mut self) {
+        if !self.plan.joins || !self.rng.one_in(3) {
+            return;
+        }
+        let back: Vec<Device> = self.world.devices.iter().filter(|(_, d)| d.dead).map(|(device, _)| *device).collect();
+        for device in back {
+            self.set_dead(device, false);
+            // What nobody acknowledged was appended without it, if it was lost a moment ago.
+            self.world.to_be_mended = true;
+            self.world.note(&format!("{} IS BACK", device.to_string().to_uppercase()));
+        }
     }
 
     /// A device for a new member: a new one, or one that had left and still has on it what it had then.
@@ -72,21 +103,25 @@ impl Run {
             None => SimDevice::new(self.plan.member_bytes + self.rng.below(4) * self.plan.segment_bytes, None),
         };
         (device.dead, device.protected) = (false, self.plan.protected);
-        self.world.devices.insert(Device::Member(member), device);
+        // Whoever had the number is kept, with what is on it.
+        let before = self.world.devices.insert(Device::Member(member), device);
+        self.world.apart.extend(before);
     }
 
-    /// One of the cache devices in sync is lost, where all has its copies and another one is left.
-    fn lose_one_of_the_whole(&mut self) {
-        let Some(status) = self.world.engine.as_ref().map(headpond_engine::Engine::status) else { return };
+    /// One of the cache devices in sync is lost, half the time, where all has its copies and another one is left. Whether.
+    fn lose_one_of_the_whole(&mut self) -> bool {
+        let Some(status) = self.world.engine.as_ref().map(headpond_engine::Engine::status) else { return false };
         let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync).map(|m| m.number).collect();
         if self.world.copies_lacking || status.copies < 2 || in_sync.len() < 2 || status.lacking_copies > 0 || self.rng.one_in(2)
         {
-            return;
+            return false;
         }
         let member = *self.rng.pick(&in_sync);
         self.set_dead(Device::Member(member), true);
+        self.may_be_out.insert(member);
         self.world.note(&format!("CACHE DEVICE {member} IS LOST"));
         self.outcome.totals.members_lost += 1;
         self.world.copies_lacking = true;
+        true
     }
 }

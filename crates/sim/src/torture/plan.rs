@@ -68,6 +68,10 @@ pub struct Plan {
     pub sickness: Sickness,
     /// Reads of one member, always the same, fail one in so many, at starts too, and not the next time; 0 never.
     pub flaky: u64,
+    /// Superblocks of one member, always the same, cannot be read at starts, some or all of one generation, or a record of the witness.
+    pub bad_slots: bool,
+    /// One member, always the same, fails a write or a flush in a start, or while a volume comes or goes, and goes on.
+    pub fails_once: bool,
     /// At starts reads of all members fail for a while.
     pub blind_starts: bool,
     /// Mode switches happen.
@@ -129,6 +133,8 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("rot", |p| p.rot > 0),
     ("sick", |p| p.sickness.any()),
     ("flaky", |p| p.flaky > 0),
+    ("bad-slots", |p| p.bad_slots),
+    ("fails-once", |p| p.fails_once),
     ("blind-starts", |p| p.blind_starts),
     ("disk-errors", |p| p.disk_errors > 0),
     ("dead-sectors", |p| p.dead_sectors),
@@ -237,6 +243,8 @@ impl Plan {
             rot: 0,
             sickness: Sickness::default(),
             flaky: 0,
+            bad_slots: false,
+            fails_once: false,
             blind_starts: false,
             switch_modes: r.one_in(4),
             disk_errors: 0,
@@ -277,6 +285,7 @@ impl Plan {
         .with_flaky(&mut Rng::new(seed ^ 0x666c_616b))
         .with_single(&mut Rng::new(seed ^ 0x7369_6e67))
         .with_refusal(&mut Rng::new(seed ^ 0x7265_6675))
+        .with_leaving(&mut Rng::new(seed ^ 0x6c65_6176))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -350,6 +359,14 @@ impl Plan {
         Self { settings: Settings { degraded, ..self.settings }, ..self }
     }
 
+    /// A member leaves though it is there: its superblocks cannot be read, or it fails one operation. Where nothing else takes a copy or a
+    /// vote, but on the same device. From a chance of its own: a seed stays what it was without.
+    fn with_leaving(self, r: &mut Rng) -> Self {
+        let bears = self.members > 1 && self.copies == 2 && !self.lose_member && !self.joins && !self.lose_witness;
+        let bad_slots = bears && r.one_in(5);
+        Self { bad_slots, fails_once: bears && !bad_slots && r.one_in(5), ..self }
+    }
+
     /// Volumes have shares where there are several. From a chance of its own: a seed stays what it was without.
     fn with_shares(self, r: &mut Rng) -> Self {
         Self { shares: self.volumes > 1 && r.one_in(2), ..self }
@@ -394,7 +411,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -423,6 +440,8 @@ impl fmt::Display for Plan {
             if self.rot > 0 { ", cache devices rot" } else { "" },
             self.sickness,
             if self.flaky > 0 { ", one member fails reads now and then" } else { "" },
+            if self.bad_slots { ", superblocks cannot be read" } else { "" },
+            if self.fails_once { ", one member fails a write or a flush" } else { "" },
             if self.blind_starts { ", all fail reads at starts" } else { "" },
             if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
             if self.dead_sectors { ", sectors of the disk die" } else { "" },

@@ -1,11 +1,13 @@
 //! What is looked at while a world runs: what reads return, copies on the media, the engine's tables, the disk alone.
 
+use super::election::layout_of;
 use super::words::{show, show_all};
 use super::{Asked, AskedKind, Timing, World, changes};
 use crate::buf::SimBuf;
-use crate::device::SimDevice;
+use crate::device::{Image, SimDevice};
 use headpond_engine::format::Class;
 use headpond_engine::map::Piece;
+use headpond_engine::segments::SegmentState;
 use headpond_engine::{Buf, Device, DeviceOp};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -84,10 +86,16 @@ impl World {
         }
     }
 
-    /// Whether what was acknowledged earlier may have lost the copy that a lost member held, until it is mended.
+    /// Whether what was acknowledged earlier may have lost the copy that a lost member held, until it is mended. Once it is, that somebody
+    /// has left is no excuse any more.
     pub(super) fn lacks_copies(&self) -> bool {
         let status = self.engine.as_ref().map(headpond_engine::Engine::status);
-        status.is_some_and(|s| s.lacking_copies > 0 || s.members.iter().any(|m| !m.in_sync))
+        status.is_some_and(|s| s.lacking_copies > 0 || s.members.iter().any(|m| m.in_sync && !self.lives(m.number)))
+    }
+
+    /// Whether a member is there. One that died this moment is not, whether or not the engine has noticed.
+    fn lives(&self, member: u8) -> bool {
+        self.devices.get(&Device::Member(member)).is_some_and(|d| !d.dead)
     }
 
     /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be;
@@ -95,39 +103,31 @@ impl World {
     pub(super) fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, rests: bool) {
         let Some(engine) = &self.engine else { return };
         let status = engine.status();
-        // A member that died this moment does not count, whether or not the engine has noticed.
-        let alive = |m: u8| self.devices.get(&Device::Member(m)).is_some_and(|d| !d.dead);
-        let in_sync = status.members.iter().filter(|m| m.in_sync && alive(m.number)).count();
-        let unnoticed = status.members.iter().any(|m| m.in_sync && !alive(m.number));
-        let need = if unnoticed || rests { 1 } else { usize::from(status.copies).min(in_sync).max(1) };
-        // A few sectors of each write: a count of all would cost more than it finds.
-        for s in [sector, sector + sectors / 2, sector + sectors - 1] {
+        let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync && self.lives(m.number)).map(|m| m.number).collect();
+        let unnoticed = status.members.iter().any(|m| m.in_sync && !self.lives(m.number));
+        let need = if unnoticed || rests { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
+        // Some sectors of each write: a count of all would cost more than it finds.
+        let step = (sectors / 8).max(1) as usize;
+        for s in (sector..sector + sectors).step_by(step).chain([sector + sectors - 1]) {
             let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
-            if stamp == 0 {
-                continue;
-            }
             let on = |d: &SimDevice| if durable { d.durable.get(s).stamp() } else { d.visible.get(s).stamp() };
             if self.devices.get(&Device::Backing(volume)).is_some_and(|d| on(d) == Some(stamp)) {
                 continue;
             }
-            let holds = |m: &u8, at: u64| {
-                self.devices.get(&Device::Member(*m)).is_some_and(|d| {
-                    let image = if durable { &d.durable } else { &d.visible };
-                    !d.dead && image.get(at).stamp() == Some(stamp)
-                })
+            let image = |m: u8| {
+                let there = in_sync.contains(&m).then(|| self.devices.get(&Device::Member(m))).flatten();
+                there.map(|d| if durable { &d.durable } else { &d.visible })
             };
             let place = self.place_of(volume, s).unwrap_or_default();
-            let mut copies = place.iter().filter(|(m, at)| holds(m, *at)).count();
-            if copies < need {
-                // What is being moved is still where it was: look everywhere.
-                copies = self
-                    .devices
-                    .iter()
-                    .filter(|(device, d)| {
-                        let image = if durable { &d.durable } else { &d.visible };
-                        matches!(device, Device::Member(_)) && !d.dead && image.holds(stamp)
-                    })
-                    .count();
+            // That a sector is zero is written nowhere but in a record's header; where nothing is known of one, there was never anything else.
+            let holds = |m: u8, at: u64| image(m).is_some_and(|i| stamp == 0 || i.get(at).stamp() == Some(stamp));
+            let mut copies = place.iter().filter(|(m, at)| holds(*m, *at)).count();
+            if stamp == 0 && place.is_empty() {
+                continue;
+            }
+            if copies < need && stamp != 0 {
+                // What is being moved is still where it was, in a segment that is kept for it.
+                copies = in_sync.iter().filter(|m| self.is_in_a_segment(**m, stamp, image(**m))).count();
             }
             if copies < need {
                 let how = if durable { "durably " } else { "" };
@@ -138,6 +138,20 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// Whether a stamp is in any segment of a member that is not free: a start looks nowhere else.
+    fn is_in_a_segment(&self, member: u8, stamp: u64, image: Option<&Image>) -> bool {
+        let (Some(engine), Some(image)) = (&self.engine, image) else { return false };
+        let Some(layout) = self.devices.get(&Device::Member(member)).and_then(layout_of) else { return false };
+        let mut found = false;
+        engine.each_segment(|_, s| {
+            for place in s.places().filter(|p| p.member == member && s.state != SegmentState::Free) {
+                let first = layout.slot(place.slot) / 512;
+                found |= (first..first + layout.segment_bytes / 512).any(|at| image.get(at).stamp() == Some(stamp));
+            }
+        });
+        found
     }
 
     /// The segment table against the map: what it counts is what is there, and what is dirty has its copies.
@@ -205,6 +219,16 @@ impl World {
         if let Some(what) = wrong {
             self.fail(what);
         }
+    }
+
+    /// Whether the cache has a sector of a volume, newer than its disk.
+    pub(super) fn is_dirty(&self, volume: u16, sector: u64) -> bool {
+        let Some(engine) = &self.engine else { return false };
+        let Some(phase) = engine.status().volumes.iter().find(|v| v.number == volume).map(|v| v.phase) else { return false };
+        let grid = sector + (8 - u64::from(phase)) % 8;
+        let mut dirty = false;
+        engine.each_piece(volume, |block, p| dirty |= block == grid / 8 && p.live >> (grid % 8) & 1 == 1 && p.dirty());
+        dirty
     }
 
     /// All pieces of a volume, with their blocks.
@@ -282,18 +306,20 @@ impl World {
         engine.locate(volume, sector).map(|v| v.into_iter().map(|(m, byte)| (m, byte / 512)).collect())
     }
 
-    /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same.
+    /// Compares a volume's disk with what may be read, sector by sector: after a detach they are the same, and no power cut changes that.
     pub fn check_disk(&mut self, volume: u16) {
         self.check_disk_of(volume, 0..u64::MAX);
     }
 
-    /// The same of some sectors.
+    /// The same of some sectors. Where a flush of the disk has failed, it does not have durably what the next flush calls so.
     pub fn check_disk_of(&mut self, volume: u16, sectors: Range<u64>) {
         let Some(o) = self.oracles.get_mut(&volume) else { return };
         let now = o.tick();
         let mut wrong = None;
         for s in o.touched().into_iter().filter(|s| sectors.contains(s)) {
-            let stamp = self.devices[&Device::Backing(volume)].visible.get(s).stamp().unwrap_or(u64::MAX);
+            let disk = &self.devices[&Device::Backing(volume)];
+            let image = if disk.failed_a_flush { &disk.visible } else { &disk.durable };
+            let stamp = image.get(s).stamp().unwrap_or(u64::MAX);
             if let Err(allowed) = o.check(s, stamp, now) {
                 wrong = Some(format!(
                     "after the detach, sector {s} of the disk is {}, allowed were {}",
