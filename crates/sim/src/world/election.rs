@@ -8,8 +8,8 @@ use headpond_engine::format::{Layout, SUPERBLOCK_BYTES, Superblock, WITNESS_BYTE
 use headpond_engine::{Buf, Device};
 use std::collections::BTreeSet;
 
-/// Sectors of a superblock slot that go bad: those that every superblock is written to. One behind them stays unreadable, however often a
-/// scrub writes a short one there.
+/// Sectors of a superblock slot that go bad: those that every superblock is written to. One behind them stays unreadable until a scrub
+/// writes the slot whole, and a second one in the same pair would hide what nobody has lost.
 const WRITTEN_OF_A_SLOT: u64 = 8;
 
 /// What is on a device, if all of it can be read.
