@@ -662,6 +662,13 @@ impl World {
         }
     }
 
+    /// What a device that has died still owes ends now, badly: another one is to have its name.
+    pub fn end_all_of(&mut self, device: Device) {
+        let mut owed: Vec<u64> = self.flights.iter().filter(|(_, f)| f.device == device).map(|(n, _)| *n).collect();
+        owed.sort_unstable();
+        owed.into_iter().for_each(|n| self.end_flight(n));
+    }
+
     fn end_flight(&mut self, n: u64) {
         if self.flights.get(&n).is_some_and(|f| self.devices.get(&f.device).is_some_and(|d| d.hangs)) {
             return;

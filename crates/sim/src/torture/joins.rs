@@ -98,6 +98,7 @@ impl Run {
     fn plug_in(&mut self, member: u8, left: &[u8]) {
         let known: Vec<u8> = left.iter().copied().filter(|m| self.world.devices.contains_key(&Device::Member(*m))).collect();
         let stale = (!known.is_empty() && self.rng.one_in(2)).then(|| *self.rng.pick(&known));
+        stale.iter().chain([&member]).for_each(|m| self.world.end_all_of(Device::Member(*m)));
         let mut device = match stale.and_then(|m| self.world.devices.remove(&Device::Member(m))) {
             Some(device) => device,
             None => SimDevice::new(self.plan.member_bytes + self.rng.below(4) * self.plan.segment_bytes, None),
