@@ -313,7 +313,15 @@ impl Device {
             return Err(cannot_take_over(id, &why));
         }
         self.id = id;
-        self.check_flushes(&params)?;
+        if !attributes::sends_flushes(&params) {
+            return Err(keeps_flushes(id, &params));
+        }
+        // As an administrator has set it since it was made. Its clients wait, and it could not be set back before they are answered.
+        if let Some(why) = self.keeps_flushes_to_itself() {
+            let wrong =
+                format!("{} passes on no flushes, as {why}: what a file system calls durable may not be", block_device(id));
+            self.warnings.push(Error::new(wrong, "Write \"write back\" to its queue/write_cache"));
+        }
         self.prepare_queues(options.queues, info, backend)
             .map_err(|error| cannot_take_over(id, &format!("nobody attends to its queues ({error})")))
     }
@@ -360,16 +368,19 @@ impl Device {
 
     /// Makes sure that the block layer passes on flushes, and writes that are to be durable.
     fn check_flushes(&self, found: &Params) -> Result<(), Error> {
-        if !attributes::sends_flushes(found) {
-            return Err(no_flushes(self.id, &format!("the kernel shows it with attributes {:#x}", found.basic.attrs)));
+        match self.keeps_flushes_to_itself() {
+            _ if !attributes::sends_flushes(found) => Err(keeps_flushes(self.id, found)),
+            Some(why) => Err(no_flushes(self.id, &why)),
+            None => Ok(()),
         }
-        for (name, wanted) in [("write_cache", "write back"), ("fua", "1")] {
+    }
+
+    /// What of its queue's settings has the block layer keep flushes to itself.
+    fn keeps_flushes_to_itself(&self) -> Option<String> {
+        [("write_cache", "write back"), ("fua", "1")].into_iter().find_map(|(name, wanted)| {
             let now = self.limit(name).unwrap_or_default();
-            if now != wanted {
-                return Err(no_flushes(self.id, &format!("its {name} reads {now:?} and not {wanted:?}")));
-            }
-        }
-        Ok(())
+            (now != wanted).then(|| format!("its {name} reads {now:?} and not {wanted:?}"))
+        })
     }
 
     /// What the parameters cannot say.
@@ -570,6 +581,10 @@ fn cannot_take_over(id: u32, why: &str) -> Error {
              on {path} with errors and makes a new device; unmount what was on it"
         ),
     )
+}
+
+fn keeps_flushes(id: u32, found: &Params) -> Error {
+    no_flushes(id, &format!("the kernel shows it with attributes {:#x}", found.basic.attrs))
 }
 
 fn no_flushes(id: u32, why: &str) -> Error {
