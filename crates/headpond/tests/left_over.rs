@@ -121,23 +121,3 @@ fn a_device_that_an_upgrade_left_over_and_nobody_comes_to_serve_ends_with_errors
     }
     panic!("{:?}", leavings(&yard));
 }
-
-/// The newer program reaches volumes in another way.
-#[test]
-fn a_device_that_is_reached_otherwise_after_an_upgrade_is_ended_and_not_left_waiting() {
-    if !possible() {
-        return;
-    }
-    let yard = Yard::new();
-    yard.pool();
-    yard.file("disk", 16 * MIB);
-    fs::write(yard.path("toml"), "frontend = 'fuse'\n").unwrap();
-    let args = ["a", "b", "--config", "toml", "--socket", "control", "--state", "state"];
-    let daemon = yard.serve_with(&args).unwrap();
-    yard.run(&["attach", "v", "disk"]).good();
-    fs::write(yard.path("toml"), "frontend = 'none'\n").unwrap();
-    upgrade(&yard);
-    assert_eq!(leavings(&yard), Vec::<String>::new());
-    assert!(daemon.complaints().contains("is ended"), "{}", daemon.complaints());
-    daemon.stop();
-}
