@@ -95,11 +95,20 @@ fn after_a_restart_what_was_lost_before_is_named_and_a_cache_device_that_may_hav
     b.fall_silent_where_read();
     a.die();
     // Somebody has to find out.
-    let finds_out = std::thread::spawn(move || nbd.write(place(3) + 8192, &[8; 4096], true));
+    let finds_out = |mut nbd: Nbd| {
+        std::thread::spawn(move || {
+            let _ = nbd.write(place(3) + 8192, &[8; 4096], true);
+            nbd
+        })
+    };
+    // It is answered when the others have agreed to that; sooner the two would be gone at once, and the pool stand still.
+    let first = finds_out(nbd);
     wait_until("the first has left", &|it| it.members[0].state == "out");
+    let nbd = first.join().unwrap();
     b.die();
+    let second = finds_out(nbd);
     wait_until("the second has left", &|it| it.members[1].state == "out");
-    let _ = finds_out.join();
+    let _ = second.join();
     wait_until("something is lost", &|it| it.volumes[0].lost_bytes > 0);
     let lost = report().volumes[0].lost_bytes;
     let told = || yard.run(&["events"]).good().out.matches("data-lost").count();
