@@ -104,7 +104,8 @@ fn after_a_restart_what_was_lost_before_is_named_and_a_cache_device_that_may_hav
     // It is answered when the others have agreed to that; sooner the two would be gone at once, and the pool stand still.
     let first = finds_out(nbd);
     wait_until("the first has left", &|it| it.members[0].state == "out");
-    let nbd = first.join().unwrap();
+    let mut nbd = first.join().unwrap();
+    nbd.write(place(5) + 8192, &[8; 4096], true).unwrap();
     b.die();
     let second = finds_out(nbd);
     wait_until("the second has left", &|it| it.members[1].state == "out");
