@@ -141,8 +141,8 @@ fn a_stream_that_is_written_through_is_kept_only_where_it_was_cached() {
 /// was. The cache filled up with such segments for good: no read was let in, and after them no write. Found by reading.
 #[test]
 fn pinned_data_that_is_written_over_leaves_room_for_what_is_read() {
-    /// A quarter of what the cache devices hold.
-    const PINNED: u64 = 240;
+    /// Two fifths of what the cache devices hold.
+    const PINNED: u64 = 400;
     let mut s = Scene::new("pinned data that is written over leaves room for what is read", Stage { segments: 30, ..stage() });
     s.obey(Command::Pin { volume: 0, ranges: std::iter::once(0..PINNED * 8).collect() });
     let mut chance = 1u64;
