@@ -6,12 +6,24 @@ use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
+use headpond_sim::world::World;
 use std::cell::Cell;
 
 /// Sectors of a write that goes past the cache.
 const PAST: u64 = 1024;
 /// Segments kept in reserve: many, so that what three cache devices have left is more, and what two of them have is not.
 const RESERVE: u32 = 12;
+
+/// How many cache devices are in the pool.
+fn in_sync(s: &Scene) -> usize {
+    s.status().members.iter().filter(|m| m.in_sync).count()
+}
+
+/// Steps until so many are.
+fn until_in_sync(s: &mut Scene, so_many: usize) {
+    let count = |w: &World| w.engine.as_ref().map_or(0, |e| e.status().members.iter().filter(|m| m.in_sync).count());
+    s.until(&format!("{so_many} cache devices are in the pool"), |w| count(w) == so_many);
+}
 
 /// Seed 7110010241 of the small geometry. A cache device leaves that should have had a copy of a record, and there is no segment free to
 /// append it to again: the write goes to the disk, and so do those after it. The record is whole on the other device. A start that finds
@@ -67,10 +79,9 @@ fn one_that_has_left_is_forgotten_when_nothing_lacks_a_copy_and_not_believed_whe
     s.flush();
     let gone = s.copies(0)[0].0;
     let Device::Member(member) = gone else { panic!("a copy is on a cache device") };
-    let in_sync = |s: &Scene| s.status().members.iter().filter(|m| m.in_sync).count();
     s.set_dead(gone, true);
     s.world.write(0, 130_000, 8, false);
-    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2));
+    until_in_sync(&mut s, 2);
     let id = s.world.command(Command::RemoveMember { member });
     assert_eq!(s.end_of(id), Err(CommandError::CopiesLacking), "{}", s.story());
     s.until("all has its copies", |w| w.engine.as_ref().is_some_and(|e| e.status().lacking_copies == 0));
@@ -112,7 +123,7 @@ fn a_repair_does_not_go_to_the_device_that_has_the_damaged_ones_number_meanwhile
     s.set_dead(damaged, true);
     let write = s.world.write(0, 800, 8, false);
     assert!(s.answer_to(write));
-    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    until_in_sync(&mut s, 1);
     let bytes = s.stage.member_bytes();
     s.world.devices.insert(damaged, SimDevice::new(bytes, None));
     s.obey(Command::AddMember { member, id: [99; 16], bytes });
@@ -148,7 +159,7 @@ fn one_more_may_be_missing_when_what_the_first_took_along_has_its_copies_again()
     let gone = s.copies(0)[0].0;
     s.set_dead(gone, true);
     s.write(130_000, 8);
-    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2));
+    until_in_sync(&mut s, 2);
     s.until("all has its copies", |w| w.engine.as_ref().is_some_and(|e| e.status().lacking_copies == 0));
     (0..10).for_each(|n| s.write(n * 6000, 8));
     s.flush();
@@ -185,7 +196,7 @@ fn what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_
     s.until_held();
     let write = s.world.write(0, 800, 8, false);
     assert!(s.answer_to(write));
-    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    until_in_sync(&mut s, 1);
     let bytes = s.stage.member_bytes();
     s.world.devices.insert(damaged, SimDevice::new(bytes, None));
     s.obey(Command::AddMember { member, id: [99; 16], bytes });
@@ -194,7 +205,7 @@ fn what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_
     s.rest();
     s.write(1600, 8);
     s.pass(1_000_000_000);
-    assert_eq!(s.status().members.iter().filter(|m| m.in_sync).count(), 2, "{}", s.story());
+    assert_eq!(in_sync(&s), 2, "{}", s.story());
     s.read_all();
     s.end();
 }
@@ -278,17 +289,17 @@ fn a_page_that_a_predecessor_did_not_take_does_not_put_out_the_one_that_has_its_
     s.device(second).fail_writes = 0;
     s.set_dead(second, true);
     s.world.write(0, 800, 8, false);
-    s.until("it has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 1));
+    until_in_sync(&mut s, 1);
     let bytes = s.stage.member_bytes();
     s.world.devices.insert(second, SimDevice::new(bytes, None));
     let add = s.world.command(Command::AddMember { member: 1, id: [99; 16], bytes });
-    s.until("it has joined", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2));
+    until_in_sync(&mut s, 2);
     s.let_go();
     assert!(s.answer_to(past));
     s.ends_well(add);
     s.write(1600, 8);
     s.pass(1_000_000_000);
-    assert_eq!(s.status().members.iter().filter(|m| m.in_sync).count(), 2, "{}", s.story());
+    assert_eq!(in_sync(&s), 2, "{}", s.story());
     s.read_all();
     s.end();
 }
@@ -305,9 +316,7 @@ fn what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk() {
     s.world.errors_allowed = true;
     gone.iter().for_each(|device| s.set_dead(*device, true));
     s.world.write(0, 120_000, 8, false);
-    s.until("they have left", |w| {
-        w.engine.as_ref().is_some_and(|e| e.status().members.iter().filter(|m| m.in_sync).count() == 2)
-    });
+    until_in_sync(&mut s, 2);
     s.rest();
     s.hold_back(move |device, op| {
         let is_superblock = matches!(op, DeviceOp::Write { offset, .. } if *offset < 2 * SUPERBLOCK_BYTES || *offset >= tail);
