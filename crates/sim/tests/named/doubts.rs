@@ -292,6 +292,7 @@ fn a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest() {
         s.device(DISK).fail_flushes = 1;
         let stop = s.world.command(Command::Stop);
         assert_eq!(s.end_of(stop), Err(CommandError::Disk), "{}", s.story());
+        assert_eq!(s.device(Device::Backing(1)).unflushed().count(), 0, "{}: the other disk is not flushed", s.story());
         s.device(DISK).fail_flushes = 0;
         s.world.kill_landing(|_, _, _| false);
         s.start();
