@@ -5,7 +5,8 @@ mod ssd;
 mod transcript;
 
 use crate::hammer::{fio, interrupt};
-use crate::steps::{cargo, in_words, run as run_command};
+use crate::headpond;
+use crate::steps::in_words;
 use crate::tools;
 use anyhow::{Context, Result, bail};
 use headpond_host::report::Report;
@@ -58,10 +59,7 @@ pub fn run(args: &[String]) -> Result<()> {
     tools::install()?;
     let headpond = match headpond {
         Some(path) => path,
-        None => {
-            run_command(cargo(&["build", "--quiet", "--release", "--package", "headpond"]))?;
-            std::env::current_exe()?.with_file_name("headpond")
-        }
+        None => headpond::build()?,
     };
     let folder = dir.join(format!("headpond-day-{}", std::process::id()));
     fs::create_dir(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;

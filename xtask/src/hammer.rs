@@ -11,7 +11,8 @@ mod reconnect;
 mod rig;
 pub mod tool;
 
-use crate::steps::{cargo, in_words, run as run_command};
+use crate::headpond;
+use crate::steps::in_words;
 use crate::tools;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
@@ -232,7 +233,7 @@ pub fn run(args: &[String]) -> Result<()> {
         Some(path) => path.canonicalize().with_context(|| format!("there is no {}", path.display()))?,
         // Each mistake makes one of its own.
         None if options.planted => PathBuf::new(),
-        None => build()?,
+        None => headpond::build()?,
     };
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |since| since.as_secs() % 1_000_000);
     let seed = options.seed.unwrap_or(clock);
@@ -323,16 +324,4 @@ fn missing(check: &Check) -> Option<String> {
         }
     }
     None
-}
-
-/// Builds the command as it is released; where it is.
-fn build() -> Result<PathBuf> {
-    run_command(cargo(&["build", "--quiet", "--release", "--package", "headpond"]))?;
-    // Beside this program, which is built the same way.
-    let here = std::env::current_exe()?;
-    let path = here.with_file_name("headpond");
-    if !path.is_file() {
-        bail!("cargo built headpond, but it is not at {}; name it with --headpond", path.display());
-    }
-    Ok(path)
 }

@@ -6,6 +6,7 @@ mod day;
 mod deb;
 mod fuzz;
 mod hammer;
+mod headpond;
 mod mistakes;
 mod mutations;
 mod named;
@@ -58,7 +59,7 @@ fn run(args: &[String]) -> Result<()> {
         Some(("guest", rest)) => vm::load::run(rest),
         Some(("deb", rest)) => deb::make(rest),
         Some(("capi", [])) => capi::run_all(),
-        Some(("udev", [])) => udev::check(),
+        Some(("udev", [])) => udev::check(None),
         Some(("unit", [])) => deb::unit(),
         Some(("boundaries", [])) => boundaries::check(),
         Some(("help" | "--help" | "-h", _)) => {

@@ -1,11 +1,12 @@
 //! All that must hold, in order.
 //!
-//! Everything is built in the release profile, as this program is: nothing is built twice.
+//! Everything is built in the release profile and for all crates together, as this program is: nothing is built twice.
 
 use crate::steps::{Steps, cargo, output, run as run_command};
-use crate::{boundaries, capi, day, fuzz, hammer, planted, tools, udev, vm};
+use crate::{boundaries, capi, day, fuzz, hammer, headpond, planted, root, tools, udev, vm};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::process::Command;
 
 /// Tests of one program that run at once.
 const TEST_THREADS: &str = "4";
@@ -121,32 +122,32 @@ pub fn run(args: &[String]) -> Result<()> {
     // The same changes each time: what fresh ones find on media that nobody has made yet is work for another day than a merge's.
     steps.step("fuzzing, the corpus and changes of it", || fuzz::run(&["--stable".into(), "--seed".into(), "7".into()]))?;
     steps.step("planted mistakes", || planted::run(&["--sample".into()]))?;
-    if headpond(&["--help"])?.lines().any(|l| l.trim_start().starts_with("demo ")) {
-        steps.step("headpond demo --quick", || {
-            run_command(cargo(&["run", "--quiet", "--release", "--package", "headpond", "--", "demo", "--quick"]))
-        })?;
-    }
-    steps.step("rules of udev, lines for fstab", udev::check)?;
+    steps.step("headpond demo --quick", || run_command(headpond(&["demo", "--quick"])?))?;
+    // The tests have built it.
+    let built = headpond::built()?;
+    steps.step("rules of udev, lines for fstab", || udev::check(Some(&built)))?;
+    let named = ["--headpond".to_owned(), built.to_string_lossy().into_owned()];
+    let short = [&["--short".to_owned()], &named[..]].concat();
     // Last, as these take Ctrl-C for themselves.
-    steps.step("the hammer, short", || hammer::run(&["--short".into()]))?;
-    steps.step("an operator's day", || day::run(&[]))?;
-    steps.step("the virtual machine, short", || vm::run(&["--short".into()]))?;
+    steps.step("the hammer, short", || hammer::run(&short))?;
+    steps.step("an operator's day", || day::run(&named))?;
+    steps.step("the virtual machine, short", || vm::run(&short))?;
     steps.finish();
     Ok(())
 }
 
 /// Every short sequence with every crash.
 fn small_world(more: &[&str]) -> Result<()> {
-    let mut command =
-        cargo(&["run", "--quiet", "--release", "--package", "headpond", "--", "sim", "--exhaustive", "--interleave"]);
+    let mut command = headpond(&["sim", "--exhaustive", "--interleave"])?;
     command.args(more);
     run_command(command)
 }
 
-fn headpond(args: &[&str]) -> Result<String> {
-    let mut command = cargo(&["run", "--quiet", "--release", "--package", "headpond", "--"]);
-    command.args(args);
-    output(command)
+/// The command that the tests were run with.
+fn headpond(args: &[&str]) -> Result<Command> {
+    let mut command = Command::new(headpond::built()?);
+    command.args(args).current_dir(root());
+    Ok(command)
 }
 
 /// Fresh seeds through the simulator, each failing one with the command that replays it.
@@ -156,7 +157,7 @@ fn simulate(base: Option<u64>, (seeds, wanted): (u64, u64), more: &[&str]) -> Re
     let mut args = vec!["sim", "--json", "--seeds", &seeds];
     args.extend(more);
     args.extend(base.iter().flat_map(|b| ["--from", b.as_str()]));
-    let sum: Value = serde_json::from_str(&headpond(&args)?).context("the simulator's summary is not JSON")?;
+    let sum: Value = serde_json::from_str(&output(headpond(&args)?)?).context("the simulator's summary is not JSON")?;
     let count = |name: &str| sum[name].as_u64().unwrap_or(0);
     let crashes = count("power_cuts") + count("daemon_deaths");
     println!(

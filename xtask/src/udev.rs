@@ -3,8 +3,9 @@
 //!
 //! `udevadm test` makes links and notes as the real udev does, so it sees a `/dev` and a `/run/udev` of its own.
 
+use crate::headpond;
 use crate::root;
-use crate::steps::{cargo, output, run};
+use crate::steps::{output, run};
 use crate::tools::{is_root, is_there};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
@@ -21,24 +22,26 @@ const GENERATORS: [&str; 2] =
     ["/usr/lib/systemd/system-generators/systemd-fstab-generator", "/lib/systemd/system-generators/systemd-fstab-generator"];
 
 /// `cargo xtask udev`.
-pub fn check() -> Result<()> {
+pub fn check(headpond: Option<&Path>) -> Result<()> {
     let scratch = std::env::temp_dir().join(format!("headpond-udev-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
-    let result =
-        guides_name_one_file_for_each_volume().and_then(|()| fstab(&scratch.join("units"))).and_then(|()| rules(&scratch));
+    let result = guides_name_one_file_for_each_volume()
+        .and_then(|()| fstab(&scratch.join("units")))
+        .and_then(|()| rules(headpond, &scratch));
     let _ = fs::remove_dir_all(&scratch);
     result
 }
 
-fn rules(scratch: &Path) -> Result<()> {
+fn rules(headpond: Option<&Path>, scratch: &Path) -> Result<()> {
     let needed = Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists() && is_there("mkfs.ext4");
     if !is_root() || !needed || !is_there("udevadm") {
         println!("left out: the rules take root, FUSE, loop devices, udevadm and mkfs.ext4");
         return Ok(());
     }
-    run(cargo(&["build", "--quiet", "--release", "--package", "headpond"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let headpond = target.join("release/headpond");
+    let headpond = match headpond {
+        Some(path) => path.to_owned(),
+        None => headpond::build()?,
+    };
     volume_has_its_name(&headpond, scratch)?;
     raw_disks_are_hidden(&headpond, scratch)
 }

@@ -20,7 +20,8 @@ mod streams;
 mod upgrade;
 
 use crate::hammer::interrupt;
-use crate::steps::{cargo, in_words, run as run_command};
+use crate::headpond;
+use crate::steps::in_words;
 use crate::tools;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
@@ -305,7 +306,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let headpond = match options.headpond {
         Some(path) => path.canonicalize().with_context(|| format!("there is no {}", path.display()))?,
-        None => build()?,
+        None => headpond::build()?,
     };
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |since| since.as_secs() % 1_000_000);
     let seed = options.seed.unwrap_or(clock);
@@ -400,14 +401,4 @@ fn prepare(suite: Option<&str>) -> Result<(PathBuf, PathBuf, String)> {
     let kernel = kernel::fetch(&folder, &suite).with_context(|| format!("no kernel of {suite}"))?;
     let initramfs = image::make(&folder, &kernel).context("no first file system for the guest")?;
     Ok((kernel.image, initramfs, kernel.version))
-}
-
-/// Builds the command as it is released; where it is.
-fn build() -> Result<PathBuf> {
-    run_command(cargo(&["build", "--quiet", "--release", "--package", "headpond"]))?;
-    let path = std::env::current_exe()?.with_file_name("headpond");
-    if !path.is_file() {
-        bail!("cargo built headpond, but it is not at {}; name it with --headpond", path.display());
-    }
-    Ok(path)
 }

@@ -204,7 +204,7 @@ pub fn manifest(crates: &[&str]) -> Result<String> {
             out.push_str(&format!("members = [{}]\n", members.join(", ")));
         } else if line.starts_with("[profile.") {
             break;
-        } else if !line.starts_with("default-members") {
+        } else {
             out.push_str(line);
             out.push('\n');
         }

@@ -4,8 +4,9 @@
 
 use super::machine::Clock;
 use super::rig::{Rig, Sizes};
-use super::{Context as Vm, build, peers, prepare};
+use super::{Context as Vm, peers, prepare};
 use crate::hammer::interrupt;
+use crate::headpond;
 use crate::steps::in_words;
 use crate::tools;
 use anyhow::{Context, Result, bail};
@@ -123,7 +124,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let (kernel, initramfs, version) = prepare(options.suite.as_deref())?;
     let headpond = match &options.headpond {
         Some(path) => path.canonicalize().with_context(|| format!("there is no {}", path.display()))?,
-        None => build()?,
+        None => headpond::build()?,
     };
     let bytes = DISKS.len() as u64 * SIZES.disk + SSDS.len() as u64 * SIZES.cache;
     let folder = options.folder.clone().unwrap_or_else(|| peers::folder_for(bytes));

@@ -8,8 +8,9 @@ use self::rows::{METRICS, Run, Scale};
 use self::table::Table;
 use super::machine::Clock;
 use super::rig::{DISK, Rig, Sizes};
-use super::{Context as Vm, build, machine, prepare};
+use super::{Context as Vm, machine, prepare};
 use crate::hammer::interrupt;
+use crate::headpond;
 use crate::steps::{in_words, output};
 use crate::tools;
 use anyhow::{Context, Result, bail};
@@ -167,7 +168,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let (kernel, initramfs, version) = prepare(options.suite.as_deref())?;
     let headpond = match options.headpond {
         Some(path) => path.canonicalize().with_context(|| format!("there is no {}", path.display()))?,
-        None => build()?,
+        None => headpond::build()?,
     };
     let scale = if options.short { Scale::SHORT } else { Scale::FULL };
     let rounds = options.rounds.unwrap_or(if options.short { 1 } else { 4 });
