@@ -18,8 +18,6 @@ pub mod superblock;
 pub struct Target {
     /// Its name, which is also that of its corpus.
     pub name: &'static str,
-    /// What it shows.
-    pub about: &'static str,
     /// Takes an input. Panics if something is wrong.
     pub run: fn(&[u8]),
     /// Inputs to begin with.
@@ -32,61 +30,20 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
-    Target {
-        name: "superblock",
-        about: "superblocks and witness records, and elections over sets of them",
-        run: superblock::run,
-        seeds: superblock::seeds,
-        longest: 512,
-        tries: 6000,
-    },
-    Target {
-        name: "record",
-        about: "segment headers and streams of records",
-        run: record::run,
-        seeds: record::seeds,
-        longest: 4096,
-        tries: 12_000,
-    },
-    Target {
-        name: "checkpoint",
-        about: "pages of checkpoints",
-        run: checkpoint::run,
-        seeds: checkpoint::seeds,
-        longest: 4096,
-        tries: 12_000,
-    },
-    Target {
-        name: "intent",
-        about: "pages of the intent map",
-        run: intent::run,
-        seeds: intent::seeds,
-        longest: 4096,
-        tries: 12_000,
-    },
-    Target {
-        name: "image",
-        about: "starts from whole media that somebody has changed, checksums mended",
-        run: image::run,
-        seeds: image::seeds,
-        longest: 256,
-        tries: 3000,
-    },
-    Target {
-        name: "control",
-        about: "frames of the control socket",
-        run: control::run,
-        seeds: control::seeds,
-        longest: 4096,
-        tries: 12_000,
-    },
-    Target { name: "nbd", about: "NBD handshakes and requests", run: nbd::run, seeds: nbd::seeds, longest: 4096, tries: 12_000 },
-    Target {
-        name: "operations",
-        about: "requests, commands and crashes against the engine, under the simulator's oracle",
-        run: operations::run,
-        seeds: operations::seeds,
-        longest: 256,
-        tries: 600,
-    },
+    // Superblocks and witness records, and elections over sets of them.
+    Target { name: "superblock", run: superblock::run, seeds: superblock::seeds, longest: 512, tries: 6000 },
+    // Segment headers and streams of records.
+    Target { name: "record", run: record::run, seeds: record::seeds, longest: 4096, tries: 12_000 },
+    // Pages of checkpoints.
+    Target { name: "checkpoint", run: checkpoint::run, seeds: checkpoint::seeds, longest: 4096, tries: 12_000 },
+    // Pages of the intent map.
+    Target { name: "intent", run: intent::run, seeds: intent::seeds, longest: 4096, tries: 12_000 },
+    // Starts from whole media that somebody has changed, checksums mended.
+    Target { name: "image", run: image::run, seeds: image::seeds, longest: 256, tries: 3000 },
+    // Frames of the control socket.
+    Target { name: "control", run: control::run, seeds: control::seeds, longest: 4096, tries: 12_000 },
+    // NBD handshakes and requests.
+    Target { name: "nbd", run: nbd::run, seeds: nbd::seeds, longest: 4096, tries: 12_000 },
+    // Requests, commands and crashes against the engine, under the simulator's oracle.
+    Target { name: "operations", run: operations::run, seeds: operations::seeds, longest: 256, tries: 600 },
 ];

@@ -124,8 +124,6 @@ pub struct VolumeStats {
     pub errors: u64,
     /// Data destaged.
     pub destaged: Count,
-    /// Disk reads caused by requests other than reads: none, ever.
-    pub reads_for_writes: u64,
 }
 
 /// What the pool did.

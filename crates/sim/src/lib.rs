@@ -36,4 +36,4 @@ pub mod world;
 
 pub use buf::SimBuf;
 pub use swarm::Swarm;
-pub use torture::{Outcome, Plan, Summary, run_seed};
+pub use torture::{Outcome, Plan, Summary};

@@ -80,13 +80,7 @@ struct Run {
     sizes: BTreeMap<u16, grows::Size>,
 }
 
-/// Runs a seed. Two runs of one seed are equal to the bit.
-#[must_use]
-pub fn run_seed(seed: u64) -> Outcome {
-    run_plan(&Plan::of(seed))
-}
-
-/// Runs a plan.
+/// Runs a plan. Two runs of one plan are equal to the bit.
 #[must_use]
 pub fn run_plan(plan_of: &Plan) -> Outcome {
     tell_plan(plan_of, None)

@@ -166,11 +166,6 @@ impl Media {
         Ok(Media { devices })
     }
 
-    /// The identity of the pool that the first whole superblock names.
-    pub fn pool_id(&self) -> Option<[u8; 16]> {
-        self.devices.iter().find_map(|device| device.superblock.as_ref()).map(|s| s.pool)
-    }
-
     /// What a state folder knows of this pool as its witness; nothing there is made or changed. Without a folder, or a
     /// record in it, the vote is missing.
     ///

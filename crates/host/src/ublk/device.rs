@@ -425,11 +425,6 @@ impl Device {
         PathBuf::from(block_device(self.id))
     }
 
-    /// Whether it was taken over from a dead daemon.
-    pub fn was_taken_over(&self) -> bool {
-        self.taken_over
-    }
-
     /// What did not go as wished at the start, without keeping the volume from being served.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings

@@ -49,8 +49,4 @@ impl TimingModel for Pair {
             }
         }
     }
-
-    fn pending(&self) -> usize {
-        self.left.len()
-    }
 }

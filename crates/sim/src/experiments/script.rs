@@ -82,22 +82,13 @@ pub struct Stream {
     size: u64,
     skew: u64,
     at: u64,
-    /// It ends after this many bytes.
-    left: u64,
 }
 
 impl Stream {
     /// Requests of `size` bytes, for ever.
     #[must_use]
     pub fn new(file: File, writes: bool, size: u64) -> Self {
-        Self { file, writes, size, skew: 0, at: 0, left: u64::MAX }
-    }
-
-    /// It ends after this many bytes.
-    #[must_use]
-    pub fn ending_after(mut self, bytes: u64) -> Self {
-        self.left = bytes;
-        self
+        Self { file, writes, size, skew: 0, at: 0 }
     }
 
     /// It begins so many bytes into the file.
@@ -122,17 +113,12 @@ fn ask(writes: bool, at: u64, bytes: u64) -> Ask {
 
 impl Script for Stream {
     fn next(&mut self, _lane: usize) -> Option<Turn> {
-        if self.left == 0 {
-            return None;
-        }
         if self.at + self.size + self.skew > self.file.bytes {
             self.at = 0;
         }
-        let bytes = self.size.min(self.left);
-        let call = Call::Block(self.file.volume, ask(self.writes, self.file.at(self.at) + self.skew, bytes));
-        self.at += bytes;
-        self.left -= bytes;
-        Some(Turn { think_ns: 0, call, ends: Some(bytes) })
+        let call = Call::Block(self.file.volume, ask(self.writes, self.file.at(self.at) + self.skew, self.size));
+        self.at += self.size;
+        Some(Turn { think_ns: 0, call, ends: Some(self.size) })
     }
 }
 

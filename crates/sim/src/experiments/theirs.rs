@@ -142,8 +142,4 @@ impl TimingModel for Theirs {
         }
         self.scratch = ended;
     }
-
-    fn pending(&self) -> usize {
-        self.left.len()
-    }
 }

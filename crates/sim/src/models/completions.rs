@@ -30,8 +30,4 @@ impl Completions {
             done.push(id);
         }
     }
-
-    pub(super) fn len(&self) -> usize {
-        self.heap.len()
-    }
 }

@@ -91,7 +91,4 @@ pub trait TimingModel {
     /// Lets time pass to `now`. The ids of the requests done by then are appended to `done` in the
     /// order in which they ended; those that ended at the same time, in a fixed order.
     fn advance(&mut self, now: u64, done: &mut Vec<u64>);
-
-    /// How many requests were submitted and not yet handed back.
-    fn pending(&self) -> usize;
 }

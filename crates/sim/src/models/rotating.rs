@@ -486,14 +486,4 @@ impl TimingModel for RotatingDisk {
         self.run(now);
         self.completions.drain_until(now, done);
     }
-
-    fn pending(&self) -> usize {
-        let serving = matches!(self.job, Some((_, Job::Request(_))));
-        self.backlog.len()
-            + self.queue.len()
-            + self.waiting.len()
-            + self.flushes.len()
-            + usize::from(serving)
-            + self.completions.len()
-    }
 }

@@ -240,10 +240,6 @@ impl TimingModel for Ssd {
     fn advance(&mut self, now: u64, done: &mut Vec<u64>) {
         self.completions.drain_until(now, done);
     }
-
-    fn pending(&self) -> usize {
-        self.completions.len()
-    }
 }
 
 #[cfg(test)]

@@ -101,7 +101,6 @@ pub struct Array {
     write_free: u64,
     completions: BinaryHeap<Reverse<(u64, u64, u64)>>,
     pushed: u64,
-    pending: usize,
     done: Vec<u64>,
 }
 
@@ -123,7 +122,6 @@ impl Array {
             write_free: 0,
             completions: BinaryHeap::new(),
             pushed: 0,
-            pending: 0,
             done: Vec::new(),
             params: params.clone(),
         }
@@ -265,7 +263,6 @@ impl Array {
 impl TimingModel for Array {
     fn submit(&mut self, now: u64, id: u64, op: Access) {
         self.run(now);
-        self.pending += 1;
         match op.kind {
             Kind::Read => self.read(now, id, op.offset, op.offset + op.len),
             Kind::Write | Kind::WriteThrough | Kind::WriteDurable if self.cache.is_some() => {
@@ -288,12 +285,7 @@ impl TimingModel for Array {
         while let Some(Reverse((at, _, id))) = self.completions.peek().copied().filter(|Reverse((at, _, _))| *at <= now) {
             debug_assert!(at <= now);
             self.completions.pop();
-            self.pending -= 1;
             done.push(id);
         }
-    }
-
-    fn pending(&self) -> usize {
-        self.pending
     }
 }
