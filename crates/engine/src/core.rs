@@ -57,6 +57,14 @@ pub(crate) struct Member {
     pub joined: u64,
 }
 
+/// Of which volumes something in the log could be read nowhere.
+#[derive(Default)]
+pub(crate) struct LogLacks {
+    pub of: BTreeSet<u16>,
+    /// Nobody knows whose it was.
+    pub of_all: bool,
+}
+
 /// Reads of a member's segments.
 #[derive(Clone, Default)]
 pub(crate) struct MemberReads {
@@ -267,6 +275,8 @@ pub(crate) struct Volume<B: Buf> {
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,
+    /// How many writes had been acknowledged at the last of these.
+    pub lost_at: Cell<u64>,
     pub work: Signal<B>,
     /// When destage wants to be told next of what is written.
     pub tell_from: Cell<u64>,
@@ -412,8 +422,8 @@ pub(crate) struct Core<B: Buf> {
     pub image_overflows: Cell<u64>,
     /// How far the start is, while it reads what there is.
     pub starting: Cell<Option<Starting>>,
-    /// A part of the log could be read nowhere in this start, and one that is missing for good may have it.
-    pub log_lacks: Cell<bool>,
+    /// What could be read nowhere in this start, and one that is missing for good may have.
+    pub log_lacks: RefCell<LogLacks>,
     /// Whether all that is cached is in the map; that it is, or never will be; and what is left to be read until then.
     pub is_loaded: Cell<bool>,
     pub loaded: Signal<B>,

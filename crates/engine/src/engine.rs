@@ -115,7 +115,7 @@ impl<B: Buf> Engine<B> {
             checkpoint_tried: Cell::new(0),
             image_overflows: Cell::new(0),
             starting: Cell::new(None),
-            log_lacks: Cell::new(false),
+            log_lacks: RefCell::default(),
             is_loaded: Cell::new(false),
             loaded: Signal::new(&exec),
             loading: RefCell::default(),
@@ -361,6 +361,7 @@ async fn serve<B: Buf>(
             write(core, v, range, Content::Data(data), fua).await.map(|fate| (Vec::new(), Some(fate)))
         }
         Request::Flush => crate::write::flush(core, v).await.map(|()| (Vec::new(), None)),
+        Request::OwnFlush => crate::write::own_flush(core, v).await.map(|()| (Vec::new(), None)),
         Request::Discard { sector, sectors } => {
             let range = checked(sector, sectors).await?;
             // Rounded inwards: what is only touched is kept (R17).
@@ -415,22 +416,31 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     none_too_many_missing(core)?;
-    if let Err(why) = recovery::recover(core, &patience).await {
+    let mut anew = match recovery::recover(core, &patience).await {
+        Ok(anew) => anew,
         // Where all have failed meanwhile, that nothing can be read says nothing of what is there.
-        let why = if core.pool.borrow().stalled { recovery::StartError::NoMajority } else { why };
-        return Err(CommandError::Start(why));
-    }
+        Err(_) if core.pool.borrow().stalled => return Err(CommandError::Start(recovery::StartError::NoMajority)),
+        Err(why) => return Err(CommandError::Start(why)),
+    };
     // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
     for m in core.catch_up(elected, behind).await {
         core.fail_member(m).await;
     }
     loop {
         none_too_many_missing(core)?;
+        refuse_what_may_lack(core);
         crate::membership::agree_at_start(core).await;
         // Nothing is acknowledged before all have it written down that this epoch was agreed on: one that another start raised in vain, on a
         // device that is not here, must not look newer. And the newest superblock may be on one member alone: before the
         // checkpoint that the others name is written over, all have it.
-        if !core.write_superblock().await || core.pool.borrow().missing.is_empty() {
+        if !core.write_superblock().await {
+            break;
+        }
+        if core.pool.borrow().missing.is_empty() {
+            // Not sooner: of a start that comes to nothing nothing is given up, and who may lack it is in the superblocks by now.
+            recovery::write_anew(core, core::mem::take(&mut anew)).await;
+        }
+        if core.pool.borrow().missing.is_empty() {
             break;
         }
     }
@@ -439,14 +449,11 @@ async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16
         return Err(CommandError::Start(recovery::StartError::NoMajority));
     }
     core.exec.asks_no_silent_ones(false);
-    let lost_copies = core.log_lacks.get() || core.pool.borrow().left >= core.pool.borrow().copies;
+    refuse_what_may_lack(core);
     let mut opened = Vec::new();
     for v in core.all_volumes() {
-        // As many members gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard of.
-        let uncertain = v.uncertain.get() || lost_copies && v.intent.any(Bit::Dirty);
-        core.mark_if(uncertain, Mark::UncertainVolume);
-        v.uncertain.set(uncertain);
-        v.refused.set(uncertain);
+        core.mark_if(v.uncertain.get(), Mark::UncertainVolume);
+        v.refused.set(v.uncertain.get());
         v.there.set(!v.has_disk() || backings.contains(&v.number));
         // What some members lack of the intent map they get now.
         intent::write_pages(core, &v);
@@ -493,6 +500,20 @@ fn none_too_many_missing<B: Buf>(core: &Core<B>) -> Result<(), CommandError> {
     }
     core.mark(Mark::CopiesMissing);
     Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: pool.missing.clone() }))
+}
+
+/// Notes which volumes may lack something dirty: those of which a part of the log could be read nowhere, and all that have anything dirty where
+/// as many members are gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard
+/// of. Each superblock says it from now on.
+fn refuse_what_may_lack<B: Buf>(core: &Core<B>) {
+    let (left, copies) = (usize::from(core.pool.borrow().left) + core.pool.borrow().missing.len(), core.pool.borrow().copies);
+    let lacks = core.log_lacks.borrow();
+    let all = lacks.of_all || left >= usize::from(copies);
+    for v in core.all_volumes() {
+        if (all || lacks.of.contains(&v.number)) && v.intent.any(Bit::Dirty) {
+            v.uncertain.set(true);
+        }
+    }
 }
 
 /// From now on space is won, checkpoints are taken, and what is pinned is kept: all that is cached is known.

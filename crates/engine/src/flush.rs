@@ -25,6 +25,9 @@ pub(crate) struct Flusher<B: Buf> {
     lost: Cell<bool>,
     /// How often that has come to be.
     to_be_told: Cell<u64>,
+    /// Writes of clients that were acknowledged, and how many had been when it came to be last.
+    acknowledged: Cell<u64>,
+    lost_at: Cell<u64>,
     /// A flush has failed, or a client has been told of it.
     news: Signal<B>,
     in_flight: RefCell<Option<Outcome<B>>>,
@@ -52,6 +55,8 @@ impl<B: Buf> Flusher<B> {
             owes: Cell::new(true),
             lost: Cell::new(lost),
             to_be_told: Cell::new(0),
+            acknowledged: Cell::new(0),
+            lost_at: Cell::new(0),
             news: Signal::new(exec),
             in_flight: RefCell::new(None),
             issued: Cell::new(0),
@@ -86,6 +91,7 @@ impl<B: Buf> Flusher<B> {
     /// A client's write that began when there were `failures` is about to be acknowledged: if a flush has failed since,
     /// the next FLUSH must not say that this one is durable.
     pub fn acknowledging(&self, failures: u64) {
+        self.acknowledging_absorbed();
         if self.failures.get() != failures {
             self.exec.marks.set(Mark::FlushFailedMeanwhile);
         }
@@ -94,8 +100,19 @@ impl<B: Buf> Flusher<B> {
         }
     }
 
+    /// The same of a write that this device has nothing of.
+    pub fn acknowledging_absorbed(&self) {
+        self.acknowledged.set(self.acknowledged.get() + 1);
+    }
+
+    /// How many writes of clients were acknowledged so far.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.get()
+    }
+
     /// What was acknowledged may be lost: clients are to be told.
     fn lose(&self) {
+        self.lost_at.set(self.acknowledged.get());
         self.to_be_told.set(self.to_be_told.get() + 1);
         self.lost.set(true);
         self.news.notify();
@@ -107,13 +124,19 @@ impl<B: Buf> Flusher<B> {
         self.to_be_told.get()
     }
 
-    /// Whether acknowledged writes of clients may be lost, which is told once.
-    pub fn take_lost(&self) -> bool {
-        let lost = self.lost.take();
-        if lost {
-            self.news.notify();
+    /// Whether acknowledged writes of clients may be lost, which is told once: by a FLUSH that began when so many had been `acknowledged`, unless
+    /// what may be lost came later. Then the next one says it, too.
+    pub fn take_lost(&self, acknowledged: u64) -> bool {
+        if !self.lost.get() {
+            return false;
         }
-        lost
+        if self.lost_at.get() > acknowledged {
+            self.exec.marks.set(Mark::FailedFlushToldAgain);
+            return true;
+        }
+        self.lost.set(false);
+        self.news.notify();
+        true
     }
 
     /// The same, and nobody is told.

@@ -182,6 +182,8 @@ pub enum Request<B> {
     },
     /// All that was acknowledged before it is durable after it.
     Flush,
+    /// The same, asked for by who serves the volume and not by a client: that a flush has failed before is for a client to be told.
+    OwnFlush,
     /// The content is no longer needed and reads as zeroes; rounded inwards to whole blocks.
     Discard {
         /// First sector.

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::exec::IoWait;
 use crate::io::{Buf, Device, DeviceOp};
 use crate::marks::Mark;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -41,43 +41,40 @@ impl Patience {
         }
     }
 
-    /// Waits a moment for those of `members` that were not waited for long enough yet; who they are. Who has answered nothing for so long that
-    /// it was given up is not waited for: it is asked nothing any more.
-    async fn wait_for<B: Buf>(&self, core: &Rc<Core<B>>, members: impl Iterator<Item = u8>) -> Vec<u8> {
-        let mut waits: Vec<u8> = Vec::new();
-        for m in members {
-            let waited = |so_far: &RefCell<BTreeMap<u8, u64>>| so_far.borrow().get(&m).copied().unwrap_or(0);
-            let may_come = waited(&self.waited) < PATIENCE_NS && waited(&self.before) < IN_ALL_NS;
-            if may_come && !waits.contains(&m) && !core.exec.is_silent(Device::Member(m)) {
-                waits.push(m);
-            }
-        }
-        if !waits.is_empty() {
-            core.mark(Mark::AsksAgainAtStart);
-            core.exec.sleep(AGAIN_NS).await;
-        }
-        for m in &waits {
-            *self.waited.borrow_mut().entry(*m).or_default() += AGAIN_NS;
-        }
-        waits
+    /// Whether a member was not waited for long enough yet. Who has answered nothing for so long that it was given up is not waited for: it is
+    /// asked nothing any more.
+    fn may_come<B: Buf>(&self, core: &Core<B>, m: u8) -> bool {
+        let waited = |so_far: &RefCell<BTreeMap<u8, u64>>| so_far.borrow().get(&m).copied().unwrap_or(0);
+        let may_come = waited(&self.waited) < PATIENCE_NS && waited(&self.before) < IN_ALL_NS;
+        may_come && core.pool.borrow().is_in_sync(m) && !core.exec.is_silent(Device::Member(m))
     }
 
     /// Reads many ranges of members, and again what could not be read; `None` where it cannot. Also what another copy tells is asked for again:
     /// that one may be damaged. What members fail to read that have left is not missed.
     pub async fn read<B: Buf>(&self, core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<Option<B>> {
         let mut read = read_all(core, ranges).await;
+        // One member after the other: how long one takes to say that it cannot is no time in which another one was asked.
+        for m in ranges.iter().map(|range| range.0).collect::<BTreeSet<u8>>() {
+            self.read_again(core, m, ranges, &mut read).await;
+        }
+        read
+    }
+
+    /// Asks a member again for what it could not read of `ranges`, while it may come. By the clock: a drive may take seconds to say that it cannot.
+    async fn read_again<B: Buf>(&self, core: &Rc<Core<B>>, m: u8, ranges: &[(u8, u64, u32)], read: &mut [Option<B>]) {
         loop {
-            let is_in_sync = |n: &usize| core.pool.borrow().is_in_sync(ranges[*n].0);
-            let mut failed: Vec<usize> = (0..read.len()).filter(|n| read[*n].is_none() && is_in_sync(n)).collect();
-            let waited_for = self.wait_for(core, failed.iter().map(|n| ranges[*n].0)).await;
-            if waited_for.is_empty() {
-                return read;
+            let failed: Vec<usize> = (0..read.len()).filter(|n| ranges[*n].0 == m && read[*n].is_none()).collect();
+            if failed.is_empty() || !self.may_come(core, m) {
+                return;
             }
-            failed.retain(|n| waited_for.contains(&ranges[*n].0));
+            let since = core.exec.attended();
+            core.mark(Mark::AsksAgainAtStart);
+            core.exec.sleep(AGAIN_NS).await;
             let again: Vec<_> = failed.iter().map(|n| ranges[*n]).collect();
             for (n, part) in failed.into_iter().zip(read_all(core, &again).await) {
                 read[n] = part;
             }
+            *self.waited.borrow_mut().entry(m).or_default() += core.exec.attended() - since;
         }
     }
 

@@ -94,9 +94,13 @@ struct Found {
     replay_from: u32,
 }
 
+/// What could not be read of copies of segments: from which sector on, and what the start takes it for, which is to be written there.
+pub(crate) type Anew<B> = Vec<(Place, u32, Vec<B>)>;
+
 /// Rebuilds all state from the members that are in sync. Volumes have been made, without their maps. Of the map there is what is in the
-/// log; the image, if it is large, is read while requests are answered ([`crate::loading`]).
-pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> Result<(), StartError> {
+/// log; the image, if it is large, is read while requests are answered ([`crate::loading`]). What is to be written anew is returned: of a start
+/// that comes to nothing after all, nothing is given up.
+pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> Result<Anew<B>, StartError> {
     // What a dead daemon left in the members' caches must not be taken for durable.
     flush_members(core).await;
     let image = Image::open(core);
@@ -151,7 +155,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         loading::before_the_log(core, &loading).await?;
     }
     let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
-    let mut anew = Vec::new();
+    let mut anew = headers_anew(core, &found, &unreadable);
     let mut replay = replay.into_iter();
     let mut next = replay.next().map(|f| Reading::begin(core, f));
     while let Some(reading) = next {
@@ -170,16 +174,13 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         loading::rest(core).await?;
     }
     core.starting.set(None);
-    // Not sooner: of a start that is refused for what is behind nothing is given up.
-    write_anew(core, anew).await;
-    write_headers_anew(core, &found, &unreadable).await;
     // Completed copies, and what the last instance wrote, are durable before anybody is told of them.
     flush_members(core).await;
     core.wait_settled().await;
     if core.pool.borrow().stalled {
         return Err(StartError::NoMajority);
     }
-    Ok(())
+    Ok(anew)
 }
 
 impl<B: Buf> Core<B> {
@@ -215,17 +216,23 @@ fn may_be_dirty<B: Buf>(core: &Core<B>) -> bool {
 ///
 /// # Errors
 /// Another one was to have it as well: who cannot read it either, or who is missing, as long as nobody has said that this is for good. Where it
-/// has been said, now or for a start in which those that are missing count as having left, the volumes that may lack it are refused.
-fn nowhere_else<B: Buf>(core: &Core<B>, members: &BTreeSet<u8>) -> Result<(), StartError> {
+/// has been said, now or for a start in which those that are missing count as having left, what may lack it is refused: the volume whose it was,
+/// or all.
+fn nowhere_else<B: Buf>(core: &Core<B>, members: &BTreeSet<u8>, volume: Option<u16>) -> Result<(), StartError> {
     if members.is_empty() || !may_be_dirty(core) {
         return Ok(());
     }
     if members.len() > 1 {
         return Err(StartError::LogUnreadable { members: members.iter().copied().collect() });
     }
-    let missing = core.pool.borrow().missing.clone();
+    let (missing, left) = (core.pool.borrow().missing.clone(), core.pool.borrow().left);
+    if missing.is_empty() && left == 0 {
+        return Ok(());
+    }
     if core.settings.without_missing {
-        core.log_lacks.set(true);
+        let mut lacks = core.log_lacks.borrow_mut();
+        lacks.of_all |= volume.is_none();
+        lacks.of.extend(volume);
     } else if !missing.is_empty() {
         core.mark(Mark::MissingMayHaveIt);
         return Err(StartError::CopiesMissing { missing });
@@ -317,24 +324,24 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) ->
     // Where no segment is known to be that could hold anything dirty, one may be.
     let is_held = |p: &&Place| found.values().any(|f| f.header.class == Class::Mirrored && f.header.copies.contains(p));
     let members: BTreeSet<u8> = unreadable.iter().filter(|p| !is_held(p)).map(|p| p.member).collect();
-    nowhere_else(core, &members)?;
+    nowhere_else(core, &members, None)?;
     Ok((found.into_values().collect(), unreadable))
 }
 
-/// Writes the headers that could not be read anew, or takes them away where no segment is: at the next start they might be readable, and
-/// speak of what nobody has acknowledged, or of what was let go since.
-async fn write_headers_anew<B: Buf>(core: &Rc<Core<B>>, found: &[Found], unreadable: &[Place]) {
+/// The headers that could not be read, or none where no segment is: at the next start they might be readable, and speak of what nobody has
+/// acknowledged, or of what was let go since.
+fn headers_anew<B: Buf>(core: &Core<B>, found: &[Found], unreadable: &[Place]) -> Anew<B> {
     let (key, unit) = (core.pool.borrow().key, core.pool.borrow().unit as usize);
     let of = |p: &Place| match found.iter().find(|f| f.header.copies.contains(p)) {
         Some(f) => B::from_bytes(&f.header.encode(key, unit)),
         None => B::zeroes(unit),
     };
     core.mark_if(!unreadable.is_empty(), Mark::HeadersWrittenAnew);
-    write_anew(core, unreadable.iter().map(|p| (*p, 0, vec![of(p)])).collect()).await;
+    unreadable.iter().map(|p| (*p, 0, vec![of(p)])).collect()
 }
 
 /// Writes to copies of segments, each from a sector on, all at once; the members that fail.
-async fn write_all<B: Buf>(core: &Rc<Core<B>>, what: Vec<(Place, u32, Vec<B>)>) -> BTreeSet<u8> {
+async fn write_all<B: Buf>(core: &Rc<Core<B>>, what: Anew<B>) -> BTreeSet<u8> {
     let mut writes = Vec::new();
     for (place, at, bufs) in what {
         let op = DeviceOp::Write { offset: core.slot_offset(place) + u64::from(at) * 512, bufs, reach: Reach::Cache };
@@ -352,13 +359,17 @@ async fn write_all<B: Buf>(core: &Rc<Core<B>>, what: Vec<(Place, u32, Vec<B>)>) 
     failed
 }
 
-/// Writes what could not be read. The last member stays even if it fails: who wants what is on it must be able to start.
-async fn write_anew<B: Buf>(core: &Rc<Core<B>>, what: Vec<(Place, u32, Vec<B>)>) {
+/// Writes what could not be read, durably. The last member stays even if it fails: who wants what is on it must be able to start.
+pub(crate) async fn write_anew<B: Buf>(core: &Rc<Core<B>>, what: Anew<B>) {
+    if what.is_empty() {
+        return;
+    }
     for m in write_all(core, what).await {
         if core.pool.borrow().in_sync().any(|other| other != m) {
             core.fail_member(m).await;
         }
     }
+    flush_members(core).await;
 }
 
 /// One copy of a segment in memory: what was read from `from` on.
@@ -419,7 +430,7 @@ async fn replay_segment<B: Buf>(
     core: &Rc<Core<B>>,
     reading: Reading<'_, B>,
     marks: &mut LogMarks,
-    anew: &mut Vec<(Place, u32, Vec<B>)>,
+    anew: &mut Anew<B>,
     patience: &Patience,
 ) -> Result<u64, StartError> {
     let (key, unit, capacity) = {
@@ -431,16 +442,16 @@ async fn replay_segment<B: Buf>(
         return Ok(0);
     }
     let copies = reading.copies(core).await;
-    let copies = reread_around_errors(core, copies, from, f.header.class, patience).await?;
+    let copies = reread_around_errors(core, copies, from, &f.header, patience).await?;
     let is_mirrored = f.header.class == Class::Mirrored;
     // Of two copies that were not read whole each may have what the other lacks, and a record still be whole on neither.
     let on_none = |range: Range<u32>| -> Result<(), StartError> {
         let lacks = |c: &Copy<B>| c.unreadable.iter().any(|s| *s < range.end && s + unit / 512 > range.start);
         let members: BTreeSet<u8> = copies.iter().map(|c| c.place.member).collect();
-        if is_mirrored && copies.iter().all(lacks) { nowhere_else(core, &members) } else { Ok(()) }
+        if is_mirrored && copies.iter().all(lacks) { nowhere_else(core, &members, Some(f.header.volume)) } else { Ok(()) }
     };
     let mut version = 0;
-    let mut repairs: Vec<(Place, u32, Vec<B>)> = Vec::new();
+    let mut repairs: Anew<B> = Vec::new();
     if !f.lacking.is_empty() {
         let header = B::from_bytes(&f.header.encode(key, unit as usize));
         repairs.extend(f.lacking.iter().map(|p| (*p, 0, vec![header.clone()])));
@@ -538,7 +549,7 @@ async fn reread_around_errors<B: Buf>(
     core: &Rc<Core<B>>,
     copies: Vec<Copy<B>>,
     from: u32,
-    class: Class,
+    header: &SegmentHeader,
     patience: &Patience,
 ) -> Result<Vec<Copy<B>>, StartError> {
     if copies.iter().all(|c| c.data.is_some()) {
@@ -556,8 +567,8 @@ async fn reread_around_errors<B: Buf>(
     let read = patience.read_narrowing(core, &ranges, starts.len()).await;
     let is_read = |unit: usize| read.iter().skip(unit).step_by(starts.len()).any(Option::is_some);
     let nowhere = copies.iter().all(|c| c.data.is_none()) && !(0..starts.len()).all(is_read);
-    if nowhere && class == Class::Mirrored {
-        nowhere_else(core, &copies.iter().map(|c| c.place.member).collect())?;
+    if nowhere && header.class == Class::Mirrored {
+        nowhere_else(core, &copies.iter().map(|c| c.place.member).collect(), Some(header.volume))?;
     }
     let mut read = read.into_iter().zip(&ranges);
     let whole = |c: Copy<B>| {

@@ -113,6 +113,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         last_absorbed: Cell::new(0),
         losses: Cell::new(0),
         losses_told: Cell::new(0),
+        lost_at: Cell::new(0),
         work: Signal::new(exec),
         tell_from: Cell::new(0),
         pins: RefCell::default(),
@@ -381,7 +382,7 @@ async fn passed_by<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, lost: bool, ca
     }
     cancel.or(core, v.disk_flusher.flush()).await?.map_err(|_| CommandError::Disk)?;
     // Nobody is left whom a flush of his could tell.
-    if v.disk_flusher.take_lost() { Err(CommandError::Unkept) } else { Ok(()) }
+    if v.disk_flusher.take_lost(v.disk_flusher.acknowledged()) { Err(CommandError::Unkept) } else { Ok(()) }
 }
 
 /// Waits until no request to a volume is under way: it takes no more.

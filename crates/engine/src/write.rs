@@ -174,6 +174,7 @@ pub(crate) async fn absorbed<B: Buf>(
     losses: u32,
 ) -> Result<stats::Fate, RequestError> {
     volume.stats.borrow_mut().absorbed.add(bytes);
+    volume.disk_flusher.acknowledging_absorbed();
     if fua {
         volume.asked_to_flush();
         durable(core).await?;
@@ -191,6 +192,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.asked_to_flush();
     volume.stats.borrow_mut().flushes += 1;
     let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
+    let acknowledged = volume.disk_flusher.acknowledged();
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
     let disk_use = core.use_disk_for_flush(volume);
@@ -208,7 +210,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     let on_members = on_members.and(settled(core).await);
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9); where several FLUSHes were under way
     // then, by each.
-    let lost = volume.disk_flusher.take_lost();
+    let lost = volume.disk_flusher.take_lost(acknowledged);
     core.mark_if(lost, Mark::FailedFlushTold);
     let lost_meanwhile = volume.disk_flusher.to_be_told() != told;
     core.mark_if(lost_meanwhile && !lost && on_disk.is_ok(), Mark::FailedFlushToldToAll);
@@ -216,9 +218,23 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     // So it is told of dirty data whose last copy is gone: it may be what this flush should have covered, and what each of several that
     // were under way then should.
     let now = volume.losses.get();
-    let gone = volume.losses_told.replace(now) != now || losses != now;
+    let gone = volume.losses_told.get() != now || losses != now;
+    if volume.lost_at.get() <= acknowledged {
+        volume.losses_told.set(now);
+    }
     on_members?;
     if on_disk.is_err() || lost || gone { Err(RequestError::Io) } else { Ok(()) }
+}
+
+/// The same for who serves the volume, and is no client: of what has failed before clients are told yet.
+pub(crate) async fn own_flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
+    let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
+    let on_disk = volume.has_disk().then(|| volume.disk_flusher.request_owed());
+    durable(core).await?;
+    let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };
+    settled(core).await?;
+    let is_kept = on_disk.is_ok() && volume.losses.get() == losses && volume.disk_flusher.to_be_told() == told;
+    if is_kept { Ok(()) } else { Err(RequestError::Io) }
 }
 
 /// A client wants space for a write, until the guard is dropped. Large ones want none: what a disk takes to get to one is little by what

@@ -32,7 +32,7 @@ impl Op {
         match request {
             Request::Read { sectors, .. } => (Op::Read, u64::from(*sectors) * SECTOR),
             Request::Write { data, .. } => (Op::Write, data.len() as u64),
-            Request::Flush => (Op::Flush, 0),
+            Request::Flush | Request::OwnFlush => (Op::Flush, 0),
             Request::Discard { sectors, .. } | Request::WriteZeroes { sectors, .. } => (Op::Zero, sectors.saturating_mul(SECTOR)),
         }
     }

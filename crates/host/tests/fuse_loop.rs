@@ -82,6 +82,7 @@ impl Backend for Memory {
                 Request::Write { sector, data: data.len(), fua }
             }
             Request::Flush => Request::Flush,
+            Request::OwnFlush => Request::OwnFlush,
             Request::Discard { sector, sectors } => {
                 let shift = 8 - u64::from(self.phase);
                 let (first, end) = ((sector + shift).next_multiple_of(8), (sector + sectors + shift) / 8 * 8);

@@ -100,9 +100,17 @@ impl Members {
 }
 
 enum AskedKind {
-    Read { sector: u64, sectors: u32 },
-    Write { write: u64, durable: bool },
+    Read {
+        sector: u64,
+        sectors: u32,
+    },
+    Write {
+        write: u64,
+        durable: bool,
+    },
     Flush,
+    /// Of who serves the volume: it promises nothing of what a client is to be told.
+    OwnFlush,
 }
 
 /// The end of a request.
@@ -187,6 +195,8 @@ pub struct World {
     untold: BTreeMap<u16, u64>,
     /// Volumes a client of which was told in this life. If it ends before that is written down, one is told again.
     told: BTreeSet<u16>,
+    /// Volumes a client of which was told by a FLUSH from before the failure: what was acknowledged since is another one's, who is told as well.
+    told_again: BTreeSet<u16>,
     /// Which clients lend their memory.
     pub lend: Lend,
     /// Reads that go past the engine.
@@ -241,6 +251,7 @@ impl World {
             ends: false,
             untold: BTreeMap::new(),
             told: BTreeSet::new(),
+            told_again: BTreeSet::new(),
             lend: Lend::None,
             beside: Beside::default(),
             model_wakes: BTreeMap::new(),
@@ -444,6 +455,11 @@ impl World {
     /// A client flushes.
     pub fn flush(&mut self, volume: u16) -> u64 {
         self.ask(volume, AskedKind::Flush, Request::Flush)
+    }
+
+    /// Who serves the volume flushes it.
+    pub fn own_flush(&mut self, volume: u16) -> u64 {
+        self.ask(volume, AskedKind::OwnFlush, Request::OwnFlush)
     }
 
     /// Whether any requests have ended since [`World::take_ended`] was last asked.
@@ -799,7 +815,7 @@ impl World {
         self.trace(id << 1 | u64::from(result.is_ok()));
         let error = result.as_ref().err().copied();
         self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));
-        let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.is_told(a.volume);
+        let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.is_told_by(a.volume, a.at);
         let is_late = self.ends && error == Some(RequestError::NotServed);
         // What is dirty is in the cache, whatever has become of the disk; unless that is not there at all.
         let is_had = matches!(a.kind, AskedKind::Read { sector, .. } if a.dirty && self.is_dirty(a.volume, sector));
@@ -854,7 +870,17 @@ impl World {
         if is_news {
             self.told.insert(volume);
         }
-        is_news
+        self.told_again.remove(&volume) || is_news
+    }
+
+    /// The same by a FLUSH that began at a time.
+    fn is_told_by(&mut self, volume: u16, began: u64) -> bool {
+        let is_from_before = self.untold.get(&volume).is_some_and(|failed| *failed >= began);
+        let is_told = self.is_told(volume);
+        if is_from_before {
+            self.told_again.insert(volume);
+        }
+        is_told
     }
 
     /// The engine says that all it has acknowledged is durable; but for volumes a flush of whose disk has failed, of which the next FLUSH tells.

@@ -39,6 +39,14 @@ pub const TOLD: &[Told] = &[
     ),
     ("doubts::a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest", "a stop that ends with the first disk that fails"),
     ("doubts::a_failed_flush_is_told_to_each_flush_that_was_under_way", "a failed flush told to one of two"),
+    (
+        "doubts::a_failed_flush_is_told_to_the_flush_after_a_write_though_one_from_before_it_was_told",
+        "what is to be told taken by a flush from before it",
+    ),
+    (
+        "doubts::the_daemons_own_flush_makes_durable_what_was_acknowledged_and_leaves_clients_to_be_told",
+        "what is to be told taken by the daemon itself",
+    ),
     ("doubts::a_stop_does_not_wait_for_a_disk_that_answers_nothing", "a stop that waits for each disk"),
 ];
 
@@ -143,5 +151,19 @@ pub const MISTAKES: &[Mistake] = &[
             old: "        if core.exec.is_disk_silent(",
             new: "        if false && core.exec.is_disk_silent(",
         }],
+    },
+    Mistake {
+        name: "what is to be told taken by a flush from before it",
+        story: "It does not cover the write that may be lost. The one that does says that all is durable.",
+        edits: &[Edit {
+            file: "flush.rs",
+            old: "if self.lost_at.get() > acknowledged {",
+            new: "if false && self.lost_at.get() > acknowledged {",
+        }],
+    },
+    Mistake {
+        name: "what is to be told taken by the daemon itself",
+        story: "It flushes a block device before it is removed, and no client hears of what may be lost.",
+        edits: &[Edit { file: "engine.rs", old: "crate::write::own_flush(core, v)", new: "crate::write::flush(core, v)" }],
     },
 ];

@@ -37,6 +37,16 @@ pub const TOLD: &[Told] = &[
     ),
     ("starts::a_records_header_that_is_whole_on_neither_device_refuses_the_start", "a header in two parts taken for none"),
     ("starts::a_bad_sector_does_not_use_up_the_patience_with_the_rest_of_the_log", "one patience for all of the log"),
+    (
+        "starts::what_one_that_is_gone_may_have_had_is_refused_by_the_next_start_too",
+        "what one that is gone may have had, told too late",
+    ),
+    (
+        "starts::what_one_that_is_gone_may_have_had_of_one_volume_is_not_held_against_another",
+        "what one volume lacks held against all",
+    ),
+    ("starts::nobody_is_gone_and_nothing_is_refused", "what all that are there have, missed"),
+    ("starts::a_drive_that_takes_long_to_say_that_it_cannot_is_not_asked_for_minutes", "patience by the number of questions"),
 ];
 
 /// Mistakes that only they need.
@@ -44,7 +54,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what a start cannot read not asked for again",
         story: "A controller is reset while a start reads headers, or the log: a start that could go on a moment later is refused, or takes for its end what it has not seen.",
-        edits: &[Edit { file: "patience.rs", old: "if waited_for.is_empty() {", new: "if true || waited_for.is_empty() {" }],
+        edits: &[Edit {
+            file: "patience.rs",
+            old: "if failed.is_empty() || !self.may_come(core, m) {",
+            new: "if true || failed.is_empty() || !self.may_come(core, m) {",
+        }],
     },
     Mistake {
         name: "what could not be read whole read unit by unit",
@@ -58,15 +72,15 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "headers that cannot be read taken for none",
         story: "The segments that were opened last are not found, and what was acknowledged in them is gone.",
-        edits: &[Edit { file: "recovery.rs", old: "    nowhere_else(core, &members)?;", new: "    let _ = &members;" }],
+        edits: &[Edit { file: "recovery.rs", old: "    nowhere_else(core, &members, None)?;", new: "    let _ = &members;" }],
     },
     Mistake {
         name: "a log that cannot be read taken for its end",
         story: "The same of the log: what is behind is not looked at, and the next start finds it again, over what was written since.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "if nowhere && class == Class::Mirrored {",
-            new: "if false && nowhere && class == Class::Mirrored {",
+            old: "if nowhere && header.class == Class::Mirrored {",
+            new: "if false && nowhere && header.class == Class::Mirrored {",
         }],
     },
     Mistake {
@@ -83,14 +97,18 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The other device has no header of the segment: it is not there. At the next start it is, with what nobody acknowledged, over what was read since.",
         edits: &[Edit {
             file: "recovery.rs",
-            old: "    write_headers_anew(core, &found, &unreadable).await;\n",
-            new: "    let _ = (write_headers_anew::<B>, unreadable);\n",
+            old: "    let mut anew = headers_anew(core, &found, &unreadable);\n",
+            new: "    let _ = (headers_anew::<B>, unreadable);\n    let mut anew = Vec::new();\n",
         }],
     },
     Mistake {
         name: "a unit of the log that could not be read left as it is",
         story: "The same of a record in a segment that is there.",
-        edits: &[Edit { file: "recovery.rs", old: "    write_anew(core, anew).await;\n", new: "    let _ = anew;\n" }],
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "            anew.push((c.place, *start,",
+            new: "            drop((c.place, *start,",
+        }],
     },
     Mistake {
         name: "what a cache device does not take anew at a start, overlooked",
@@ -136,7 +154,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what one that is gone may have had, overlooked",
         story: "Nobody knows what it was, and the disk's older data is served for it.",
-        edits: &[Edit { file: "recovery.rs", old: "core.log_lacks.set(true);", new: "core.log_lacks.set(false);" }],
+        edits: &[Edit { file: "recovery.rs", old: "        lacks.of.extend(volume);", new: "        let _ = &mut lacks.of;" }],
     },
     Mistake {
         name: "a record in two parts taken for a torn one",
@@ -163,6 +181,38 @@ pub const MISTAKES: &[Mistake] = &[
             file: "recovery.rs",
             old: "        patience.anew();\n        let of_volume",
             new: "        let of_volume",
+        }],
+    },
+    Mistake {
+        name: "what one that is gone may have had, told too late",
+        story: "Zeroes are in its place, and a daemon that dies before its first checkpoint has told nobody what that means.",
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "        refuse_what_may_lack(core);\n        crate::membership",
+            new: "        crate::membership",
+        }],
+    },
+    Mistake {
+        name: "what one volume lacks held against all",
+        story: "Volumes that have all their data are refused for good.",
+        edits: &[Edit { file: "recovery.rs", old: "lacks.of_all |= volume.is_none();", new: "lacks.of_all = true;" }],
+    },
+    Mistake {
+        name: "what all that are there have, missed",
+        story: "A bad sector where nothing is, and an option that was given to be on the safe side: all volumes are refused.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "if missing.is_empty() && left == 0 {",
+            new: "if false && missing.is_empty() && left == 0 {",
+        }],
+    },
+    Mistake {
+        name: "patience by the number of questions",
+        story: "A drive that takes seconds for each answer holds up a start for minutes, by one bad sector.",
+        edits: &[Edit {
+            file: "patience.rs",
+            old: "or_default() += core.exec.attended() - since;",
+            new: "or_default() += AGAIN_NS + 0 * since;",
         }],
     },
 ];

@@ -43,7 +43,7 @@ impl State {
         match (self.silent, request) {
             (Silent::Nowhere, _) => false,
             (Silent::WhereRead, _) => matches!(request, Request::Read { .. }),
-            (Silent::Everywhere, _) | (Silent::Inside, Request::Flush) => true,
+            (Silent::Everywhere, _) | (Silent::Inside, Request::Flush | Request::OwnFlush) => true,
             (Silent::Inside, Request::Read { sector, sectors, .. }) => is_inside(*sector, u64::from(*sectors) * SECTOR),
             (Silent::Inside, Request::Write { sector, data, .. }) => is_inside(*sector, data.len() as u64),
             (Silent::Inside, Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. }) => {
@@ -72,7 +72,7 @@ impl State {
             Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. } => {
                 self.bytes[range(sector, sectors * SECTOR)].fill(0);
             }
-            Request::Flush => {}
+            Request::Flush | Request::OwnFlush => {}
         }
         done.finish(Ok(Vec::<Vec<u8>>::new()));
     }

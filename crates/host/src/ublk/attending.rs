@@ -18,7 +18,7 @@ use io_uring::types::Fd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::abi::{self, Descriptor, IoCommand};
-use super::flushing::Flushes;
+use super::flushing::{Flushes, Whose};
 use super::lending::Lending;
 use super::tags::{Event, Held, Io, Tags};
 use crate::buf::HostBuf;
@@ -120,7 +120,7 @@ impl Attending {
         self.tags.all_gone()
     }
 
-    /// What a request asks for, with a write's payload; `None`: it is answered already, as it is the daemon's own flush, or with an
+    /// What a request asks for, with a write's payload; `None`: it is answered already, as it was to show that it comes, or with an
     /// error.
     pub fn take(&mut self, held: Held, ring: &mut Ring) -> Option<(Held, Request<HostBuf>)> {
         let descriptor = self.descriptors.of(&held);
@@ -154,11 +154,14 @@ impl Attending {
                     return None;
                 }
             },
-            Io::Flush if self.flushes.one_more() => {
-                self.commit(held, io.success(), ring);
-                return None;
-            }
-            Io::Flush => Request::Flush,
+            Io::Flush => match self.flushes.one_more() {
+                Whose::Clients => Request::Flush,
+                Whose::Own => Request::OwnFlush,
+                Whose::Try => {
+                    self.commit(held, io.success(), ring);
+                    return None;
+                }
+            },
             Io::Discard { sector, sectors } => Request::Discard { sector, sectors: u64::from(sectors) },
             Io::WriteZeroes { sector, sectors, fua } => Request::WriteZeroes { sector, sectors: u64::from(sectors), fua },
         };
@@ -296,28 +299,36 @@ mod tests {
             request
         }
 
-        /// Whether the volume is asked for a flush.
+        /// Whether the volume is asked for a client's flush.
         fn passes_on_a_flush(&mut self) -> bool {
             matches!(self.ask(abi::op::FLUSH), Some(Request::Flush))
+        }
+
+        /// Whether it is asked for one that is not a client's.
+        fn passes_on_its_own(&mut self) -> bool {
+            matches!(self.ask(abi::op::FLUSH), Some(Request::OwnFlush))
         }
     }
 
     /// The flush that shows whether flushes arrive, and the last one of a device, were a client's to the volume. After a flush of its disk had
-    /// failed they got the error that a client was to get, which nobody was told then; and the volume had no block device, or kept it.
+    /// failed they got the error that a client was to get, which nobody was told then; and the volume had no block device, or kept it. Later the
+    /// last one was answered without the volume, and so was each of somebody who had opened the device meanwhile: he was told that his writes
+    /// are durable, and nothing was flushed.
     #[test]
-    fn the_daemons_own_flushes_are_answered_without_the_volume() {
+    fn the_daemons_own_flushes_are_not_a_clients_and_whoever_else_flushes_then_has_all_flushed() {
         let mut rig = Rig::new();
         rig.flushes.set_tries(true);
-        assert!(!rig.passes_on_a_flush());
+        assert!(rig.ask(abi::op::FLUSH).is_none());
         rig.flushes.set_tries(false);
         assert!(rig.passes_on_a_flush());
-        rig.flushes.set_last(true);
+        rig.flushes.set_own(true);
         // What is in the page cache comes first.
         assert!(matches!(rig.ask(abi::op::WRITE), Some(Request::Write { .. })));
-        assert!(!rig.passes_on_a_flush());
-        rig.flushes.set_last(false);
+        assert!(rig.passes_on_its_own());
+        assert!(rig.passes_on_its_own());
+        rig.flushes.set_own(false);
         assert!(rig.passes_on_a_flush());
-        assert_eq!(rig.flushes.came(), 4);
+        assert_eq!(rig.flushes.came(), 5);
     }
 
     /// Who mounts a device as soon as he sees it may have written before that is known.
@@ -327,7 +338,7 @@ mod tests {
             let mut rig = Rig::new();
             rig.flushes.set_tries(true);
             rig.ask(abi::op::READ);
-            assert!(!rig.passes_on_a_flush());
+            assert!(rig.ask(abi::op::FLUSH).is_none());
             rig.ask(op);
             assert!(rig.passes_on_a_flush(), "{op}");
         }

@@ -471,12 +471,8 @@ impl Device {
         }
         let ours = exclusive(&self.path())?;
         let failed = |what| move |error: io::Error| failed(id, what, &error);
-        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device. The flush that follows is not
-        // the volume's to answer: whoever stops the device goes on to flush that, and has it tell a client of what went wrong. One that
-        // comes too late is, as there may be clients again.
-        self.flushes.set_last(true);
+        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
         let flushed = ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, until));
-        self.flushes.set_last(false);
         flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"))?;
         self.control.stop(id).map_err(failed("cannot be stopped"))?;
         self.end_queues();
@@ -493,8 +489,13 @@ impl Device {
     /// Has all that was written to the device written down, and waits for the end of that. (Where an administrator has set its
     /// `queue/write_cache` to "write through" no flush comes here for that; what serves the volume flushes by itself when it lets go of it.)
     fn flush(&mut self, device: OwnedFd, until: Instant) -> Result<io::Result<()>, Error> {
-        let begun =
-            Flushing::begin(device).map_err(|error| failed(self.id, "cannot be flushed, as `dd` cannot be run", &error))?;
+        // However late it is.
+        self.flushes.set_own(true);
+        let flushes = Arc::clone(&self.flushes);
+        let begun = Flushing::begin(device, move || flushes.set_own(false)).map_err(|error| {
+            self.flushes.set_own(false);
+            failed(self.id, "cannot be flushed, as `dd` cannot be run", &error)
+        })?;
         self.flushing = Some(begun);
         self.flushed(until)
     }

@@ -20,15 +20,19 @@ pub struct Flushing {
 
 impl Flushing {
     /// Begins to write what the kernel has of a file, and to make it durable. The child has this very description of it: while it waits the
-    /// file stays open, and a claim stays held.
-    pub fn begin(file: OwnedFd) -> io::Result<Flushing> {
+    /// file stays open, and a claim stays held. `then` is done when it has ended, whoever asks.
+    pub fn begin(file: OwnedFd, then: impl FnOnce() + Send + 'static) -> io::Result<Flushing> {
         // It reads nothing, writes that, and flushes.
         let mut dd = Command::new("dd");
         dd.args(["if=/dev/null", "conv=fsync,notrunc", "status=none"]).stdin(Stdio::null()).stdout(file).stderr(Stdio::piped());
         let child = dd.spawn()?;
         let (told, ended) = mpsc::channel();
         // Somebody takes in its end, also if nobody asks any more.
-        thread::Builder::new().name("flushed".into()).spawn(move || told.send(child.wait_with_output()))?;
+        thread::Builder::new().name("flushed".into()).spawn(move || {
+            let end = child.wait_with_output();
+            then();
+            told.send(end)
+        })?;
         Ok(Flushing { ended, since: Instant::now() })
     }
 
@@ -51,15 +55,27 @@ impl Flushing {
 
 /// The flushes of a device, as those who attend to its queues see them.
 ///
-/// The daemon's own are answered there. To the volume they would be a client's: of a flush of its disk that has failed it tells one client,
-/// once, and that must not be `dd`.
+/// The daemon's own must not pass for a client's: of a flush of its disk that has failed a volume tells one client, once, and that must not be
+/// `dd`.
 #[derive(Debug, Default)]
 pub struct Flushes {
     came: AtomicU64,
     /// They are the daemon's own until something is written.
     are_tries: AtomicBool,
-    /// They are the daemon's own.
-    are_last: AtomicBool,
+    /// There may be one of the daemon's own among them.
+    may_be_own: AtomicBool,
+}
+
+/// For whom a flush is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// A client's.
+    Clients,
+    /// The daemon's own, perhaps: of what a client is to be told of nothing is told by it. It is as good as any other one but for that, as
+    /// whoever opens the device beside it has his flushes taken for it.
+    Own,
+    /// The daemon's own, of a device that nobody has written to: to come is all that it has to do.
+    Try,
 }
 
 impl Flushes {
@@ -69,9 +85,9 @@ impl Flushes {
         self.are_tries.store(are_tries, Ordering::Release);
     }
 
-    /// Those that come are the last, of a device that nobody else has open, and the volume is flushed after them; or not any more.
-    pub fn set_last(&self, are_last: bool) {
-        self.are_last.store(are_last, Ordering::Release);
+    /// One of the daemon's own is under way from now on; or no longer.
+    pub fn set_own(&self, may_be_own: bool) {
+        self.may_be_own.store(may_be_own, Ordering::Release);
     }
 
     /// Something is written. To be said before that is answered.
@@ -81,10 +97,14 @@ impl Flushes {
         }
     }
 
-    /// One more came: whether it is the daemon's own.
-    pub fn one_more(&self) -> bool {
+    /// One more came: for whom it is.
+    pub fn one_more(&self) -> Whose {
         self.came.fetch_add(1, Ordering::Relaxed);
-        self.are_tries.load(Ordering::Acquire) || self.are_last.load(Ordering::Acquire)
+        match (self.are_tries.load(Ordering::Acquire), self.may_be_own.load(Ordering::Acquire)) {
+            (true, _) => Whose::Try,
+            (false, true) => Whose::Own,
+            (false, false) => Whose::Clients,
+        }
     }
 
     /// How many came.
@@ -98,13 +118,14 @@ mod tests {
     use super::*;
     use crate::silent;
     use std::fs::File;
+    use std::sync::Arc;
 
     const SOON: Duration = Duration::from_secs(30);
 
     #[test]
     fn how_a_flush_ends_is_told() {
         let file = tempfile::tempfile().unwrap();
-        let flushed = |file: File| Flushing::begin(file.into()).unwrap().ended(Instant::now() + SOON);
+        let flushed = |file: File| Flushing::begin(file.into(), || ()).unwrap().ended(Instant::now() + SOON);
         assert!(matches!(flushed(file), Some(Ok(()))));
         // A pipe has nothing to be flushed, and the kernel says so.
         let (_reader, writer) = io::pipe().unwrap();
@@ -126,7 +147,7 @@ mod tests {
     /// That of a device that could not be made stayed as a dead process until the daemon ended.
     #[test]
     fn a_child_that_nobody_waits_for_any_more_does_not_stay() {
-        drop(Flushing::begin(tempfile::tempfile().unwrap().into()).unwrap());
+        drop(Flushing::begin(tempfile::tempfile().unwrap().into(), || ()).unwrap());
         // Not before it has ended.
         thread::sleep(Duration::from_secs(1));
         let until = Instant::now() + SOON;
@@ -144,12 +165,16 @@ mod tests {
         disk.fall_silent();
         let ours = File::options().read(true).open(disk.path()).unwrap();
         let begun = Instant::now();
-        let flushing = Flushing::begin(ours.try_clone().unwrap().into()).unwrap();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&has_ended);
+        let flushing = Flushing::begin(ours.try_clone().unwrap().into(), move || noted.store(true, Ordering::SeqCst)).unwrap();
         assert!(flushing.ended(Instant::now() + Duration::from_millis(200)).is_none());
+        assert!(!has_ended.load(Ordering::SeqCst));
         // Closed here it is not closed for the last time, which would wait as well.
         drop(ours);
         assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
         disk.speak();
         assert!(matches!(flushing.ended(Instant::now() + SOON), Some(Ok(()))));
+        assert!(has_ended.load(Ordering::SeqCst));
     }
 }

@@ -15,6 +15,7 @@ pub fn in_words(r: &Request<SimBuf>) -> String {
             format!("write {write}: {sector} +{}{}{lent}", data.sectors(), if *fua { ", durable" } else { "" })
         }
         Request::Flush => "flush".into(),
+        Request::OwnFlush => "flush of who serves the volume".into(),
         Request::Discard { sector, sectors } => format!("discard {sector} +{sectors}"),
         Request::WriteZeroes { sector, sectors, fua } => {
             format!("write zeroes {sector} +{sectors}{}", if *fua { ", durable" } else { "" })

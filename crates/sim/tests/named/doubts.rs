@@ -326,6 +326,37 @@ fn a_failed_flush_is_told_to_each_flush_that_was_under_way() {
     s.end();
 }
 
+/// The same, and the second FLUSH comes when the first has been answered: that one began before the write was acknowledged, and was no answer to who
+/// wrote. It took along what he was to be told. Found by reading.
+#[test]
+fn a_failed_flush_is_told_to_the_flush_after_a_write_though_one_from_before_it_was_told() {
+    let mut s = Scene::new("a flush from before the write", Stage::default());
+    s.write(0, PAST);
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
+    let first = s.world.flush(0);
+    s.until_held();
+    let past = s.world.write(0, 100_000, PAST, false);
+    assert!(s.answer_to(past));
+    s.world.errors_allowed = true;
+    s.let_go_failing(DISK);
+    assert!(!s.answer_to(first), "{}", s.story());
+    told_once(&mut s);
+    s.end();
+}
+
+/// The daemon flushes what it serves, by itself, while a client is to be told of a flush that has failed. Its own had been a client's, and he was
+/// told nothing; then it was answered with nothing flushed, and so was whoever flushed beside it. Found by reading.
+#[test]
+fn the_daemons_own_flush_makes_durable_what_was_acknowledged_and_leaves_clients_to_be_told() {
+    let mut s = untold("the daemon's own flush", 1);
+    s.write(100_000, PAST);
+    let own = s.world.own_flush(0);
+    assert!(s.answer_to(own), "{}", s.story());
+    assert_eq!(s.device(DISK).unflushed().count(), 0, "{}: the disk is not flushed", s.story());
+    told_once(&mut s);
+    s.end();
+}
+
 /// The disk of one volume answers nothing when the daemon is told to end. It waited for its flush for ever, and nothing was written down of the other one's cache.
 /// Found by reading.
 #[test]

@@ -168,7 +168,7 @@ impl Paced {
                 self.memory.read_exact_at(&mut data, sector * SECTOR).map(|()| vec![data])
             }
             Request::Write { sector, data, .. } => self.memory.write_all_at(data, sector * SECTOR).map(|()| Vec::new()),
-            Request::Flush => Ok(Vec::new()),
+            Request::Flush | Request::OwnFlush => Ok(Vec::new()),
             Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. } => {
                 let freed = fallocate(&self.memory, empty, sector * SECTOR, sectors * SECTOR);
                 freed.map(|()| Vec::new()).map_err(Into::into)
@@ -195,7 +195,7 @@ impl Backend for Paced {
             Request::Read { sector, sectors, .. } => at(*sector, u64::from(*sectors), Kind::Read),
             Request::Write { sector, data, fua: true } => Access::write_through(sector * SECTOR, data.len() as u64),
             Request::Write { sector, data, .. } => Access::write(sector * SECTOR, data.len() as u64),
-            Request::Flush => Access::flush(),
+            Request::Flush | Request::OwnFlush => Access::flush(),
             Request::Discard { sector, sectors } => at(*sector, *sectors, Kind::Discard),
             Request::WriteZeroes { sector, sectors, .. } => at(*sector, *sectors, Kind::WriteZeroes),
         };
