@@ -272,6 +272,8 @@ pub(crate) struct Volume<B: Buf> {
     pub absorbing: Cell<u32>,
     /// When the log last had taken a write.
     pub last_absorbed: Cell<u64>,
+    /// Up to which block fragments were let go for want of room for more.
+    pub thinned_to: Cell<u64>,
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,
@@ -292,6 +294,8 @@ pub(crate) struct Volume<B: Buf> {
     pub filling: Cell<u32>,
     /// What of the pool it is sure of, and may have at most.
     pub share: Cell<Share>,
+    /// That became smaller, and it has more than that still.
+    pub lowered: Cell<bool>,
     pub stats: RefCell<VolumeStats>,
 }
 

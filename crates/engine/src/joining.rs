@@ -56,7 +56,13 @@ pub(crate) async fn add<B: Buf>(
     }
     wait_for_copies(core, cancel).await?;
     // The image goes onto all members, and says that nothing lacks a copy.
-    cancel.or(core, checkpoint_now(core)).await?
+    cancel.or(core, checkpoint_now(core)).await??;
+    // It may have left meanwhile: then nothing has more copies by it.
+    let stayed = {
+        let pool = core.pool.borrow();
+        pool.is_in_sync(member) && pool.members[usize::from(member)].id == id
+    };
+    if stayed { Ok(()) } else { Err(CommandError::MemberFailed) }
 }
 
 /// What the pool is to know of a new cache device, if it will do.

@@ -625,6 +625,7 @@ impl<B: Buf> Log<B> {
         }
         core.appended(bytes);
         let flight = core.begin_flight();
+        let epoch = core.pool.borrow().epoch;
         self.in_flight.set(self.in_flight.get() + 1);
         self.bands.borrow_mut()[band].in_flight += 1;
         let header = self.bands.borrow()[band].open.as_ref().map(|o| o.header.clone());
@@ -641,7 +642,7 @@ impl<B: Buf> Log<B> {
                     }
                     Err(_) => {
                         core2.mark(Mark::AppendFailsOnMember);
-                        core2.fail_member(place.member).await;
+                        core2.fail_member_of(epoch, place.member).await;
                     }
                 }
             }

@@ -56,6 +56,8 @@ marks! {
     GoneWithoutCheckpoint,
     /// A flush of the disk failed under several FLUSHes, another of which was told.
     FailedFlushToldToAll,
+    /// Fragments were let go, as a volume has nearly as many as it may.
+    FragmentsThinned,
     /// A FLUSH failed that began before a write was acknowledged which may be lost: the next one will fail as well.
     FailedFlushToldAgain,
     /// A stop ends without the flush of a disk that answers nothing.

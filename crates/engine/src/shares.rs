@@ -27,6 +27,8 @@ pub(crate) fn set<B: Buf>(core: &Core<B>, volume: &Volume<B>, share: Share) -> R
     })?;
     volume.share.set(share);
     core.volumes.touch();
+    drop(volumes);
+    volume.lowered.set(core.stands(volume).is_over());
     core.space.notify();
     Ok(())
 }
@@ -42,6 +44,11 @@ impl Stands {
     /// Whether it has less than it is sure of.
     fn is_under(&self) -> bool {
         self.held < self.least
+    }
+
+    /// Whether it has more than it may.
+    fn is_over(&self) -> bool {
+        self.most.is_some_and(|most| self.held > most)
     }
 
     /// Whether a segment of it may be evicted for others.
@@ -149,6 +156,13 @@ impl<B: Buf> Core<B> {
         pace::is_others(segments.of_volume(volume.number).dirty, segments.dirty_segments(), most)
     }
 
+    /// Whether what a volume has taken of its share of that space is clean, and no checkpoint is on its way that would free it: its sweep wins
+    /// nothing back.
+    pub(crate) fn has_nothing_to_win(&self, volume: &Volume<B>) -> bool {
+        let is_clean = volume.map.borrow().dirty_blocks() == 0 && volume.pending.borrow().is_empty();
+        is_clean && self.bounds().has_shares && !self.checkpoint_wanted.get()
+    }
+
     /// How full the space for dirty data is for a volume, in percent.
     pub(crate) fn dirty_percent_for(&self, volume: &Volume<B>) -> u32 {
         if self.bounds().has_shares { self.room_of(volume).taken_percent } else { self.dirty_percent() }
@@ -196,7 +210,7 @@ const IMAGE_EVERY_NS: u64 = 3_600_000_000_000;
 
 /// Checkpoints that are taken for what volumes have by their shares. An image is of all that is cached, however little a volume may have: it is
 /// taken for that where it is a small part of what it frees, and once in an hour where it is not, as the volume's writes go to its disk
-/// until then.
+/// until then, at once.
 pub(crate) struct ForShares {
     last: u64,
 }
@@ -256,6 +270,7 @@ pub(crate) async fn keep_to_maximums<B: Buf>(core: &Rc<Core<B>>, for_shares: &mu
 /// One step towards a volume's maximum; `false` if it is there, or there is nothing to be won now.
 async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, for_shares: &mut ForShares) -> bool {
     let stands = core.stands(volume);
+    volume.lowered.set(volume.lowered.get() && stands.is_over());
     let goes_on = stands.most.is_some_and(|most| stands.held > kept_below(most, core.copies()));
     if !goes_on || core.stopping.get() || core.pool.borrow().stalled {
         return false;
@@ -265,7 +280,7 @@ async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, for_shares: 
     }
     // An eighth of what it holds is little by the image where it holds little. But where its maximum has become much smaller, that is kept.
     let waiting = waiting_of(core, volume.number);
-    let is_far_over = stands.most.is_some_and(|most| stands.held * 8 > most * 9);
+    let is_far_over = volume.lowered.get() && stands.most.is_some_and(|most| stands.held * 8 > most * 9);
     let pays = waiting * core.copies() * 8 >= stands.held && (is_far_over || for_shares.is_worth_it(core, waiting));
     pays && for_shares.checkpoint(core).await && waiting_of(core, volume.number) < waiting
 }

@@ -149,6 +149,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
                 break;
             }
         }
+        core.all_volumes().iter().for_each(|v| thin_fragments(&core, v));
         // What is clean goes first: that takes no checkpoint.
         diskless::compact(&core).await;
         keep_to_maximums(&core, &mut for_shares).await;
@@ -248,6 +249,31 @@ fn thin_one<B: Buf>(core: &Core<B>) -> bool {
     }
     segments.settle();
     segments.live < before
+}
+
+/// Blocks that are let go at once for the fragments of a volume.
+const FRAGMENTS_AT_ONCE: usize = 4096;
+
+/// Lets go of what is clean in blocks that are in several pieces, where a volume has nearly as many fragments as it may: it would take nothing more
+/// into the cache, and nothing else wins that back. What is asked for again comes in one piece.
+fn thin_fragments<B: Buf>(core: &Core<B>, volume: &Volume<B>) {
+    let most = core.settings.max_fragments;
+    if !volume.has_disk() || volume.map.borrow().extra_pieces() < most - most / 32 {
+        return;
+    }
+    let mut map = volume.map.borrow_mut();
+    let mut segments = core.segments.borrow_mut();
+    for _ in 0..FRAGMENTS_AT_ONCE {
+        if map.extra_pieces() < most - most / 16 {
+            break;
+        }
+        // From where it went on the last time, so that all have their turn.
+        let Some(block) = map.next_in_pieces(volume.thinned_to.get()).or_else(|| map.next_in_pieces(0)) else { break };
+        map.drop_clean(&mut segments, block, |_| true);
+        volume.thinned_to.set(block + 1);
+        core.mark(Mark::FragmentsThinned);
+    }
+    segments.settle();
 }
 
 /// Moves what is dirty out of a mirrored segment that holds little of it.

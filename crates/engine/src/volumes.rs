@@ -111,6 +111,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         hitting: Cell::new(0),
         absorbing: Cell::new(0),
         last_absorbed: Cell::new(0),
+        thinned_to: Cell::new(0),
         losses: Cell::new(0),
         losses_told: Cell::new(0),
         lost_at: Cell::new(0),
@@ -124,6 +125,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         neighbourhoods: RefCell::default(),
         filling: Cell::default(),
         share: Cell::default(),
+        lowered: Cell::new(false),
         stats: RefCell::default(),
     })
 }

@@ -71,7 +71,7 @@ pub(crate) async fn write<B: Buf>(
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && gains_nothing(core, volume, &range, &content) {
         fate = Fate::Bypass(Bypass::NoGain);
     }
-    // Zeroes are an entry in the log, however long they are.
+    // Zeroes are an entry in the log for each block, without data: a few KiB, however long they are.
     let logged = if matches!(content, Content::Data(_)) { bytes } else { BLOCK };
     let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes, logged)).flatten();
     if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) {
@@ -286,7 +286,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
     let destage = volume.reached.get().per_second();
     let rate = pace::rate(&core.room_of(volume), destage);
     volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands_of(volume)));
-    if rate.is_some_and(pace::is_slowest) && core.others_have_the_space(volume) {
+    if rate.is_some_and(pace::is_slowest) && (core.others_have_the_space(volume) || core.has_nothing_to_win(volume)) {
         return Turn::Late;
     }
     if let Some(rate) = rate {
@@ -311,7 +311,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         turn = Turn::AfterAWait;
         let waited = core.now() - came;
         // Where it is not for dirty data that there is no room, destage will not win any.
-        let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent;
+        let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent || core.has_nothing_to_win(volume);
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
         let too_long = waited >= pace::LONGEST_NS || bytes >= pace::LARGE;
         if hopeless || too_long || volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {

@@ -138,7 +138,7 @@ fn of_pool(text: &mut Text, r: &Report) {
     text.gauge("pool_stalled", "1 while too few cache devices and votes answer", &[], flag(r.stalled));
     text.gauge(
         "pool_witness_lags",
-        "1 while the witness does not know which cache devices are in the pool",
+        "1 while the witness may not know which cache devices are in the pool",
         &[],
         flag(r.witness_lags),
     );

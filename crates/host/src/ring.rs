@@ -23,6 +23,9 @@ pub const GUEST: u64 = 1 << 63;
 /// How long a kernel that takes no entries is left to end what it has.
 const SOON: Duration = Duration::from_millis(1);
 
+/// To hand over completions (`io_uring_enter(2)`).
+const GET_EVENTS: u32 = 1;
+
 struct Bell {
     fd: OwnedFd,
     rung: AtomicBool,
@@ -145,18 +148,34 @@ impl Ring {
     }
 
     /// Submits what is queued and waits for a completion, but no longer than that.
-    fn enter(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.map(Timespec::from);
-        let args = match &timeout {
+    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let limit = timeout.map(Timespec::from);
+        let args = match &limit {
             Some(limit) => SubmitArgs::new().timespec(limit),
             None => SubmitArgs::new(),
         };
         match self.uring.submitter().submit_with_args(1, &args) {
             Ok(_) => Ok(()),
-            // Time is up, or there is nothing to be had for now.
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) || is_for_now(&error) => Ok(()),
+            // Time is up, or a signal came.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => Ok(()),
+            Err(error) if is_for_now(&error) => self.take_in(timeout.map_or(SOON, |timeout| timeout.min(SOON))),
             Err(error) => Err(error),
         }
+    }
+
+    /// Has the kernel hand over what has ended; if that is nothing, waits so long. A call that cannot submit does not come to that, and what ended
+    /// has the memory that the next one needs.
+    fn take_in(&mut self, pause: Duration) -> io::Result<()> {
+        // SAFETY: it submits nothing, and names no memory.
+        let taken = unsafe { self.uring.submitter().enter::<libc::sigset_t>(0, 0, GET_EVENTS, None) };
+        match taken {
+            Err(error) if !is_for_now(&error) => return Err(error),
+            _ => {}
+        }
+        if self.uring.completion().is_empty() {
+            std::thread::sleep(pause);
+        }
+        Ok(())
     }
 
     /// Appends the completions that are there, as (user data, result), and says whether the bell rang.
@@ -189,16 +208,15 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// From now on the kernel has no memory for what this thread submits without waiting.
-    fn have_no_memory() {
-        const FLAGS: u32 = 16 + 3 * 8;
+    /// From now on the kernel has no memory for a call of this thread where any of `bits` of its argument number `argument` is set, or none is.
+    fn have_no_memory(argument: u32, bits: u32, set: bool) {
         let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let (jt, jf) = if set { (0, 1) } else { (1, 0) };
         let mut filter = [
             step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::SYS_io_uring_enter as u32),
-            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, FLAGS),
-            // Whether it waits.
-            step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, 0, 1),
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + argument * 8),
+            step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, jt, jf, bits),
             step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
             step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
         ];
@@ -211,12 +229,16 @@ mod tests {
         assert!(set, "{}", io::Error::last_os_error());
     }
 
+    /// Arguments of `io_uring_enter(2)`.
+    const TO_SUBMIT: u32 = 1;
+    const FLAGS: u32 = 3;
+
     /// It ended the daemon.
     #[test]
     fn entries_that_the_kernel_has_no_memory_for_are_submitted_when_it_has() {
         let ends = thread::spawn(|| {
             let mut ring = Ring::new(4, 8).unwrap();
-            have_no_memory();
+            have_no_memory(FLAGS, GET_EVENTS, false);
             for number in 0..100 {
                 // SAFETY: it names no memory.
                 unsafe { ring.push(&opcode::Nop::new().build().user_data(number)) }.unwrap();
@@ -230,5 +252,43 @@ mod tests {
             ended
         });
         assert!(ends.join().unwrap().into_iter().eq((0..100).map(|number| (number, 0))));
+    }
+
+    /// What had ended was handed over only by a call that could submit: nobody was answered until there was memory.
+    #[test]
+    fn what_ends_is_handed_over_while_the_kernel_has_no_memory_for_more() {
+        let (reader, writer) = io::pipe().unwrap();
+        let ends = thread::spawn(move || {
+            let mut ring = Ring::new(4, 8).unwrap();
+            let mut byte = [0u8];
+            let read = opcode::Read::new(Fd(reader.as_raw_fd()), byte.as_mut_ptr(), 1).build().user_data(7);
+            // SAFETY: the byte and the pipe are there until it has ended, which is waited for.
+            unsafe { ring.push(&read) }.unwrap();
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            have_no_memory(TO_SUBMIT, u32::MAX, true);
+            // SAFETY: it names no memory.
+            unsafe { ring.push(&opcode::Nop::new().build().user_data(8)) }.unwrap();
+            rustix::io::write(&writer, b"x").unwrap();
+            let until = std::time::Instant::now() + Duration::from_secs(30);
+            let mut ended = Vec::new();
+            while ended.is_empty() && std::time::Instant::now() < until {
+                ring.wait(Some(Duration::from_millis(10))).unwrap();
+                ring.reap(&mut ended);
+            }
+            if ended.is_empty() {
+                // The kernel may write to it yet.
+                std::mem::forget(ring);
+                loop {
+                    thread::park();
+                }
+            }
+            (ended, byte)
+        });
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while !ends.is_finished() {
+            assert!(std::time::Instant::now() < until, "nothing is handed over");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(ends.join().unwrap(), (vec![(7, 1)], *b"x"));
     }
 }

@@ -32,6 +32,7 @@ pub const TOLD: &[Told] = &[
         "a predecessor's failure heard late",
     ),
     ("leaving::what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk", "what was given up in vain served"),
+    ("leaving::one_that_joins_and_leaves_again_has_not_been_added", "one that has left again taken for added"),
 ];
 
 /// Mistakes that only they need.
@@ -92,5 +93,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what was given up in vain served",
         story: "Nothing is known any more of what was lost, and the volume is still there: the disk's older data is read for it.",
         edits: &[Edit { file: "volumes.rs", old: "if lost { refuse(v) } else { v.serve(true) }", new: "v.serve(true)" }],
+    },
+    Mistake {
+        name: "one that has left again taken for added",
+        story: "The command says that all that is dirty has its copies, and there is one device.",
+        edits: &[Edit {
+            file: "joining.rs",
+            old: "    if stayed { Ok(()) } else { Err(CommandError::MemberFailed) }",
+            new: "    let _ = stayed;\n    Ok(())",
+        }],
     },
 ];

@@ -9,6 +9,7 @@ pub const TOLD: &[Told] = &[
         "room::clean_data_has_nearly_all_of_the_cache_devices",
         "half of the checkpoint areas kept for what takes a hundredth of them",
     ),
+    ("room::a_volume_with_as_many_fragments_as_it_may_have_goes_on_being_cached", "fragments that nobody lets go"),
     ("room::the_map_takes_no_more_memory_than_it_may", "a map without a cap of memory"),
     ("room::a_volume_without_a_disk_has_its_room_whatever_memory_there_is", "a cap of memory for what is no cache"),
     ("room::a_daemon_ends_just_after_a_cache_device_has_left", "an image begun that has no room"),
@@ -71,6 +72,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "checkpoint.rs",
             old: "    fit_into_an_image(core);\n",
             new: "    let _ = fit_into_an_image::<B>;\n",
+        }],
+    },
+    Mistake {
+        name: "fragments that nobody lets go",
+        story: "A volume has as many pieces of blocks as it may, and takes nothing into the cache any more.",
+        edits: &[Edit {
+            file: "space.rs",
+            old: "        core.all_volumes().iter().for_each(|v| thin_fragments(&core, v));\n",
+            new: "        let _ = thin_fragments::<B>;\n",
         }],
     },
 ];

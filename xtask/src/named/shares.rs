@@ -18,6 +18,11 @@ pub const TOLD: &[Told] = &[
         "shares::images_for_a_small_share_take_little_of_what_cache_devices_are_written",
         "an image for each eighth of a small share",
     ),
+    ("shares::images_for_a_small_share_take_little_of_what_cache_devices_are_written", "room that nobody wins waited for"),
+    (
+        "shares::images_for_a_small_share_take_little_of_what_cache_devices_are_written",
+        "a burst taken for a maximum that was lowered",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -99,6 +104,24 @@ pub const MISTAKES: &[Mistake] = &[
             file: "shares.rs",
             old: "        image_pays(bytes, core.segments.borrow().live) || ",
             new: "        image_pays(bytes, core.segments.borrow().live.min(0)) || ",
+        }],
+    },
+    Mistake {
+        name: "room that nobody wins waited for",
+        story: "A volume with a small share has written all of it, and nothing of it is dirty any more: each of its writes waits for a quarter of a second, and goes to the disk.",
+        edits: &[Edit {
+            file: "shares.rs",
+            old: "is_clean && self.bounds().has_shares && !self",
+            new: "false && is_clean && self.bounds().has_shares && !self",
+        }],
+    },
+    Mistake {
+        name: "a burst taken for a maximum that was lowered",
+        story: "A volume with a small share is over it after each burst, and an image of all maps is taken for that.",
+        edits: &[Edit {
+            file: "shares.rs",
+            old: "let is_far_over = volume.lowered.get() && stands",
+            new: "let is_far_over = stands",
         }],
     },
 ];

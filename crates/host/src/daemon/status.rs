@@ -199,7 +199,7 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>, lacks_data: boo
     }
     if status.witness_lags {
         advice.push(Advice {
-            wrong: "The witness, a file in the state folder, cannot be written: it does not know which cache devices are in the pool now. No data \
+            wrong: "The witness, a file in the state folder, cannot be written: it may not know which cache devices are in the pool now. No data \
                     is at risk while all of them are there; where one fails the pool may stop answering, and a start at which one is missing \
                     would be refused, for want of its vote."
                 .into(),

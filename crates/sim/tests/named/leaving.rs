@@ -2,7 +2,7 @@
 
 use headpond_engine::format::{Layout, SUPERBLOCK_BYTES};
 use headpond_engine::stats::Bypass;
-use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp};
+use headpond_engine::{Buf, Command, CommandError, Degraded, Device, DeviceOp};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
@@ -300,6 +300,35 @@ fn a_page_that_a_predecessor_did_not_take_does_not_put_out_the_one_that_has_its_
     s.write(1600, 8);
     s.pass(1_000_000_000);
     assert_eq!(in_sync(&s), 2, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
+/// A cache device is added to a pool that has one left, and is pulled again while copies are made onto it: nothing lacks a copy then that one device could
+/// have, and the command said that all that is dirty has its copies. Found by reading.
+#[test]
+fn one_that_joins_and_leaves_again_has_not_been_added() {
+    let second = Device::Member(1);
+    let mut stage = Stage { segments: 60, ..Stage::default() };
+    stage.settings.degraded = Degraded::Continue;
+    let mut s = Scene::new("joined and left", stage);
+    s.set_dead(second, true);
+    s.write(0, 8);
+    until_in_sync(&mut s, 1);
+    (0..30).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    let bytes = s.stage.member_bytes();
+    s.world.devices.insert(second, SimDevice::new(bytes, None));
+    let slots = s.stage.layout().slot(0)..s.stage.layout().superblock(2);
+    s.hold_back(move |device, op| device == second && matches!(op, DeviceOp::Write { offset, .. } if slots.contains(offset)));
+    let add = s.world.command(Command::AddMember { member: 1, id: [99; 16], bytes });
+    until_in_sync(&mut s, 2);
+    s.until_held();
+    assert!(s.status().lacking_copies > 0, "{}", s.story());
+    s.set_dead(second, true);
+    s.let_go();
+    assert_eq!(s.end_of(add), Err(CommandError::MemberFailed), "{}", s.story());
+    assert_eq!(in_sync(&s), 1, "{}", s.story());
     s.read_all();
     s.end();
 }

@@ -1,6 +1,6 @@
 //! How much a pool holds, and that a checkpoint has room for all of it.
 
-use headpond_engine::{Command, Device, Mark};
+use headpond_engine::{Command, Device, Mark, Settings};
 use headpond_sim::scene::{DISKLESS, Scene, Stage};
 use std::ops::Range;
 
@@ -161,5 +161,31 @@ fn a_cache_device_is_removed_from_a_pool_whose_maps_are_too_large_for_the_others
     ends_soon(&mut s, Command::Checkpoint);
     s.kill();
     s.read_all();
+    s.end();
+}
+
+/// A guest's partition begins off the grid, and each of its blocks lies in two of ours, in pieces. Once the volume had as many pieces as it may it took
+/// nothing more into the cache, for good: segments were free, so nothing was evicted, and a start found the same. Found by reading.
+#[test]
+fn a_volume_with_as_many_fragments_as_it_may_have_goes_on_being_cached() {
+    let usual = Stage::default();
+    let settings = Settings { max_fragments: 64, ..usual.settings.clone() };
+    let mut s = Scene::new("as many fragments as there may be", Stage { settings, segments: 64, ..usual });
+    for n in 0..100 {
+        s.write(n * 37 % 499 * 512, 4);
+        s.write(n * 37 % 499 * 512 + 4, 4);
+    }
+    s.destage();
+    s.pass(1_000_000_000);
+    let hits = |s: &Scene| s.status().volumes[0].stats.hit.requests;
+    let absorbed = |s: &Scene| s.status().volumes[0].stats.absorbed.requests;
+    let before = (hits(&s), absorbed(&s));
+    s.read(256_008, 8);
+    s.pass(10_000_000);
+    s.read(256_008, 8);
+    s.write(257_008, 8);
+    assert_eq!((hits(&s), absorbed(&s)), (before.0 + 1, before.1 + 1), "{}", s.story());
+    s.read_all();
+    s.lose_power();
     s.end();
 }
