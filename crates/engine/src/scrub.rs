@@ -119,13 +119,17 @@ impl<B: Buf> Round<'_, B> {
 
     /// Whether something of our own at a place is damaged, and not only being written just now.
     async fn is_damaged(&self, member: u8, offset: u64, len: usize, whole: impl Fn(&[u8]) -> bool) -> bool {
+        let id = || self.core.pool.borrow().members.get(usize::from(member)).map(|m| m.id);
+        let of = id();
+        let is_there = || self.core.pool.borrow().is_in_sync(member) && id() == of;
         for _ in 0..TRIES {
-            if self.is_whole(member, offset, len, &whole).await {
+            // Who has left since is asked for nothing, nor is who has its number now.
+            if !is_there() || self.is_whole(member, offset, len, &whole).await {
                 return false;
             }
             self.core.exec.sleep(AGAIN_NS).await;
         }
-        self.core.pool.borrow().is_in_sync(member)
+        is_there()
     }
 
     fn found(&self, damaged: u64) {
@@ -146,8 +150,8 @@ impl<B: Buf> Round<'_, B> {
         let whole = |bytes: &[u8]| Superblock::decode(bytes).is_ok_and(|s| s.pool == id) || bytes.iter().all(|b| *b == 0);
         let mut damaged = 0;
         for member in self.in_sync() {
-            let layout = self.core.pool.borrow().members[usize::from(member)].layout;
             for n in 0..4 {
+                let layout = self.core.pool.borrow().members[usize::from(member)].layout;
                 damaged += u64::from(self.is_damaged(member, layout.superblock(n), SUPERBLOCK_BYTES as usize, whole).await);
                 self.pace(SUPERBLOCK_BYTES).await?;
             }
@@ -172,11 +176,11 @@ impl<B: Buf> Round<'_, B> {
         let mut damaged = 0;
         for page in span.first..span.end() {
             for member in self.in_sync() {
-                let layout = self.core.pool.borrow().members[usize::from(member)].layout;
                 let whole = |bytes: &[u8]| {
                     IntentPage::decode(key, bytes, page).is_ok_and(|p| p.volume == volume.number) || bytes.iter().all(|b| *b == 0)
                 };
                 for slot in [0, 1] {
+                    let layout = self.core.pool.borrow().members[usize::from(member)].layout;
                     damaged += u64::from(self.is_damaged(member, layout.intent(page, slot), INTENT_PAGE_BYTES, whole).await);
                 }
             }

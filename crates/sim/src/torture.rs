@@ -179,9 +179,13 @@ impl Run {
             self.swap_members();
             self.superblocks_go_bad();
             self.some_come_back();
+            let late = self.disk_is_late();
             self.recover()?;
             if self.refused {
                 return Ok(());
+            }
+            if let Some(volume) = late {
+                self.disk_comes(volume, n)?;
             }
             if self.plan.volumes > 1 && !self.second_lost && self.rng.one_in(2) {
                 self.attach_or_detach(n)?;
@@ -532,6 +536,34 @@ impl Run {
         }
     }
 
+    /// At the next start the disk of a volume is not there, perhaps.
+    fn disk_is_late(&mut self) -> Option<u16> {
+        if !self.plan.disk_late || !self.rng.one_in(2) {
+            return None;
+        }
+        let volume = *self.rng.pick(&self.attached);
+        self.set_dead(Device::Backing(volume), true);
+        self.world.failing.insert(volume);
+        self.world.note(&format!("THE DISK OF VOLUME {volume} IS NOT THERE"));
+        Some(volume)
+    }
+
+    /// It comes while others are served, and then its volume is served, with all that it had.
+    fn disk_comes(&mut self, volume: u16, life: u64) -> Result<(), Violation> {
+        if self.volumes().len() > 1 {
+            let budget = self.rng.within(1, self.plan.operations);
+            self.load(life, budget)?;
+        }
+        self.set_dead(Device::Backing(volume), false);
+        if self.attached.contains(&volume) {
+            self.world.note(&format!("THE DISK OF VOLUME {volume} COMES"));
+            let id = self.world.command(Command::BackingCame { volume });
+            self.finish(id, "the coming of a disk")?;
+        }
+        self.world.failing.remove(&volume);
+        self.check_start()
+    }
+
     /// A few sectors of the first disk, where clients are, can neither be read nor written from now on.
     fn sectors_die(&mut self) {
         if !self.plan.dead_sectors {
@@ -733,7 +765,8 @@ impl Run {
                 self.outcome.totals.requests += 1;
                 // Both had a page that tells what there is, and no device is asked for anything any more.
                 let unknown = e.error == Some(RequestError::Io) && self.second_lost && self.world.lacks_a_page();
-                unserved += u64::from(self.second_lost && e.error == Some(RequestError::NotServed) || unknown);
+                let few = self.second_lost || self.plan.disk_late;
+                unserved += u64::from(few && e.error == Some(RequestError::NotServed) || unknown);
                 for b in self.busy.iter_mut().filter(|b| **b == Some(e.id)) {
                     *b = None;
                 }

@@ -553,10 +553,12 @@ impl World {
             DeviceOp::Discard { offset, len } => (Kind::Discard, *offset, *len),
             DeviceOp::WriteZeroes { offset, len } => (Kind::WriteZeroes, *offset, *len),
         };
-        if !self.devices.contains_key(&device) {
+        // A cache device that was lost may have another number by now. Who reads from it, or flushes it, has not heard yet.
+        let was_lost = matches!((device, kind), (Device::Member(_), Kind::Read | Kind::Flush));
+        if !self.devices.contains_key(&device) && !was_lost {
             self.fail(format!("{kind:?} on {device}, which there is not"));
         }
-        let size = self.devices.get(&device).map_or(0, |d| d.size);
+        let size = self.devices.get(&device).map_or(u64::MAX, |d| d.size);
         if offset % 512 != 0 || len % 512 != 0 || offset + len > size {
             self.fail(format!("{kind:?} of {len} bytes at {offset} on {device}, which has {size} bytes"));
         }
@@ -796,7 +798,8 @@ impl World {
                 Ok(None)
             }
             DeviceOp::Discard { offset, len } | DeviceOp::WriteZeroes { offset, len } => {
-                if d.touches_dead(offset / 512, len / 512) {
+                let fails = d.fail_writes > 0 && self.rng.one_in(d.fail_writes);
+                if fails || d.touches_dead(offset / 512, len / 512) {
                     d.land(offset / 512, &SimBuf::zeroes(*len as usize), Cut::BySector, &mut self.rng);
                     return Err(DeviceError::Failed);
                 }

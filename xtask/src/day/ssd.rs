@@ -87,7 +87,7 @@ impl Medium {
                 return Ok(vec![bytes]);
             }
             Request::Write { sector, data, .. } => self.file.write_all_at(&data, sector * SECTOR)?,
-            Request::Flush => {}
+            Request::Flush | Request::OwnFlush => {}
             Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. } => {
                 self.file.write_all_at(&vec![0; (sectors * SECTOR) as usize], sector * SECTOR)?;
             }

@@ -35,7 +35,10 @@ impl Run {
         }
         let volume = *self.rng.pick(&self.attached);
         let told = self.sectors(volume);
-        if self.sizes.get(&volume).is_some_and(|s| s.asked.is_some()) {
+        // Nor does one grow whose disk is not there.
+        if self.sizes.get(&volume).is_some_and(|s| s.asked.is_some())
+            || self.world.failing.contains(&volume) && self.plan.disk_late
+        {
             return Ok(());
         }
         let page = REGION_SECTORS * u64::from(REGIONS_PER_PAGE);

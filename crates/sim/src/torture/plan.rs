@@ -78,6 +78,8 @@ pub struct Plan {
     pub switch_modes: bool,
     /// For a while, up to a power cut, the disk fails reads, writes and flushes, one in so many; 0 never.
     pub disk_errors: u64,
+    /// A disk is not there at some starts, and comes later.
+    pub disk_late: bool,
     /// At some point a few sectors of the disk die, until the run's end: neither read nor written.
     pub dead_sectors: bool,
     /// At some point the witness is lost for good.
@@ -137,6 +139,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("fails-once", |p| p.fails_once),
     ("blind-starts", |p| p.blind_starts),
     ("disk-errors", |p| p.disk_errors > 0),
+    ("disk-late", |p| p.disk_late),
     ("dead-sectors", |p| p.dead_sectors),
     ("witness-lost", |p| p.lose_witness),
     ("joins", |p| p.joins),
@@ -248,6 +251,7 @@ impl Plan {
             blind_starts: false,
             switch_modes: r.one_in(4),
             disk_errors: 0,
+            disk_late: false,
             dead_sectors: false,
             lose_witness: false,
             joins: false,
@@ -286,6 +290,7 @@ impl Plan {
         .with_single(&mut Rng::new(seed ^ 0x7369_6e67))
         .with_refusal(&mut Rng::new(seed ^ 0x7265_6675))
         .with_leaving(&mut Rng::new(seed ^ 0x6c65_6176))
+        .with_late(&mut Rng::new(seed ^ 0x6c61_7465))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -367,6 +372,12 @@ impl Plan {
         Self { bad_slots, fails_once: bears && !bad_slots && r.one_in(5), ..self }
     }
 
+    /// A disk comes late, where nothing else is wrong with it. From a chance of its own: a seed stays what it was without.
+    fn with_late(self, r: &mut Rng) -> Self {
+        let bears = self.disk_errors == 0 && !self.dead_sectors && !self.lose_second;
+        Self { disk_late: bears && r.one_in(8), ..self }
+    }
+
     /// Volumes have shares where there are several. From a chance of its own: a seed stays what it was without.
     fn with_shares(self, r: &mut Rng) -> Self {
         Self { shares: self.volumes > 1 && r.one_in(2), ..self }
@@ -411,7 +422,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -444,6 +455,7 @@ impl fmt::Display for Plan {
             if self.fails_once { ", one member fails a write or a flush" } else { "" },
             if self.blind_starts { ", all fail reads at starts" } else { "" },
             if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
+            if self.disk_late { ", a disk comes late" } else { "" },
             if self.dead_sectors { ", sectors of the disk die" } else { "" },
             if self.lose_witness { ", the witness is lost for good" } else { "" },
             if self.joins { ", cache devices come and go" } else { "" },
