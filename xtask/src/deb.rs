@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where files of `packaging` go, and with which mode.
-const FILES: [(&str, &str, u32); 9] = [
+const FILES: [(&str, &str, u32); 11] = [
     ("packaging/headpond@.service", "usr/lib/systemd/system/headpond@.service", 0o644),
+    ("packaging/headpond-devices@.service", "usr/lib/systemd/system/headpond-devices@.service", 0o644),
+    ("packaging/dev-headpond-.device.conf", "usr/lib/systemd/system/dev-headpond-.device.d/headpond.conf", 0o644),
     ("packaging/61-headpond.rules", "usr/lib/udev/rules.d/61-headpond.rules", 0o644),
     ("packaging/63-z-headpond-raw-NAME.rules", "usr/share/doc/headpond/examples/63-z-headpond-raw-NAME.rules", 0o644),
     ("packaging/headpond.toml", "usr/share/doc/headpond/examples/headpond.toml", 0o644),
@@ -142,6 +144,9 @@ fn lives(package: &Path, next: &Path, out: &Path) -> Result<()> {
     ensure!(output(self::dpkg(&binary, &["--version"]))?.contains(version), "what was installed does not run");
     let units = place.join("usr/lib/systemd/system/headpond@.service");
     ensure!(units.is_file() && place.join("usr/share/man/man1/headpond-serve.1.gz").is_file(), "files are missing");
+    let devices = place.join("usr/lib/systemd/system/headpond-devices@.service");
+    let patience = place.join("usr/lib/systemd/system/dev-headpond-.device.d/headpond.conf");
+    ensure!(devices.is_file() && patience.is_file(), "units that the daemon's own waits for, or others for volumes, are missing");
     let rules = place.join("usr/lib/udev/rules.d/61-headpond.rules");
     ensure!(rules.is_file(), "the rules of udev are missing");
     // An owner's own configuration is nobody else's.
@@ -150,7 +155,7 @@ fn lives(package: &Path, next: &Path, out: &Path) -> Result<()> {
     dpkg(&["-i".as_ref(), next.as_os_str()])?;
     ensure!(installed()? == format!("{version}+next install ok installed"), "{}", installed()?);
     dpkg(&["-r".as_ref(), "headpond".as_ref()])?;
-    ensure!(!binary.exists() && !units.exists() && !rules.exists(), "files were left behind");
+    ensure!(![&binary, &units, &devices, &patience, &rules].iter().any(|it| it.exists()), "files were left behind");
     ensure!(own.is_file(), "the owner's configuration is gone");
     println!("installed, upgraded and removed; the owner's configuration is still there");
     Ok(())
