@@ -6,10 +6,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use common::{MIB, Nbd, Yard};
+use headpond_host::control::{Call, call};
 
 /// Chance, from a seed.
 struct Dice(u64);
@@ -390,16 +392,20 @@ fn a_pool_without_one_of_two_devices_serves_on_and_says_so() {
 
 #[test]
 fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
+    const BLOCKS: u64 = 3000;
     let yard = Yard::new();
-    yard.pool();
-    // Far apart, so that the sweep over them takes seconds.
+    for device in ["a", "b"] {
+        yard.file(device, 256 * MIB);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    // Far apart, so that the sweep over them takes many seconds.
     yard.file("disk", 16 << 30);
     fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
     let daemon = yard.serve(&["a", "b", "--config", "toml"]);
     yard.run(&["attach", "v", "modelled:disk"]).good();
     let mut nbd = yard.nbd("v");
-    let places: Vec<u64> = (0..1000).map(|n| n * 7919 % 1000 * (4096 << 12)).collect();
-    let write = |nbd: &mut Nbd| places.iter().for_each(|at| nbd.write(*at, &at.to_le_bytes().repeat(512), false).unwrap());
+    let places: Vec<u64> = (0..BLOCKS).map(|n| n * 7919 % BLOCKS * (4096 * 1300)).collect();
+    let write = |nbd: &mut Nbd| nbd.write_many(places.iter().map(|at| (*at, at.to_le_bytes().repeat(512))));
     write(&mut nbd);
     let detach = thread::scope(|scope| {
         let detach = scope.spawn(|| yard.run(&["detach", "v"]));
@@ -424,16 +430,21 @@ fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
     // A second command was begun before it was looked whether it may be, and had switched the mode by the time that it was refused.
     write(&mut yard.nbd("v"));
     thread::scope(|scope| {
-        let flush = scope.spawn(|| yard.run(&["flush", "v"]));
-        // The sweep takes seconds.
-        thread::sleep(Duration::from_millis(700));
+        let (tell, told) = mpsc::channel();
+        let socket = yard.path("control");
+        let flush = scope.spawn(move || {
+            let all = Call::Destage { name: "v".into(), deadline_seconds: None };
+            call(&socket, &all, |progress| drop(tell.send(progress)))
+        });
+        // How far it is is told while it is under way.
+        told.recv_timeout(Duration::from_secs(60)).unwrap();
         let refused = ["Another command is under way on volume v. Nothing was changed."];
         yard.run(&["mode", "v", "pass-through"]).said(1, &refused);
         let status = yard.run(&["status"]).good().out;
         assert!(status.contains("write-back") && !status.contains("pass-through"), "{status}");
         yard.run(&["detach", "v"]).said(1, &refused);
         yard.run(&["detach", "v", "--cancel"]).good();
-        flush.join().unwrap();
+        flush.join().unwrap().unwrap_err();
     });
     yard.run(&["detach", "v", "--deadline", "1ms"]).said(2, &["less than a second"]);
     let status = yard.run(&["status"]).good().out;
@@ -451,7 +462,9 @@ fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
 fn no_thread_on_the_way_of_a_request_waits_for_writeback_when_it_needs_memory() {
     let yard = Yard::new();
     let daemon = common::served(&yard);
-    let _nbd = yard.nbd("v");
+    let mut nbd = yard.nbd("v");
+    // Answered, its threads are there and have their names.
+    nbd.read(0, 4096).unwrap();
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.id())).unwrap();
     let may = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
     // CAP_SYS_RESOURCE.
@@ -462,7 +475,8 @@ fn no_thread_on_the_way_of_a_request_waits_for_writeback_when_it_needs_memory() 
     }
     let mut marked = Vec::new();
     for task in fs::read_dir(format!("/proc/{}/task", daemon.id())).unwrap() {
-        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        // Those of a connection before may be ending.
+        let Ok(stat) = fs::read_to_string(task.unwrap().path().join("stat")) else { continue };
         let (name, rest) = (stat.split(['(', ')']).nth(1).unwrap(), stat.rsplit_once(") ").unwrap().1);
         let flags: u32 = rest.split(' ').nth(6).unwrap().parse().unwrap();
         // PF_MEMALLOC_NOIO, which PR_SET_IO_FLUSHER sets.

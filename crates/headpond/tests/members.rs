@@ -286,7 +286,7 @@ fn a_witness_that_was_never_written_whole_is_made_again_and_votes_when_a_cache_d
         check_all(&mut nbd, 1);
         let _ = done.send(());
     });
-    let ended = ended.recv_timeout(std::time::Duration::from_secs(30));
+    let ended = ended.recv_timeout(std::time::Duration::from_secs(180));
     let status = yard.run(&["status"]);
     assert_eq!(ended, Ok(()), "the pool stalls: {status:?}");
     writer.join().unwrap();

@@ -7,14 +7,20 @@ use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Contents, Daemon, MIB, Yard};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Bytes of each cache device.
 const SIZE: u64 = 16 * MIB;
+
+/// Ctrl-C, at once: by the time that another program has started to send it a child may have ended.
+fn interrupt(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+}
 
 /// What a volume must read as.
 struct Model(Vec<u8>);
@@ -460,15 +466,28 @@ fn a_writeback_that_is_cancelled_says_so_and_goes_on_when_it_is_run_again() {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_headpond"));
     let child = child.args(args).current_dir(yard.path("")).stderr(std::process::Stdio::piped()).spawn().unwrap();
     // Signals that come before it listens would end it at once, which is as safe, and says less.
-    std::thread::sleep(std::time::Duration::from_millis(700));
-    let id = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-s", "INT", &id]).status().unwrap().success());
+    let listens = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let masks = status.lines().filter_map(|line| line.strip_prefix("SigBlk:").or(line.strip_prefix("SigCgt:")));
+        masks.map(|mask| u64::from_str_radix(mask.trim(), 16).unwrap()).any(|mask| mask & 1 << (Signal::INT.as_raw() - 1) != 0)
+    };
+    // Nor is there anything on the disk before it has begun: that was in use all the time.
+    let disk = fs::File::open(yard.path("disk")).unwrap();
+    let has_begun = || {
+        let mut found = [0; 8];
+        places.iter().any(|at| disk.read_exact_at(&mut found, *at).is_ok() && u64::from_le_bytes(found) == *at && *at > 0)
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while !listens() || !has_begun() {
+        assert!(Instant::now() < until, "nothing is written back");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    interrupt(&child);
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("Cancelled"), "{said}");
     yard.run(&args).good();
-    let disk = fs::File::open(yard.path("disk")).unwrap();
     for at in &places {
         let mut found = [0; 4096];
         disk.read_exact_at(&mut found, *at).unwrap();
@@ -558,7 +577,7 @@ fn json_that_is_cut_short_is_a_whole_object_and_says_why() {
         let (mut out, mut first) = (child.stdout.take().unwrap(), [0; 1]);
         out.read_exact(&mut first).unwrap();
         // It has begun.
-        assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
+        interrupt(&child);
         let mut text = String::from_utf8(first.to_vec()).unwrap();
         out.read_to_string(&mut text).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(1), "the test wants it to be under way yet: {text}");

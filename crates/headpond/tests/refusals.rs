@@ -51,6 +51,8 @@ fn a_device_that_another_process_has_claimed() {
     yard.run(&["pool", "destroy", "a"]).said(1, &parts);
     before.unchanged();
     drop(claim);
+    // Another file: what another test starts at this moment has a copy of the claim on this one, up to its exec.
+    fs::remove_file(&a).unwrap();
     yard.pool();
     let _daemon = yard.serve(&["a", "b"]);
     let refused = yard.serve_with(&["a", "b", "--state", "state", "--socket", "other", "--wait", "0"]);

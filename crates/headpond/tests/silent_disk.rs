@@ -53,10 +53,10 @@ fn a_disk_that_never_answers_is_missing_and_holds_up_neither_a_start_nor_changes
     let begun = Instant::now();
     yard.run(&["detach", "w"]).good();
     yard.run(&["attach", "w", "file"]).good();
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     let begun = Instant::now();
     daemon.stop();
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     // It speaks again, beside a daemon.
     let daemon = yard.serve(&["a", "b"]);
     disk.speak();
@@ -287,7 +287,7 @@ fn a_disk_that_comes_and_then_falls_silent_holds_up_neither_changes_nor_others_t
     let begun = Instant::now();
     yard.run(&["detach", "w"]).good();
     yard.run(&["attach", "w", "file"]).good();
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     yard.run(&["detach", "v", "--throw-away"])
         .said(1, &["The disk of volume v is there", "Nothing was changed", "headpond status"]);
     disk.speak();

@@ -5,7 +5,7 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,8 +20,17 @@ fn report(yard: &Yard) -> Report {
 /// A copy of the program: a newer one would be a file of its own too.
 fn copy(yard: &Yard) -> String {
     let copy = yard.path("newer");
-    fs::copy(env!("CARGO_BIN_EXE_headpond"), &copy).unwrap();
+    let made = Command::new("cp").arg(env!("CARGO_BIN_EXE_headpond")).arg(&copy).status().unwrap();
+    assert!(made.success(), "{made}");
     copy.display().to_string()
+}
+
+/// A script that can be run, written by another program, as the copy is: nothing runs that is open for writing, and what another test starts has
+/// copies of all that is open here, up to its exec.
+fn script(path: &Path, text: &str) {
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let made = Command::new("sh").args(["-c", write]).arg(path).arg(text).status().unwrap();
+    assert!(made.success(), "{made}");
 }
 
 fn program_of(process: u32) -> String {
@@ -68,12 +77,11 @@ fn a_program_that_would_not_serve_the_pool_changes_nothing() {
     let daemon = yard.serve(&["a", "b"]);
     let before = report(&yard);
     let refuses = yard.path("refuses");
-    fs::write(&refuses, "#!/bin/sh\necho I am too old >&2\nexit 1\n").unwrap();
-    fs::set_permissions(&refuses, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&refuses, "#!/bin/sh\necho I am too old >&2\nexit 1\n");
     let upgrade = |program: &Path| yard.run(&["upgrade", "--cut", "--program", &program.display().to_string()]);
     upgrade(&refuses).said(1, &["would not serve this pool: I am too old", "goes on", "Use another version"]);
     // It ends well whatever it is asked, as `true` does.
-    let says_yes = |what: &str| fs::write(&refuses, format!("#!/bin/sh\necho {what}\n")).unwrap();
+    let says_yes = |what: &str| script(&refuses, &format!("#!/bin/sh\necho {what}\n"));
     says_yes("");
     upgrade(&refuses).said(1, &["is no Headpond that could take over", "goes on", "Name another program"]);
     says_yes("headpond 9.9.9 takes over by protocol 99");
@@ -93,8 +101,7 @@ fn a_program_that_is_gone_when_its_time_comes_leaves_the_pool_served() {
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "v", "disk"]).good();
     let vanishes = yard.path("vanishes");
-    fs::write(&vanishes, "#!/bin/sh\nrm \"$0\"\necho headpond 9.9.9 takes over by protocol 2\n").unwrap();
-    fs::set_permissions(&vanishes, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&vanishes, "#!/bin/sh\nrm \"$0\"\necho headpond 9.9.9 takes over by protocol 2\n");
     yard.nbd("v").write(0, &[7; 4096], false).unwrap();
     let before = report(&yard);
     yard.run(&["upgrade", "--cut", "--program", &vanishes.display().to_string()]).good();
@@ -112,9 +119,7 @@ fn a_program_that_ends_instead_of_serving_is_told_of_at_once() {
     yard.pool();
     let daemon = yard.serve(&["a", "b"]);
     let ends = yard.path("ends");
-    let script = "#!/bin/sh\ncase \"$*\" in *--try*) echo headpond 9.9.9 takes over by protocol 2;; *) exit 1;; esac\n";
-    fs::write(&ends, script).unwrap();
-    fs::set_permissions(&ends, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&ends, "#!/bin/sh\ncase \"$*\" in *--try*) echo headpond 9.9.9 takes over by protocol 2;; *) exit 1;; esac\n");
     let begun = Instant::now();
     yard.run(&["upgrade", "--cut", "--program", &ends.display().to_string()])
         .said(1, &["ended before it served pool pool", "is on the cache devices", "start the version before"]);
@@ -252,14 +257,17 @@ fn an_upgrade_is_refused_where_a_start_by_the_edited_configuration_would_fail() 
     yard.pool();
     yard.file("disk", 64 * MIB);
     yard.file("file", 4096);
-    // A port that is free.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let own = format!("[metrics]\nlisten = '127.0.0.1:{port}'\n");
     let set = |keys: &str, table: &str| {
         fs::write(yard.path("toml"), format!("state = 'state'\nsocket = 'control'\n{keys}\n{table}")).unwrap();
     };
-    set("nbd = 'nbd'", &own);
-    let daemon = yard.serve_with(&["a", "b", "--config", "toml"]).unwrap();
+    // A port that is free, and stays so until the daemon has it.
+    let on_some_port = |_| {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let own = format!("[metrics]\nlisten = '127.0.0.1:{port}'\n");
+        set("nbd = 'nbd'", &own);
+        yard.serve_with(&["a", "b", "--config", "toml"]).ok().map(|daemon| (port, own, daemon))
+    };
+    let (port, own, daemon) = (0..20).find_map(on_some_port).expect("a daemon with metrics");
     yard.run(&["attach", "v", "disk"]).good();
     let mut nbd = yard.nbd("v");
     nbd.write(0, &[7; 4096], false).unwrap();
@@ -343,12 +351,11 @@ fn metrics_that_cannot_be_served_any_more_do_not_end_who_takes_over() {
     yard.nbd("v").write(0, &[7; 4096], false).unwrap();
     // The configuration changes between the question and the start.
     let changes = yard.path("changes");
-    let script = format!(
+    let text = format!(
         "#!/bin/sh\ncase \"$*\" in *--try*) ;; *) printf \"[metrics]\\nlisten = '192.0.2.1:99'\\n\" > toml;; esac\nexec {} \"$@\"\n",
         env!("CARGO_BIN_EXE_headpond")
     );
-    fs::write(&changes, script).unwrap();
-    fs::set_permissions(&changes, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&changes, &text);
     yard.run(&["upgrade", "--cut", "--program", &changes.display().to_string()]).told(&["is served by Headpond"]);
     let said = daemon.complaints();
     assert!(said.contains("served, but without its metrics") && said.contains("192.0.2.1:99"), "{said}");

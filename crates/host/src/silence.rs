@@ -143,6 +143,16 @@ mod tests {
         file
     }
 
+    /// Waits until a child has ended, whether anybody has taken note or not.
+    fn until_it_has_ended(child: u32) {
+        let until = Instant::now() + Duration::from_secs(60);
+        let stat = || fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        while stat().rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')) {
+            assert!(Instant::now() < until, "it does not end");
+            thread::sleep(LOOK);
+        }
+    }
+
     #[test]
     fn what_can_be_read_what_cannot_and_what_is_not_there_are_not_silent() {
         let folder = tempfile::tempdir().unwrap();
@@ -166,13 +176,16 @@ mod tests {
     fn children_without_an_answer_are_waited_for_again_and_their_answer_counts() {
         let folder = tempfile::tempdir().unwrap();
         let file = file(&folder, 512);
-        let stuck = || Asked { children: vec![Command::new("sleep").arg("1").spawn().unwrap()], since: Instant::now() };
-        assert!(ends(&file, stuck(), Instant::now()).is_err());
+        // It ends when it is told to.
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (tells, number) = (child.stdin.take(), child.id());
+        assert!(ends(&file, Asked { children: vec![child], since: Instant::now() }, Instant::now()).is_err());
         let silent = answers(&file, Duration::from_millis(50)).unwrap_err();
         assert!(silent >= Duration::from_millis(50), "from the beginning on: {silent:?}");
         assert_eq!(asking().get(&file).map(|asked| asked.children.len()), Some(1), "no second one was begun");
         // A disk that takes longer than anybody waits has answered in the end.
-        thread::sleep(Duration::from_secs(1));
+        drop(tells);
+        until_it_has_ended(number);
         assert_eq!(answers(&file, Duration::ZERO), Ok(()));
         assert!(!asking().contains_key(&file));
     }
@@ -183,7 +196,7 @@ mod tests {
         let file = file(&folder, 512);
         let child = Command::new("true").spawn().unwrap();
         let rest = PathBuf::from(format!("/proc/{}", child.id()));
-        thread::sleep(Duration::from_secs(1));
+        until_it_has_ended(child.id());
         assert!(rest.exists(), "it has ended, and nobody has taken note");
         asking().insert(file.clone(), Asked { children: vec![child], since: Instant::now() - LIMIT });
         reap();

@@ -21,6 +21,8 @@ use headpond_host::pool::PoolError;
 mod silent;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// How long to wait for what nobody holds any more: what another test starts at this moment has a copy of it, up to its exec.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
 fn the_example_leaves_its_data_on_the_disk_and_has_fewer_than_sixty_lines() {
@@ -58,8 +60,12 @@ impl Files {
     }
 
     fn open(&self) -> Result<Pool, Error> {
+        self.open_within(PATIENCE)
+    }
+
+    fn open_within(&self, patience: Duration) -> Result<Pool, Error> {
         let mut options = headpond_host::embed::Options::new(&self.ssds(), &self.path("state"));
-        options.patience = Duration::from_millis(100);
+        options.patience = patience;
         Pool::open_with(options)
     }
 }
@@ -89,7 +95,7 @@ fn calls_after_the_end_of_a_pool_are_answered_and_its_devices_are_free() {
     let pool = files.open().unwrap();
     let volume = pool.attach("home", &files.path("disk"), Mode::WriteBack).unwrap();
     // The same claims as a daemon's: nobody else serves the pool at the same time.
-    let held = files.open().err();
+    let held = files.open_within(Duration::from_millis(100)).err();
     assert!(matches!(held, Some(Error::Start(headpond_host::daemon::StartError::Pool(PoolError::Claim(_))))), "{held:?}");
     volume.write(4096, &[3; 512]).unwrap();
     pool.close(MINUTE).unwrap();
@@ -124,7 +130,7 @@ fn a_pool_that_is_closed_lets_go_of_devices_that_are_out_of_date() {
     assert!(!pool.status().unwrap().advice.is_empty());
     assert!(Claim::take(&second, Duration::ZERO).is_err());
     pool.close(MINUTE).unwrap();
-    Claim::take(&second, Duration::ZERO).unwrap();
+    Claim::take(&second, PATIENCE).unwrap();
     files.open().unwrap();
 }
 
@@ -252,7 +258,7 @@ fn a_detach_that_is_late_ends_all_the_same_and_the_volume_is_served_on() {
     let begun = Instant::now();
     assert!(matches!(volume.detach(Duration::from_secs(1)), Err(Error::NotDetached { .. })));
     let took = begun.elapsed();
-    assert!((1..10).contains(&took.as_secs()), "{took:?}");
+    assert!((1..20).contains(&took.as_secs()), "{took:?}");
     let mut read = [0; 4096];
     for volume in [&volume, &pool.volume("home").unwrap()] {
         volume.write(places[0], &[8; 4096]).unwrap();

@@ -39,7 +39,7 @@ fn a_start_that_is_told_to_end_leaves_what_there_is_and_the_devices_free() {
             metrics: None,
             scrub: Default::default(),
             settings: Settings::default(),
-            patience: Duration::from_millis(100),
+            patience: Duration::from_secs(30),
         },
         Estate::default(),
         &mut |_| {

@@ -30,6 +30,11 @@ pub struct Prometheus {
 impl Prometheus {
     /// Starts it, and waits until it answers.
     pub fn scraping(yard: &Yard, target: &str) -> Prometheus {
+        (0..20).find_map(|_| Prometheus::at_some_port(yard, target)).expect("a port that stays free for a moment")
+    }
+
+    /// `None` where another program has come to have the port that was free, or Prometheus has ended for another reason.
+    fn at_some_port(yard: &Yard, target: &str) -> Option<Prometheus> {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let config = format!(
             "scrape_configs:\n- job_name: headpond\n  scrape_interval: 1s\n  static_configs:\n  - targets: ['{target}']\n"
@@ -43,13 +48,16 @@ impl Prometheus {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let prometheus = Prometheus { child, address };
+        let mut prometheus = Prometheus { child, address };
         let until = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(&prometheus.address).is_err() || get(&prometheus.address, "/-/ready").0 != 200 {
             assert!(Instant::now() < until, "Prometheus is not up within a minute");
+            if prometheus.child.try_wait().unwrap().is_some() {
+                return None;
+            }
             std::thread::sleep(Duration::from_millis(100));
         }
-        prometheus
+        Some(prometheus)
     }
 
     /// The values that it has for a query now, NaN left out.

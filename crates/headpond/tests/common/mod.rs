@@ -113,6 +113,12 @@ impl Yard {
         }
     }
 
+    /// Bytes of the only volume that the pool on `a` and `b` has dirty at rest.
+    pub fn dirty_at_rest(&self) -> u64 {
+        let report: serde_json::Value = serde_json::from_str(&self.run(&["check", "a", "b", "--json"]).good().out).unwrap();
+        report["summary"]["volumes"][0]["dirty_bytes"].as_u64().unwrap()
+    }
+
     /// A client of a volume.
     pub fn nbd(&self, volume: &str) -> Nbd {
         Nbd::connect(&self.path("nbd"), volume).unwrap()
@@ -403,6 +409,16 @@ impl Nbd {
 
     pub fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> io::Result<()> {
         self.ask(u16::from(fua), 1, offset, data.len() as u32, data, &mut [])
+    }
+
+    /// Writes whole blocks, many at a time: a disk that is slow has not come far with them by the end.
+    pub fn write_many(&mut self, blocks: impl IntoIterator<Item = (u64, Vec<u8>)>) {
+        let requests: Vec<Vec<u8>> =
+            blocks.into_iter().map(|(at, block)| Nbd::request(0, 1, at, block.len() as u32, &block)).collect();
+        for some in requests.chunks(100) {
+            self.send(&some.concat()).unwrap();
+            some.iter().for_each(|_| self.answer(&mut []).unwrap());
+        }
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
