@@ -38,6 +38,9 @@ const MARKED: usize = 64;
 /// How long anything that is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Of blocks of a file, by their numbers: which SSD has a copy, and at which byte.
+type Copies = HashMap<usize, (usize, u64)>;
+
 /// `cargo xtask day`.
 pub fn run(args: &[String]) -> Result<()> {
     let (mut markdown, mut dir, mut headpond) = (None, std::env::temp_dir(), None);
@@ -285,7 +288,7 @@ impl Day {
 
     /// Writes a file until the SSDs have it; its content, and where copies of its blocks are. The disk is given what it is expected to serve sooner, which a short
     /// trouble with an SSD just before can bring about.
-    fn kept_on_ssds(&self, path: &Path) -> Result<(Vec<u8>, HashMap<usize, (usize, u64)>)> {
+    fn kept_on_ssds(&self, path: &Path) -> Result<(Vec<u8>, Copies)> {
         let (mut kept, mut copies, mut seed) = (Vec::new(), HashMap::new(), u64::from(std::process::id()));
         wait("a file that is written is on the SSDs", || {
             // Never twice the same: what is left of the one before is not what is looked for.
@@ -298,12 +301,12 @@ impl Day {
     }
 
     /// Where one copy of each block of a file is, on the SSDs that serve: which of these, and at which byte.
-    fn copies(&self, kept: &[u8]) -> Result<HashMap<usize, (usize, u64)>> {
+    fn copies(&self, kept: &[u8]) -> Result<Copies> {
         let mut blocks: HashMap<[u8; 16], usize> = HashMap::new();
         for (n, block) in kept.chunks_exact(4096).enumerate() {
             blocks.insert(block[..16].try_into()?, n);
         }
-        let mut found: HashMap<usize, (usize, u64)> = HashMap::new();
+        let mut found: Copies = HashMap::new();
         for number in [0, 3] {
             let content = self.ssds[number].content()?;
             for at in (0..content.len().saturating_sub(4095)).step_by(512) {
@@ -317,7 +320,7 @@ impl Day {
     }
 
     /// Damages these copies; how many they are.
-    fn damage(&self, copies: &HashMap<usize, (usize, u64)>) -> Result<usize> {
+    fn damage(&self, copies: &Copies) -> Result<usize> {
         for (number, at) in copies.values() {
             self.ssds[*number].flip(at + 77)?;
         }
