@@ -673,3 +673,47 @@ fn what_lies_where_a_device_was_that_has_left_is_left_to_its_owner_when_it_is_no
     drop(Claim::take(&b, Duration::ZERO).unwrap());
     yard.run(&["pool", "add", "b", "--force"]).told(&["/b: cache device 1"]);
 }
+
+/// Each start was refused, for good: had the device been pulled, it would have gone on.
+#[test]
+fn a_pool_starts_though_a_device_is_named_yet_that_was_replaced_or_wiped() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    yard.run(&["pool", "replace", "0", "c"]).told(&["cache device 0", "take it out of `devices` in the configuration"]);
+    write_all(&mut yard.nbd("v"), 2);
+    daemon.kill();
+    let a = yard.path("a");
+    let before = Contents::of(&[&a]);
+    for named in [&["a", "b", "c"][..], &["a", "b"], &["b", "a"]] {
+        let daemon = yard.serve(named);
+        let said = daemon.complaints();
+        assert!(said.contains("a is passed over") && said.contains("take it out of `devices`"), "{said}");
+        check_all(&mut yard.nbd("v"), 2);
+        yard.run(&["status"]).told(&["healthy"]);
+        // It is nobody's.
+        drop(Claim::take(&a, Duration::ZERO).unwrap());
+        daemon.kill();
+    }
+    before.unchanged();
+    // Nothing of a pool is found at all.
+    yard.try_serve(&["a"]).err().expect("a is no cache device any more").said(2, &["a is no cache device of a pool"]);
+    // One that is to be a member counts as one that is not there; it is not written to, and of too few others both is said.
+    let mut files = fs::read_dir(yard.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let witness = files.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("witness-")).unwrap();
+    fs::rename(&witness, yard.path("kept")).unwrap();
+    fs::rename(yard.path("c"), yard.path("away")).unwrap();
+    let c = yard.file("c", 64 * MIB);
+    let before = Contents::of(&[&c]);
+    let parts = ["newest state may be on what is missing", "c was named too, and holds nothing known"];
+    yard.try_serve(&["b", "c", "--wait", "1"]).err().expect("too few votes").said(1, &parts);
+    fs::rename(yard.path("kept"), &witness).unwrap();
+    let daemon = yard.serve(&["b", "c", "--wait", "1"]);
+    assert!(daemon.complaints().contains("c is passed over"), "{}", daemon.complaints());
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    check_all(&mut yard.nbd("v"), 2);
+    before.unchanged();
+    yard.run(&["pool", "add", "c"]).told(&["has its copies"]);
+    yard.run(&["status"]).told(&["healthy"]);
+}

@@ -281,7 +281,11 @@ fn of_members(before: &Report, now: &Report, lacks_data: bool, news: &mut Vec<Ne
     }
     for old in before.members.iter().filter(|old| now.members.iter().all(|member| member.number != old.number)) {
         let what = format!("{} was taken out of pool {pool}; nothing on it is needed.", place(old));
-        news.push(tell(Level::Info, "member-removed", what, "Nothing: the device is free."));
+        let next = format!(
+            "Take it out of `devices` in the configuration (/etc/headpond/{pool}.toml), or off the command line, and out of the unit's drop-in where \
+             it is named there. The device is free."
+        );
+        news.push(tell(Level::Info, "member-removed", what, next));
     }
     match (before.degraded, now.degraded) {
         (false, true) => {
