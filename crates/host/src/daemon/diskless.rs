@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::grow::whole_blocks;
 use super::service::is_a_name;
-use super::{FLUSHED, Shape, Shared, Slot, lock, watch};
+use super::{FLUSHED, Shape, Shared, Slot, watch};
 use crate::backing::HasDisk;
 use crate::control::{CreateVolume, Fault};
 use crate::pool::create::random;
@@ -64,7 +64,7 @@ impl Shared {
         };
         let made = self.handle.begin(Command::Attach(volume)).end();
         made.map_err(|error| Fault::failed(format!("Volume {name} was not created: {error}")))?;
-        lock(&self.events).add(watch::of_created(name, bytes));
+        self.events.add(watch::of_created(name, bytes));
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
         Ok(json!({ "number": number, "bytes": bytes, "place": place, "problem": problem }))
     }
@@ -99,7 +99,7 @@ impl Shared {
             return Err(fault);
         }
         self.forget(&volume);
-        lock(&self.events).add(watch::of_deleted(name, held));
+        self.events.add(watch::of_deleted(name, held));
         Ok(json!({ "bytes": bytes, "thrown_away_bytes": held }))
     }
 }

@@ -59,7 +59,7 @@ impl Service for Shared {
         match call {
             Call::Status => self.report().map(|report| json!(report)).ok_or_else(ended),
             Call::Histograms => self.histograms().map(|histograms| json!(histograms)).ok_or_else(ended),
-            Call::Events { from } => Ok(json!({ "events": lock(&self.events).from(from) })),
+            Call::Events { from } => Ok(json!({ "events": self.events.from(from) })),
             Call::Attach(new) => self.attach(&new),
             Call::CreateVolume(new) => self.create_volume(&new),
             Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away, &mut || true),
@@ -320,7 +320,7 @@ impl Shared {
             }
             return Err(fault);
         }
-        lock(&self.events).add(watch::of_detached(name, given_up));
+        self.events.add(watch::of_detached(name, given_up));
         self.forget(&volume);
         Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
     }
@@ -362,7 +362,7 @@ impl Shared {
         let what = format!(
             "Volume {name} was taken off the pool without being written to its disk; {thrown_away} bytes that were not there were thrown away."
         );
-        lock(&self.events).add(watch::of_abandoned(what));
+        self.events.add(watch::of_abandoned(what));
         Ok(json!({ "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
     }
 
