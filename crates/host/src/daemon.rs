@@ -172,6 +172,21 @@ pub enum StartError {
          end as it is; or unmount, stop the daemon, and start it again"
     )]
     OtherFrontend { before: &'static str, after: &'static str },
+    #[error(
+        "The state folder is {before}, and would be {after}: the pool's witness, and where the disks of volumes are, would be missed, and volumes \
+         might not be served. Name the folder that is in use; or stop the daemon, move what is in it, and start it again"
+    )]
+    OtherState { before: PathBuf, after: PathBuf },
+    #[error(
+        "The control socket is {before}, and would be {after}: who asks the daemon where it is now would find nobody. Name the one that is in use; or \
+         stop the daemon and start it again"
+    )]
+    OtherSocket { before: PathBuf, after: PathBuf },
+    #[error(
+        "The backing device of volume {name} is {before}; it would be {after}, which leads to another one, or to none, and the volume would not be \
+         served. Name the one that is in use, or leave it out: it is looked for where it was last"
+    )]
+    OtherDisk { name: String, before: Spec, after: Spec },
     #[error("{wrong}. {next}")]
     GiveUp { wrong: String, next: String },
 }
@@ -525,7 +540,14 @@ impl Daemon {
         if let Frontend::Nbd { socket, .. } = &frontend {
             sockets.push(socket.clone());
         }
-        let present = Present { frontend: None, metrics: options.metrics, sockets };
+        let present = Present {
+            frontend: None,
+            metrics: options.metrics,
+            sockets,
+            control: listen.then(|| socket.clone()),
+            state: Some(state.path().to_owned()),
+            disks: BTreeMap::new(),
+        };
         let scrubbed = state.scrubbed(&superblock.pool);
         let pins = state.pins(&superblock.pool);
         let shares = state.shares(&superblock.pool);

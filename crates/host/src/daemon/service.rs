@@ -473,14 +473,17 @@ impl Shared {
 
     /// What a program is told that is asked whether it could take over.
     fn present(&self) -> Present {
-        let in_use = !lock(&self.left).is_empty() || lock(&self.volumes).values().any(|slot| slot.place.is_some());
+        let volumes = lock(&self.volumes);
+        let in_use = !lock(&self.left).is_empty() || volumes.values().any(|slot| slot.place.is_some());
+        let disk = |slot: &Slot| Some((slot.name.clone(), slot.spec.as_ref().filter(|_| slot.shape.is_some())?.to_string()));
+        let disks = volumes.values().filter_map(disk).collect();
         let frontend = match self.frontend {
             Frontend::Ublk(_) => Choice::Ublk,
             Frontend::Fuse { .. } => Choice::Fuse,
             Frontend::Nbd { .. } => Choice::Nbd,
             Frontend::None => Choice::None,
         };
-        Present { frontend: in_use.then_some(frontend), ..self.present.clone() }
+        Present { frontend: in_use.then_some(frontend), disks, ..self.present.clone() }
     }
 
     /// Refuses an upgrade while a device leaves something unanswered: what the kernel has of it keeps the claim on it, and whoever takes
