@@ -63,7 +63,16 @@ impl Shared {
             backing: String::new(),
         };
         let made = self.handle.begin(Command::Attach(volume)).end();
-        made.map_err(|error| Fault::failed(format!("Volume {name} was not created: {error}")))?;
+        made.map_err(|error| {
+            let but = match error {
+                CommandError::NoMembers | CommandError::Cancelled => format!(
+                    " A cache device may have taken the volume in all the same: the next start of the pool serves it then, which `headpond status` \
+                     says; `headpond volume delete {name} --throw-away` lets go of it."
+                ),
+                _ => String::new(),
+            };
+            Fault::failed(format!("Volume {name} was not created: {error}{but}"))
+        })?;
         self.events.add(watch::of_created(name, bytes));
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
         Ok(json!({ "number": number, "bytes": bytes, "place": place, "problem": problem }))
@@ -93,9 +102,7 @@ impl Shared {
         let end = self.handle.begin(Command::Abandon { volume: number }).end();
         let end = end.map_err(|error| Fault::failed(format!("Volume {name} was not deleted: {error}")));
         if let Err(fault) = end.or_else(|fault| self.is_off(&volume, fault)) {
-            if let Some(now) = self.handle.status().and_then(|status| status.volume(name).cloned()).filter(|now| now.serving) {
-                self.offer(&now, None);
-            }
+            self.offer_again(&volume);
             return Err(fault);
         }
         self.forget(&volume);

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -314,15 +315,21 @@ impl Shared {
         };
         let end = end.and_then(|end| end.map_err(|error| failed(&volume, &error)));
         if let Err(fault) = end.or_else(|fault| self.is_off(&volume, fault)) {
-            // Nobody had it, and an end that has cancelled this is about to take it away.
-            if self.goes_on() {
-                self.offer(&volume, None);
-            }
+            self.offer_again(&volume);
             return Err(fault);
         }
         self.events.add(watch::of_detached(name, given_up));
         self.forget(&volume);
         Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
+    }
+
+    /// Makes a volume reachable again that could not be taken off, if the engine serves it yet. Nobody had it; and an end that has cancelled this
+    /// is about to take it away.
+    pub(super) fn offer_again(&self, volume: &VolumeStatus) {
+        let now = self.handle.status().filter(|_| self.goes_on()).and_then(|status| status.volume(&volume.name).cloned());
+        if let Some(now) = now.filter(|now| now.id == volume.id && now.serving) {
+            self.offer(&now, None);
+        }
     }
 
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
@@ -409,6 +416,14 @@ impl Shared {
     fn cancel(&self, name: &str) -> Result<Value, Fault> {
         let running = lock(&self.volumes).values().find(|slot| slot.name == name).and_then(|slot| slot.running);
         let id = running.ok_or_else(|| {
+            let under_way = lock(&self.under_way).clone();
+            if matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock)) && under_way.ends_with(&format!(" volume {name}")) {
+                return Fault::failed(format!(
+                    "{under_way} is under way, at a step that is not cancelled: its block device may be flushed yet, and taken away. Nothing was \
+                     changed. Wait for up to {} s, and try again.",
+                    FLUSHED.as_secs()
+                ));
+            }
             Fault::failed(format!(
                 "Nothing that could be cancelled is under way on volume {name}. Nothing was changed. \
                  Ask `headpond status` how it stands."
@@ -433,12 +448,15 @@ impl Shared {
         self.members_stay()?;
         self.all_answer()?;
         let program = PathBuf::from(program);
-        let tried = tried(&program, &self.present()).map_err(|error| {
+        let tried = tried(&program, &self.present(), || self.goes_on()).map_err(|error| {
             Fault::failed(format!(
                 "{} cannot be run: {error}. The daemon goes on as it was. Name a program that can.",
                 program.display()
             ))
         })?;
+        if !self.goes_on() {
+            return Err(ended());
+        }
         let Some(tried) = tried else {
             return Err(Fault::refused(format!(
                 "{} was tried, and has not said within {} s whether it could serve this pool: one of the devices that it was told of may answer \
@@ -620,9 +638,9 @@ impl Shared {
     }
 }
 
-/// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time. It may wait for a device in
-/// the kernel, where nothing ends it: then nobody waits for it.
-fn tried(program: &Path, present: &Present) -> std::io::Result<Option<process::Output>> {
+/// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time, or `goes_on` says no. It may
+/// wait for a device in the kernel, where nothing ends it: then nobody waits for it.
+fn tried(program: &Path, present: &Present, goes_on: impl Fn() -> bool) -> std::io::Result<Option<process::Output>> {
     let mut command = process::Command::new(program);
     let (variable, told) = present.told();
     // Behind "serve": what comes after a "--" would be a device.
@@ -633,13 +651,16 @@ fn tried(program: &Path, present: &Present) -> std::io::Result<Option<process::O
     let pid = rustix::process::Pid::from_child(&child);
     let (told, end) = mpsc::channel();
     thread::Builder::new().name("upgrade-try".into()).spawn(move || told.send(child.wait_with_output()))?;
-    match end.recv_timeout(TRIED) {
-        Ok(output) => output.map(Some),
-        Err(_) => {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            Ok(None)
+    let until = Instant::now() + TRIED;
+    while goes_on() && Instant::now() < until {
+        match end.recv_timeout(LOOK) {
+            Ok(output) => return output.map(Some),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    Ok(None)
 }
 
 /// Whether nothing runs on a volume.
