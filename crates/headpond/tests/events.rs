@@ -4,10 +4,12 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{MIB, Yard, served};
+use common::http::get;
+use common::{MIB, Yard, have_with, served};
 use serde_json::Value;
 
 fn events(yard: &Yard) -> Vec<Value> {
@@ -108,4 +110,63 @@ fn a_start_that_is_refused_is_no_crash() {
     let events = yard.run(&["events"]).good().out;
     assert!(events.contains("is served") && !events.contains("crash"), "{events}");
     daemon.stop();
+}
+
+fn did(program: &str, args: &[&str], path: &Path) -> bool {
+    Command::new(program).args(args).arg(path).status().is_ok_and(|it| it.success())
+}
+
+/// A file system in a file, mounted until it is dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        did("umount", &["-l"], &self.0);
+    }
+}
+
+/// Whoever writes to a file system waits, until this is dropped.
+struct Frozen(PathBuf);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        did("fsfreeze", &["--unfreeze"], &self.0);
+    }
+}
+
+/// Whoever asked waited with whoever was writing there, and for as long.
+#[test]
+fn a_state_folder_that_answers_nothing_keeps_nobody_from_being_told_how_the_pool_stands_and_what_happened() {
+    if !rustix::process::geteuid().is_root() || !have_with("mkfs.ext4", "-V") || !have_with("fsfreeze", "--version") {
+        println!("skipped: it takes root, mkfs.ext4 and fsfreeze");
+        return;
+    }
+    let yard = Yard::new();
+    let (image, state) = (yard.file("image", 64 * MIB), yard.path("state"));
+    fs::create_dir(&state).unwrap();
+    assert!(did("mkfs.ext4", &["-q"], &image));
+    if !did("mount", &["-o", "loop", image.to_str().unwrap()], &state) {
+        println!("skipped: it takes mounts, and loop devices");
+        return;
+    }
+    let _mounted = Mounted(state.clone());
+    let daemon = served(&yard);
+    yard.file("other", 4 * MIB);
+    ends_with(&yard, &["started", "volume-attached"]);
+    assert!(did("fsfreeze", &["--freeze"], &state));
+    let frozen = Frozen(state);
+    std::thread::scope(|scope| {
+        let attach = scope.spawn(|| yard.run(&["attach", "w", "other"]));
+        yard.run(&["mode", "v", "write-through"]).good();
+        ends_with(&yard, &["volume-mode"]);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(!attach.is_finished(), "where its disk is was noted");
+        yard.run(&["status"]).told(&["write-through"]);
+        yard.run(&["events"]).told(&["was switched from"]);
+        assert_eq!(get(&daemon.metrics(), "/metrics").0, 200);
+        drop(frozen);
+        attach.join().unwrap().good();
+    });
+    daemon.stop();
+    yard.run(&["events", "--offline", "--state", "state"]).told(&["was switched from", "was stopped cleanly"]);
 }

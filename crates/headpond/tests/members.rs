@@ -98,9 +98,10 @@ fn a_daemon_that_is_started_as_before_an_addition_takes_the_added_device_too() {
     yard.run(&["pool", "replace", "link", "c"]).told(&["/c: cache device 2", "cache device 0"]);
     write_all(&mut yard.nbd("v"), 2);
     daemon.kill();
-    // What was removed is no member, and is refused as one; what is left of the old command line is not.
-    yard.try_serve(&["a", "b"]).err().expect("a is no cache device any more").said(2, &["a is no cache device"]);
-    let daemon = yard.serve(&["b"]);
+    // What was removed holds nothing any more, and is passed over.
+    yard.try_serve(&["a"]).err().expect("a is no cache device any more").said(2, &["a is no cache device"]);
+    let daemon = yard.serve(&["a", "b"]);
+    assert!(daemon.complaints().contains("/a is passed over"), "{}", daemon.complaints());
     check_all(&mut yard.nbd("v"), 2);
     yard.run(&["status", "--json"]).told(&["\"state\":\"in sync\"", "/c"]);
     assert!(daemon.complaints().contains("is taken too"), "{}", daemon.complaints());
@@ -606,4 +607,114 @@ fn a_device_that_has_left_and_is_not_taken_back_is_kept_from_others_as_before() 
     before.unchanged();
     assert!(is_kept());
     yard.run(&["pool", "add", "b", "--force"]).told(&["/b: cache device 1"]);
+}
+
+/// It was told of as added, and the one that it was to replace was taken out next, as far as the pool let go of it.
+#[test]
+fn a_device_that_joins_and_has_left_again_is_not_told_of_as_added_and_replaces_nothing() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 1024 * MIB) else { return };
+    let new = disk.path().display().to_string();
+    for name in ["a", "b", "d"] {
+        yard.file(name, 1024 * MIB);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    let daemon = yard.serve(&["a", "b"]);
+    // What has no disk is not written back meanwhile: it is copied, all of it.
+    yard.run(&["volume", "create", "v", "--size", "64MiB"]).good();
+    let mut nbd = yard.nbd("v");
+    for part in 0..64 {
+        nbd.write(part * MIB, &vec![part as u8 + 1; MIB as usize], false).unwrap();
+    }
+    drop(nbd);
+    daemon.kill();
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    let _daemon = yard.serve(&["a", "--wait", "1"]);
+    let report = || -> Report { serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap() };
+    let control = yard.path("control");
+    let replaced = thread::scope(|scope| {
+        let replacing = scope.spawn(|| yard.run(&["pool", "replace", "a", &new]));
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let report: Report = serde_json::from_value(call(&control, &Call::Status, |_| {}).unwrap()).unwrap();
+            // The pool's members have agreed on it, and it has some of its copies.
+            let is_taken = |member: &Member| member.number == 1 && member.state == "in sync" && member.dirty_bytes > 0;
+            if report.members.iter().any(is_taken) {
+                break;
+            }
+            assert!(!replacing.is_finished() && Instant::now() < until, "{report:?}");
+        }
+        disk.die();
+        replacing.join().unwrap()
+    });
+    replaced.said(1, &[&new, "has joined the pool, and has left it again", "no other cache device was taken out", "add another"]);
+    let now = report();
+    let states: Vec<(u8, &str)> = now.members.iter().map(|member| (member.number, member.state.as_str())).collect();
+    assert_eq!(states, [(0, "in sync"), (1, "out")]);
+    // It is the pool's until another one has its number.
+    assert_eq!(now.members[1].path.as_deref(), Some(new.as_str()));
+    assert!(matches!(Claim::take(&disk.path(), Duration::ZERO), Err(ClaimError::Held { .. })));
+    yard.run(&["pool", "add", "d"]).told(&["/d: cache device 1", "has its copies"]);
+    let mut nbd = yard.nbd("v");
+    for part in 0..64 {
+        assert!(nbd.read(part * MIB, MIB as usize).unwrap() == vec![part as u8 + 1; MIB as usize], "MiB {part}");
+    }
+}
+
+/// It was refused, and claimed all the same, until the daemon ended.
+#[test]
+fn what_lies_where_a_device_was_that_has_left_is_left_to_its_owner_when_it_is_not_added() {
+    let yard = yard();
+    yard.serve(&["a", "b"]).stop();
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    let b = yard.file("b", 64 * MIB);
+    fs::File::options().write(true).open(&b).unwrap().write_all_at(b"SWAPSPACE2", 4086).unwrap();
+    let _daemon = yard.serve(&["a"]);
+    yard.run(&["pool", "add", "b"]).said(3, &["b holds swap space", "Nothing was changed"]);
+    drop(Claim::take(&b, Duration::ZERO).unwrap());
+    yard.run(&["pool", "add", "b", "--force"]).told(&["/b: cache device 1"]);
+}
+
+/// Each start was refused, for good: had the device been pulled, it would have gone on.
+#[test]
+fn a_pool_starts_though_a_device_is_named_yet_that_was_replaced_or_wiped() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    yard.run(&["pool", "replace", "0", "c"]).told(&["cache device 0", "take it out of `devices` in the configuration"]);
+    write_all(&mut yard.nbd("v"), 2);
+    daemon.kill();
+    let a = yard.path("a");
+    let before = Contents::of(&[&a]);
+    for named in [&["a", "b", "c"][..], &["a", "b"], &["b", "a"]] {
+        let daemon = yard.serve(named);
+        let said = daemon.complaints();
+        assert!(said.contains("a is passed over") && said.contains("take it out of `devices`"), "{said}");
+        check_all(&mut yard.nbd("v"), 2);
+        yard.run(&["status"]).told(&["healthy"]);
+        // It is nobody's.
+        drop(Claim::take(&a, Duration::ZERO).unwrap());
+        daemon.kill();
+    }
+    before.unchanged();
+    // Nothing of a pool is found at all.
+    yard.try_serve(&["a"]).err().expect("a is no cache device any more").said(2, &["a is no cache device of a pool"]);
+    // One that is to be a member counts as one that is not there; it is not written to, and of too few others both is said.
+    let mut files = fs::read_dir(yard.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let witness = files.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("witness-")).unwrap();
+    fs::rename(&witness, yard.path("kept")).unwrap();
+    fs::rename(yard.path("c"), yard.path("away")).unwrap();
+    let c = yard.file("c", 64 * MIB);
+    let before = Contents::of(&[&c]);
+    let parts = ["newest state may be on what is missing", "c was named too, and holds nothing known"];
+    yard.try_serve(&["b", "c", "--wait", "1"]).err().expect("too few votes").said(1, &parts);
+    fs::rename(yard.path("kept"), &witness).unwrap();
+    let daemon = yard.serve(&["b", "c", "--wait", "1"]);
+    assert!(daemon.complaints().contains("c is passed over"), "{}", daemon.complaints());
+    yard.run(&["status"]).told(&["DEGRADED"]);
+    check_all(&mut yard.nbd("v"), 2);
+    before.unchanged();
+    yard.run(&["pool", "add", "c"]).told(&["has its copies"]);
+    yard.run(&["status"]).told(&["healthy"]);
 }

@@ -11,7 +11,7 @@ use headpond_engine::StartError as EngineStart;
 use headpond_engine::create::PlanError;
 use headpond_engine::election::Refusal;
 use headpond_engine::io::CommandError;
-use headpond_host::backing::BackingError;
+use headpond_host::backing::{BackingError, Spec};
 use headpond_host::capi::CallError as FromC;
 use headpond_host::claim::ClaimError;
 use headpond_host::control::{CallError, Fault};
@@ -148,7 +148,9 @@ fn all_errors() -> Vec<Walked> {
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() },
             Devices(DevicesError::Setup(io())), Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
             Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()),
-            OtherFrontend { before: "ublk", after: "nbd" },
+            OtherFrontend { before: "ublk", after: "nbd" }, OtherState { before: path(), after: path() },
+            OtherSocket { before: path(), after: path() },
+            OtherDisk { name: text(), before: Spec::new("/dev/x"), after: Spec::new("/dev/y") },
             // Its next step is a field: what may be in it is looked at where a `ublk::Error` is made.
             GiveUp { wrong: text(), next: "Unmount it".into() }, Ended {}),
         one_of_each!("host/src/control.rs", "CallError", CallError:

@@ -509,7 +509,7 @@ fn devices_of_different_pools_and_devices_of_none() {
     let parts = ["c belongs to pool second", "a to pool pool", "Nothing was changed", "the devices of one pool"];
     yard.try_serve(&["a", "c"]).err().expect("two pools").said(3, &parts);
     let parts = ["blank is no cache device", "nothing known", "Nothing was changed", "headpond pool list"];
-    yard.try_serve(&["a", "blank"]).err().expect("blank").said(2, &parts);
+    yard.try_serve(&["blank"]).err().expect("blank").said(2, &parts);
     yard.try_serve(&["a", "a"]).err().expect("twice").said(2, &["named twice"]);
     fs::copy(yard.path("a"), yard.path("copy")).unwrap();
     yard.try_serve(&["a", "copy", "b"]).err().expect("a copy").said(3, &["found twice", "Nothing was changed"]);

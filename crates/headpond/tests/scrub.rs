@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use common::silent::Disk;
 use common::{Daemon, MIB, Nbd, Yard};
 use headpond_host::report::Report;
 
@@ -181,4 +182,50 @@ fn one_is_run_by_itself_when_it_is_due_and_not_before() {
         std::thread::sleep(Duration::from_millis(100));
     }
     told_of(&yard, "found no damage");
+}
+
+/// The end waited for the scrub, and the scrub for the device.
+#[test]
+fn a_stop_does_not_wait_for_a_scrub_that_was_due_of_a_cache_device_that_answers_nothing() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 512 * MIB) else { return };
+    let device = disk.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &device, "--copies", "1"]).good();
+    let daemon = yard.serve(&[&device]);
+    yard.run(&["volume", "create", "v", "--size", "16MiB"]).good();
+    write_all(&mut yard.nbd("v"));
+    daemon.stop();
+    is_due(&yard);
+    let mut daemon = yard.serve(&[&device, "--stop-within", "5"]);
+    disk.fall_silent();
+    let until = Instant::now() + Duration::from_secs(30);
+    while !report(&yard).scrub.running {
+        assert!(Instant::now() < until, "it did not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    daemon.signal("TERM");
+    let until = Instant::now() + Duration::from_secs(30);
+    while daemon.child().try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it has not ended");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    disk.speak();
+    // Nothing is lost by it.
+    let daemon = yard.serve(&[&device]);
+    let mut nbd = yard.nbd("v");
+    for number in 0..BLOCKS {
+        assert_eq!(nbd.read(place(number), 4096).unwrap(), block(number), "block {number}");
+    }
+    drop(nbd);
+    daemon.stop();
+}
+
+/// Has the last scrub of the pool, or its first start, been eight days ago.
+fn is_due(yard: &Yard) {
+    let mut state = fs::read_dir(yard.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let path = state.find(|path| path.to_string_lossy().contains("/scrub-")).unwrap();
+    let mut known: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let since = known["since"].as_u64().unwrap();
+    known["since"] = (since - 8 * 86400).into();
+    fs::write(&path, known.to_string()).unwrap();
 }

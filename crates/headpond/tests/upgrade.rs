@@ -362,3 +362,47 @@ fn metrics_that_cannot_be_served_any_more_do_not_end_who_takes_over() {
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
     daemon.stop();
 }
+
+/// The program that was handed over to served none of the volumes, or where nobody asked it.
+#[test]
+fn an_upgrade_is_refused_where_the_edited_configuration_names_another_state_folder_or_socket_or_disk() {
+    let yard = Yard::new();
+    yard.pool();
+    for name in ["disk", "other"] {
+        yard.file(name, 64 * MIB);
+    }
+    let set = |state: &str, socket: &str, disk: &str| {
+        let text = format!("state = '{state}'\nsocket = '{socket}'\nnbd = 'nbd'\n[backing]\nv = '{disk}'\n");
+        fs::write(yard.path("toml"), text).unwrap();
+    };
+    set("state", "control", "disk");
+    let daemon = yard.serve_with(&["a", "b", "--config", "toml"]).unwrap();
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    nbd.write(0, &[7; 4096], false).unwrap();
+    let before = report(&yard);
+    let newer = copy(&yard);
+    let upgrade = || yard.run(&["upgrade", "--cut", "--program", &newer]);
+    let mut refused = |state: &str, socket: &str, disk: &str, parts: &[&str]| {
+        set(state, socket, disk);
+        upgrade().said(1, &[parts, &["The daemon goes on as it was"]].concat());
+        assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
+    };
+    refused("elsewhere", "control", "disk", &["The state folder is", "would be elsewhere", "Name the folder that is in use"]);
+    assert!(!yard.path("elsewhere").exists(), "it was made for the question");
+    fs::create_dir(yard.path("elsewhere")).unwrap();
+    refused("elsewhere", "control", "disk", &["would be elsewhere"]);
+    refused("state", "newer", "disk", &["The control socket is", "would be newer"]);
+    for disk in ["other", "nowhere", "modelled:disk"] {
+        refused("state", "control", disk, &["The backing device of volume v is", "leads to another one, or to none"]);
+    }
+    drop(nbd);
+    // What leads to the same is the same.
+    for (link, to) in [("states", "state"), ("link", "disk")] {
+        std::os::unix::fs::symlink(yard.path(to), yard.path(link)).unwrap();
+    }
+    set("states", "control", "link");
+    upgrade().told(&["is served by Headpond"]);
+    assert_eq!((report(&yard).process, yard.nbd("v").read(0, 4096).unwrap()), (before.process, vec![7; 4096]));
+    daemon.stop();
+}

@@ -13,6 +13,7 @@ use headpond_engine::status::VolumeStatus;
 use headpond_format::VolumeEntry;
 use headpond_sim::models::rotating::RotatingParams;
 use headpond_sim::models::{Access, Kind, RotatingDisk, TimingModel};
+use rustix::fs::FileType;
 
 use crate::claim::{Claim, ClaimError};
 use crate::device::facts::{self, Facts};
@@ -71,6 +72,19 @@ impl Spec {
     pub fn after(self, last: Option<&Spec>) -> Spec {
         let is_last = last.is_some_and(|last| (&last.path, last.modelled) == (&self.path, self.modelled));
         Spec { is_last, ..self }
+    }
+
+    /// Whether both lead to one device or file, and say the same of its pace, as far as can be seen without opening it.
+    pub fn leads_where(&self, other: &Spec) -> bool {
+        let node = |spec: &Spec| {
+            let it = facts::look(&spec.path).ok()?;
+            Some(match facts::kind(&it) {
+                FileType::BlockDevice => (facts::number(&it), 0),
+                _ => (facts::number_below(&it), it.stx_ino),
+            })
+        };
+        let own = node(self);
+        self.modelled == other.modelled && own.is_some() && own == node(other)
     }
 
     /// The device or file itself.

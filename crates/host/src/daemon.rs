@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
 use crate::device::facts::Facts;
-use crate::events::Journal;
+use crate::events::{Journal, News};
 use crate::frontend::{NbdVolumes, UblkVolume};
 use crate::huge_pages::Keeper;
 use crate::nbd::server::{Connections, Limits, ListenError};
@@ -35,8 +35,7 @@ use disks::find_all;
 use late::Late;
 use members::same_file;
 use offer::ublk_options;
-use scrub::Schedule;
-use watch::Watch;
+use worker::Worker;
 
 mod diskless;
 mod disks;
@@ -54,6 +53,7 @@ mod service;
 mod shares;
 mod status;
 mod watch;
+mod worker;
 
 /// How clients reach volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -172,6 +172,21 @@ pub enum StartError {
          end as it is; or unmount, stop the daemon, and start it again"
     )]
     OtherFrontend { before: &'static str, after: &'static str },
+    #[error(
+        "The state folder is {before}, and would be {after}: the pool's witness, and where the disks of volumes are, would be missed, and volumes \
+         might not be served. Name the folder that is in use; or stop the daemon, move what is in it, and start it again"
+    )]
+    OtherState { before: PathBuf, after: PathBuf },
+    #[error(
+        "The control socket is {before}, and would be {after}: who asks the daemon where it is now would find nobody. Name the one that is in use; or \
+         stop the daemon and start it again"
+    )]
+    OtherSocket { before: PathBuf, after: PathBuf },
+    #[error(
+        "The backing device of volume {name} is {before}; it would be {after}, which leads to another one, or to none, and the volume would not be \
+         served. Name the one that is in use, or leave it out: it is looked for where it was last"
+    )]
+    OtherDisk { name: String, before: Spec, after: Spec },
     #[error("{wrong}. {next}")]
     GiveUp { wrong: String, next: String },
 }
@@ -194,9 +209,9 @@ pub struct Daemon {
     nbd: Option<nbd::server::Server>,
     control: Option<control::Server>,
     metrics: Option<metrics::Server>,
-    watch: Option<Watch>,
+    watch: Option<Worker>,
     late: Option<Late>,
-    schedule: Option<Schedule>,
+    schedule: Option<Worker>,
     huge_pages: Option<Keeper>,
 }
 
@@ -213,7 +228,10 @@ struct Shared {
     frontend: Frontend,
     /// Where it listens.
     present: Present,
+    /// Changed by whoever has `writing` alone.
     places: Mutex<Places>,
+    /// What is remembered is written in the order of its changes; who only looks at it does not wait for the disk.
+    writing: Mutex<()>,
     volumes: Mutex<BTreeMap<u16, Slot>>,
     /// One volume comes or goes at a time.
     changing: Mutex<()>,
@@ -234,7 +252,7 @@ struct Shared {
     stale: Mutex<Vec<Claim>>,
     /// What is lost of each volume.
     lost: Mutex<BTreeMap<u16, lost::OfVolume>>,
-    events: Mutex<Journal>,
+    events: Journal,
     stopping: Stopping,
     /// Volumes that an earlier life of this process has left, by their ids, until they are offered again, or are no more.
     left: Mutex<BTreeMap<[u8; 16], fuse::Left>>,
@@ -362,7 +380,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long a start that is refused when the engine is up already waits for it to end.
 const STOP: Duration = Duration::from_secs(60);
 
-/// How long a daemon that hands over waits for its sweeps to end, and for NBD clients.
+/// How long a daemon that hands over waits for its sweeps to end, and for NBD clients; and one that ends for a scrub.
 const QUIESCE: Duration = Duration::from_secs(5);
 /// How long it waits for requests to be answered: longer than a cache device that hangs is waited for.
 const ANSWERED: Duration = Duration::from_secs(30);
@@ -491,9 +509,7 @@ impl Daemon {
         if places != known_places
             && let Err(error) = state.remember(&superblock.pool, &places)
         {
-            tracing::warn!(
-                "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
-            );
+            warn_of_unknown_places(&error, places.members != known_places.members);
         }
 
         for volume in superblock.volumes.iter().filter(|volume| options.give_up.contains(&volume.name)) {
@@ -524,7 +540,14 @@ impl Daemon {
         if let Frontend::Nbd { socket, .. } = &frontend {
             sockets.push(socket.clone());
         }
-        let present = Present { frontend: None, metrics: options.metrics, sockets };
+        let present = Present {
+            frontend: None,
+            metrics: options.metrics,
+            sockets,
+            control: listen.then(|| socket.clone()),
+            state: Some(state.path().to_owned()),
+            disks: BTreeMap::new(),
+        };
         let scrubbed = state.scrubbed(&superblock.pool);
         let pins = state.pins(&superblock.pool);
         let shares = state.shares(&superblock.pool);
@@ -538,6 +561,7 @@ impl Daemon {
             frontend,
             present,
             places: Mutex::new(places),
+            writing: Mutex::default(),
             volumes: Mutex::new(volumes),
             changing: Mutex::default(),
             under_way: Mutex::default(),
@@ -549,7 +573,7 @@ impl Daemon {
             shares: Mutex::new(shares),
             stale: Mutex::new(open.stale),
             lost: Mutex::default(),
-            events: Mutex::new(events),
+            events,
             stopping: Stopping::default(),
             left: Mutex::new(std::mem::take(&mut estate.fuse)),
             pause: Mutex::default(),
@@ -561,18 +585,15 @@ impl Daemon {
         let pause = estate.pause();
         shared.share_again();
         shared.pin_again();
-        {
-            let mut events = lock(&shared.events);
-            let start = watch::of_start(&events, &shared.name);
-            events.add(start);
-            if let Some(pause) = pause {
-                events.add(watch::of_succession(&shared.name, pause));
-            }
-            *lock(&shared.pause) = pause;
+        *lock(&shared.pause) = pause;
+        let start = watch::of_start(&shared.events, &shared.name);
+        shared.events.add(start);
+        if let Some(pause) = pause {
+            shared.events.add(watch::of_succession(&shared.name, pause));
         }
-        let watch = Some(Watch::start(&shared));
+        let watch = shared.watch();
         let late = Late::start(&shared, &superblock.volumes);
-        let schedule = Schedule::start(&shared, options.scrub);
+        let schedule = shared.schedule(options.scrub);
         let huge_pages = Keeper::start();
         let mut daemon = Daemon { shared, runtime, nbd, control: None, metrics: None, watch, late, schedule, huge_pages };
         if let Err(error) = daemon.listen(listen.then_some(&socket), options.metrics.zip(listener)) {
@@ -612,11 +633,12 @@ impl Daemon {
     /// finds all that was acknowledged. Block devices stay; what is asked of them waits. This process is to run another
     /// program then, or its own once more: threads of ublk devices are there until it does.
     pub fn hand_over(mut self, to: &Path) -> Estate {
-        lock(&self.shared.events).add(watch::of_hand_over(&self.shared.name, to));
+        Shared::tell_soon(&self.shared, watch::of_hand_over(&self.shared.name, to), QUIESCE);
         let handle = self.runtime.handle().clone();
-        drop(self.schedule.take());
+        for worker in [self.schedule.take(), self.watch.take()].into_iter().flatten() {
+            worker.end(QUIESCE);
+        }
         drop(self.huge_pages.take());
-        drop(self.watch.take());
         drop(self.late.take());
         self.shared.end_changes(Instant::now() + QUIESCE);
         // While clients are served yet: the disk need not be waited for later.
@@ -688,9 +710,10 @@ impl Daemon {
             }
         }
         drop(self.metrics.take());
-        drop(self.schedule.take());
+        for worker in [self.schedule.take(), self.watch.take()].into_iter().flatten() {
+            worker.end(QUIESCE.min(left() / 4));
+        }
         drop(self.huge_pages.take());
-        drop(self.watch.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
         let result = match stopped {
@@ -706,7 +729,7 @@ impl Daemon {
         let some_stay = !parked.is_empty();
         parked.into_iter().for_each(ublk::Device::freeze);
         if result.is_ok() {
-            lock(&self.shared.events).add(watch::of_stop(&self.shared.name));
+            Shared::tell_soon(&self.shared, watch::of_stop(&self.shared.name), QUIESCE);
             // Whoever asked for the end may keep the rest.
             lock(&self.shared.stale).clear();
         }
@@ -837,7 +860,8 @@ impl Shared {
             running.into_iter().for_each(|id| drop(self.handle.begin(Command::Cancel(id))));
             if Instant::now() >= until {
                 tracing::warn!(
-                    "a change of a volume takes too long to wait for, and is cut off. `headpond status` tells what came of it"
+                    "{} takes too long to wait for, and is cut off. `headpond status` tells what came of it",
+                    lock(&self.under_way)
                 );
                 return;
             }
@@ -878,18 +902,32 @@ impl Shared {
         left.iter().for_each(|id| self.end_left(id));
     }
 
+    /// Tells of an event, and waits no longer than `limit` until it is kept: the state folder's disk may answer nothing.
+    fn tell_soon(shared: &Arc<Shared>, news: News, limit: Duration) {
+        let (shared, (done, is_done)) = (Arc::clone(shared), mpsc::channel());
+        let add = move || {
+            shared.events.add(news);
+            drop(shared);
+            let _ = done.send(());
+        };
+        if thread::Builder::new().name("last-event".into()).spawn(add).is_ok() {
+            let _ = is_done.recv_timeout(limit);
+        }
+    }
+
     /// Changes what is remembered of the pool's places.
     fn remember(&self, change: impl FnOnce(&mut Places)) {
-        let mut places = lock(&self.places);
-        let before = places.clone();
-        change(&mut places);
-        if *places == before {
-            return;
-        }
-        if let Err(error) = self.state.remember(&self.pool, &places) {
-            tracing::warn!(
-                "cannot remember where the devices are: {error}. Make room in the state folder; else the next start may need --backing"
-            );
+        let _writing = lock(&self.writing);
+        let (before, now) = {
+            let mut places = lock(&self.places);
+            let before = places.clone();
+            change(&mut places);
+            (before, places.clone())
+        };
+        if now != before
+            && let Err(error) = self.state.remember(&self.pool, &now)
+        {
+            warn_of_unknown_places(&error, now.members != before.members);
         }
     }
 
@@ -898,13 +936,24 @@ impl Shared {
     /// # Errors
     /// It cannot be written.
     fn remember_durably(&self, change: impl FnOnce(&mut Places)) -> std::io::Result<()> {
-        let mut places = lock(&self.places);
-        let mut changed = places.clone();
+        let _writing = lock(&self.writing);
+        let mut changed = lock(&self.places).clone();
         change(&mut changed);
         self.state.remember(&self.pool, &changed)?;
-        *places = changed;
+        *lock(&self.places) = changed;
         Ok(())
     }
+}
+
+/// Where devices are could not be written: what that means, and whether for cache devices.
+fn warn_of_unknown_places(error: &std::io::Error, of_members: bool) {
+    let next = match of_members {
+        true => {
+            "the next start finds a cache device alone that is named: name all that the pool has now in `headpond serve`, or in `devices`"
+        }
+        false => "the next start may need --backing",
+    };
+    tracing::warn!("cannot remember where the devices are: {error}. Make room in the state folder; else {next}");
 }
 
 /// The mode with this name.

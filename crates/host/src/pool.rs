@@ -87,8 +87,8 @@ pub enum PoolError {
     )]
     Damaged { path: PathBuf, why: String },
     #[error(
-        "{path} is no cache device of a pool: it holds {what}. Nothing was changed. Name the devices that the pool was made \
-         of; `headpond pool list DEVICE...` shows what a device is"
+        "{path} is no cache device of a pool: it holds {what}. Nothing was changed. Name the devices that the pool has \
+         now, and no longer one that was replaced or removed: `headpond pool list DEVICE...` shows what a device is"
     )]
     NoMember { path: PathBuf, what: &'static str },
     #[error(

@@ -234,11 +234,32 @@ pub(crate) fn is_whole_witness(bytes: u64) -> bool {
     bytes >= WITNESS_FILE_BYTES
 }
 
-/// Puts a file with these bytes in the place of another, whole or not at all, and durably: after a power cut it is not the old one again.
-fn replace(new: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(new, path)?;
+/// Puts a file with these bytes in the place of another, whole or not at all, and durably: after a power cut it is not the old one again. Where
+/// that fails `new` is gone: what filled the last room would keep the next one out, too.
+pub(crate) fn replace(new: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(new, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(new)))?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_put_in_its_place_is_not_left_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (new, path) = (dir.path().join("new"), dir.path().join("path"));
+        replace(&new, &path, b"first").unwrap();
+        fs::remove_file(&path).unwrap();
+        // A folder's place no file takes.
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&new, &path, b"second").is_err());
+        assert!(!new.exists());
+    }
 }

@@ -62,6 +62,15 @@ pub struct Present {
     pub metrics: Option<SocketAddr>,
     /// Where it listens beside that.
     pub sockets: Vec<PathBuf>,
+    /// Its control socket, if it has one.
+    #[serde(default)]
+    pub control: Option<PathBuf>,
+    /// Its state folder.
+    #[serde(default)]
+    pub state: Option<PathBuf>,
+    /// How the backing device of each volume that has it is named, by the volume's name.
+    #[serde(default)]
+    pub disks: BTreeMap<String, String>,
 }
 
 const PRESENT: &str = "HEADPOND_SERVES";

@@ -330,7 +330,11 @@ fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
         Some(true) => "had left the pool, and is forgotten; what it holds is out of date",
         _ => "removed; nothing on it is needed any more",
     };
-    let text = format!("cache device {}{place}: {how}. Name it no longer in `headpond serve`", answer["member"]);
+    let text = format!(
+        "cache device {}{place}: {how}. Name it no longer in `headpond serve`: take it out of `devices` in the configuration \
+         (/etc/headpond/POOL.toml), and out of the unit's drop-in",
+        answer["member"]
+    );
     Ok((answer, text))
 }
 

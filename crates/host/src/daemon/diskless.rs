@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::grow::whole_blocks;
 use super::service::is_a_name;
-use super::{FLUSHED, Shape, Shared, Slot, lock, watch};
+use super::{FLUSHED, Shape, Shared, Slot, watch};
 use crate::backing::HasDisk;
 use crate::control::{CreateVolume, Fault};
 use crate::pool::create::random;
@@ -63,8 +63,17 @@ impl Shared {
             backing: String::new(),
         };
         let made = self.handle.begin(Command::Attach(volume)).end();
-        made.map_err(|error| Fault::failed(format!("Volume {name} was not created: {error}")))?;
-        lock(&self.events).add(watch::of_created(name, bytes));
+        made.map_err(|error| {
+            let but = match error {
+                CommandError::NoMembers | CommandError::Cancelled => format!(
+                    " A cache device may have taken the volume in all the same: the next start of the pool serves it then, which `headpond status` \
+                     says; `headpond volume delete {name} --throw-away` lets go of it."
+                ),
+                _ => String::new(),
+            };
+            Fault::failed(format!("Volume {name} was not created: {error}{but}"))
+        })?;
+        self.events.add(watch::of_created(name, bytes));
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
         Ok(json!({ "number": number, "bytes": bytes, "place": place, "problem": problem }))
     }
@@ -93,13 +102,11 @@ impl Shared {
         let end = self.handle.begin(Command::Abandon { volume: number }).end();
         let end = end.map_err(|error| Fault::failed(format!("Volume {name} was not deleted: {error}")));
         if let Err(fault) = end.or_else(|fault| self.is_off(&volume, fault)) {
-            if let Some(now) = self.handle.status().and_then(|status| status.volume(name).cloned()).filter(|now| now.serving) {
-                self.offer(&now, None);
-            }
+            self.offer_again(&volume);
             return Err(fault);
         }
         self.forget(&volume);
-        lock(&self.events).add(watch::of_deleted(name, held));
+        self.events.add(watch::of_deleted(name, held));
         Ok(json!({ "bytes": bytes, "thrown_away_bytes": held }))
     }
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{Choice, Options, StartError, are_its_volumes, chosen, listen_for_metrics, reached_at, state_folder};
+use super::{Choice, Options, StartError, are_its_volumes, chosen, listen_for_metrics, reached_at, same_file, state_folder};
+use crate::backing::Spec;
 use crate::nbd::server::{ListenError, listen};
 use crate::pool;
 use crate::succession::Present;
@@ -23,11 +24,22 @@ pub fn would_start(options: &Options, present: Option<&Present>) -> Result<(), S
     if let Some(before) = before.filter(|before| *before != choice) {
         return Err(StartError::OtherFrontend { before: before.name(), after: choice.name() });
     }
+    is_its_state(options, present)?;
     let state = state_folder(options)?;
+    for (name, last) in present.iter().flat_map(|present| &present.disks) {
+        let (before, after) = (Spec::new(last), options.backings.get(name).or_else(|| options.configured.get(name)));
+        // One that is pulled is not what was edited.
+        if let Some(after) = after.filter(|after| **after != before && !after.leads_where(&before)) {
+            return Err(StartError::OtherDisk { name: name.clone(), before, after: after.clone() });
+        }
+    }
     if superblock.witness {
         pool::lies_beside(&state, &options.devices)?;
     }
     let (socket, front) = reached_at(options, &superblock, choice, true)?;
+    if let Some(own) = present.and_then(|present| present.control.as_ref()).filter(|own| !same_file(own, &socket)) {
+        return Err(StartError::OtherSocket { before: own.clone(), after: socket });
+    }
     can_listen(&socket, present)?;
     if choice == Choice::Nbd {
         can_listen(&front, present)?;
@@ -37,6 +49,18 @@ pub fn would_start(options: &Options, present: Option<&Present>) -> Result<(), S
     match listen_for_metrics(address) {
         Err(StartError::Metrics { source, .. }) if source.kind() == ErrorKind::AddrInUse && is_its_own => Ok(()),
         listener => listener.map(drop),
+    }
+}
+
+/// Whether the state folder is the one in use. One that is not there is not made for the question.
+fn is_its_state(options: &Options, present: Option<&Present>) -> Result<(), StartError> {
+    let after = &options.state;
+    match present.and_then(|present| present.state.as_ref()) {
+        // What is no folder is said of it when it is opened.
+        Some(own) if !same_file(own, after) && (after.is_dir() || !after.exists()) => {
+            Err(StartError::OtherState { before: own.clone(), after: after.clone() })
+        }
+        _ => Ok(()),
     }
 }
 

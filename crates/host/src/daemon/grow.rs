@@ -67,7 +67,7 @@ impl Shared {
         let (number, name, bytes) = (volume.number, &volume.name, volume.sectors * SECTOR);
         let end = self.handle.begin(Command::Grow { volume: number, sectors: to / SECTOR }).end();
         end.map_err(|error| failed(volume, &error))?;
-        lock(&self.events).add(watch::of_grown(name, bytes, to));
+        self.events.add(watch::of_grown(name, bytes, to));
         if let Some(shape) = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.shape.as_mut()) {
             shape.size = to;
         }

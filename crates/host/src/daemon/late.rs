@@ -160,7 +160,7 @@ impl Shared {
         }
         if let Some(spec) = spec {
             let news = if volume.serving { watch::of_late_disk } else { watch::of_refused_disk };
-            lock(&self.events).add(news(&volume.name, &spec));
+            self.events.add(news(&volume.name, &spec));
         }
         self.is_free_again(number);
         true
@@ -239,7 +239,7 @@ impl Shared {
         }
         if result.is_err() {
             // As at a start, it stays claimed.
-            return lock(&self.events).add(watch::of_refused_disk(&volume.name, spec));
+            return self.events.add(watch::of_refused_disk(&volume.name, spec));
         }
         self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
         if let Some(status) = self.handle.status()
@@ -248,7 +248,7 @@ impl Shared {
             self.offer(now, None);
             self.look_for_left_over(now);
         }
-        lock(&self.events).add(watch::of_late_disk(&volume.name, spec));
+        self.events.add(watch::of_late_disk(&volume.name, spec));
     }
 }
 

@@ -113,7 +113,7 @@ impl Shared {
                 "cannot keep the list of what is lost: {error}; `headpond status --json` has it while the daemon lives. Make room in the state folder"
             );
         }
-        news.into_iter().for_each(|advice| lock(&self.events).add(watch::of_loss(advice)));
+        news.into_iter().for_each(|advice| self.events.add(watch::of_loss(advice)));
     }
 
     /// Bytes of a volume that are lost, and in which runs of sectors, as far as these are named; `None` if the engine has ended.

@@ -117,12 +117,15 @@ impl Shared {
         let lacking = |status: &Status| status.lacking_copies;
         let end = self.change_member(&right, Command::AddMember { member, id, bytes }, lacking, progress);
         let now = self.handle.status();
-        let joined = now.as_ref().is_some_and(|s| s.members.iter().any(|m| m.id == id && m.in_sync));
-        if !joined {
+        let taken = now.as_ref().and_then(|status| status.members.iter().find(|m| m.id == id));
+        let joined = taken.is_some_and(|taken| taken.in_sync);
+        // It is the pool's: kept from others, and known by its place, as each that leaves.
+        let has_left = taken.is_some_and(|taken| !taken.in_sync);
+        if taken.is_none() {
             self.handle.remove(Device::Member(member));
         }
         // The engine may have ended after it was taken: then the next start sees what it is.
-        if !joined && now.is_some() {
+        if taken.is_none() && now.is_some() {
             self.remember(|places| match last {
                 Some(last) => drop(places.members.insert(member, last)),
                 None => drop(places.members.remove(&member)),
@@ -132,6 +135,7 @@ impl Shared {
         let lacking = now.map_or(0, |status| status.lacking_copies) * BLOCK;
         match end {
             Err(CommandError::Cancelled) if joined => {}
+            _ if has_left => return Err(left_again(&path)),
             Err(_) if !is_known => return Err(not_known(&path)),
             Err(error) if !joined => return Err(cleared_in_vain(&path, &error)),
             end => end.map_err(not_added)?,
@@ -163,8 +167,10 @@ impl Shared {
     }
 
     /// Lets go of a cache device that has left, as it may come back now: it is kept from others, by the engine where it has left since the start.
-    /// Whether it was kept.
+    /// Whether it was kept. One that was not there at the start is not, and what is at its path by now may be somebody else's.
     fn let_go_of_left(&self, path: &Path, number: Option<u8>) -> bool {
+        let has = |number: &u8| self.handle.snapshot().is_some_and(|it| it.loads.contains_key(&Device::Member(*number)));
+        let number = number.filter(has);
         // The engine asks nothing of it any more.
         number.into_iter().for_each(|number| self.handle.remove(Device::Member(number)));
         let mut stale = lock(&self.stale);
@@ -285,6 +291,15 @@ fn not_known(path: &Path) -> Fault {
         "Whether {path} was added is not known: the daemon ended before that was said. What was on it before is gone; of the pool nothing is lost. \
          `headpond pool list {path}` shows whether it is a cache device of the pool by now: if so, keep it, and the next start takes it \
          too; else add it again when the daemon runs."
+    ))
+}
+
+/// A device that was taken, and has failed before all had its copies.
+fn left_again(path: &Path) -> Fault {
+    Fault::failed(format!(
+        "{} has joined the pool, and has left it again: it failed. What was on it before is gone; no other cache device was taken out for it. Look \
+         at the kernel's log for it, and add another device. `headpond status` says how the pool stands, and whether anything is missing.",
+        path.display()
     ))
 }
 

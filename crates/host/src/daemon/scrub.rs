@@ -1,8 +1,7 @@
 //! Scrubs: on demand, and by themselves from time to time.
 
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use headpond_engine::Status;
@@ -10,9 +9,11 @@ use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
 use serde_json::{Value, json};
 
 use super::service::{Progress, TELL, ended};
+use super::worker::Worker;
 use super::{Scrubs, Shared, lock};
 use crate::control::Fault;
 use crate::report::{LostRange, Scrub};
+use crate::state::Scrubbed;
 
 /// How often it is looked whether one is due.
 const LOOK: Duration = Duration::from_secs(1);
@@ -53,15 +54,22 @@ impl Shared {
             }));
         };
         let status = self.handle.status();
-        *lock(&self.scrubbing) = None;
-        result.map_err(|error| {
-            Fault::failed(format!("The scrub did not come to its end: {error} Ask `headpond status` how the pool stands."))
-        })?;
-        let status = status.ok_or_else(ended)?;
+        let status = match (result, status) {
+            (Ok(()), Some(status)) => status,
+            (result, _) => {
+                *lock(&self.scrubbing) = None;
+                let error = result.err().map_or_else(|| ended().message, |error| error.to_string());
+                return Err(Fault::failed(format!(
+                    "The scrub did not come to its end: {error} Ask `headpond status` how the pool stands."
+                )));
+            }
+        };
         let found = Scrub { ended: Some(seconds_since_1970()), ..found(&status) };
-        let mut scrubbed = lock(&self.scrubbed);
-        (scrubbed.since, scrubbed.last) = (seconds_since_1970(), found.clone());
+        // Who asks how the pool stands does not wait for the disk. (Nobody else writes it meanwhile: one scrub runs at a time.)
+        let scrubbed = Scrubbed { since: seconds_since_1970(), last: found.clone() };
+        *lock(&self.scrubbed) = scrubbed.clone();
         self.keep(&scrubbed);
+        *lock(&self.scrubbing) = None;
         Ok(json!(found))
     }
 
@@ -78,7 +86,7 @@ impl Shared {
         if status.scrub.running { Scrub { ended: last.ended, ..found(status) } } else { last }
     }
 
-    fn keep(&self, scrubbed: &crate::state::Scrubbed) {
+    fn keep(&self, scrubbed: &Scrubbed) {
         if let Err(error) = self.state.remember_scrub(&self.pool, scrubbed) {
             tracing::warn!(
                 "cannot remember when the pool was scrubbed: {error}; after a restart it is not known. Make room in the state folder"
@@ -123,28 +131,22 @@ pub(super) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A thread that scrubs when it is due, until it is dropped.
-pub(super) struct Schedule {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Schedule {
-    /// `None` where nothing is ever due.
-    pub(super) fn start(shared: &Arc<Shared>, scrubs: Scrubs) -> Option<Schedule> {
+impl Shared {
+    /// A thread that scrubs when it is due; `None` where nothing is ever due. Told to end while a cache device answers nothing, it waits for the
+    /// engine's end, and does nothing else any more.
+    pub(super) fn schedule(self: &Arc<Shared>, scrubs: Scrubs) -> Option<Worker> {
         if scrubs.every.is_zero() {
             return None;
         }
         {
-            let mut scrubbed = lock(&shared.scrubbed);
+            let mut scrubbed = lock(&self.scrubbed);
             if scrubbed.since == 0 {
                 scrubbed.since = seconds_since_1970();
-                shared.keep(&scrubbed);
+                self.keep(&scrubbed);
             }
         }
-        let (end, is_ended) = mpsc::channel::<()>();
-        let shared: Weak<Shared> = Arc::downgrade(shared);
-        let body = move || {
+        let shared: Weak<Shared> = Arc::downgrade(self);
+        let body = move |is_ended: Receiver<()>| {
             let mut not_before: Option<Instant> = None;
             while matches!(is_ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
                 let Some(shared) = shared.upgrade() else { return };
@@ -154,27 +156,20 @@ impl Schedule {
                 if now < due || not_before.is_some_and(|at| Instant::now() < at) {
                     continue;
                 }
-                let to_end = || !matches!(is_ended.try_recv(), Err(mpsc::TryRecvError::Empty));
-                if let Err(fault) = shared.scrub_until(scrubs.bytes_per_second, &mut |_| (), to_end) {
+                let to_end = || !matches!(is_ended.try_recv(), Err(TryRecvError::Empty));
+                let end = shared.scrub_until(scrubs.bytes_per_second, &mut |_| (), to_end);
+                if to_end() {
+                    return;
+                }
+                if let Err(fault) = end {
                     tracing::warn!("a scrub that was due: {fault} Run `headpond scrub` when nothing stands in its way");
                     // Whoever cancelled it, or what stands in its way, has its reasons: not again at once.
                     not_before = Some(Instant::now() + AGAIN);
                 }
             }
         };
-        let thread = thread::Builder::new().name("scrubs".into()).spawn(body);
-        if let Err(error) = &thread {
-            tracing::warn!("no thread for scrubs: {error}; run `headpond scrub` from time to time");
-        }
-        Some(Schedule { end: Some(end), thread: thread.ok() })
-    }
-}
-
-impl Drop for Schedule {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Worker::start("scrubs", body)
+            .inspect_err(|error| tracing::warn!("no thread for scrubs: {error}; run `headpond scrub` from time to time"))
+            .ok()
     }
 }

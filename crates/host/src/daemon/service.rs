@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,7 +60,7 @@ impl Service for Shared {
         match call {
             Call::Status => self.report().map(|report| json!(report)).ok_or_else(ended),
             Call::Histograms => self.histograms().map(|histograms| json!(histograms)).ok_or_else(ended),
-            Call::Events { from } => Ok(json!({ "events": lock(&self.events).from(from) })),
+            Call::Events { from } => Ok(json!({ "events": self.events.from(from) })),
             Call::Attach(new) => self.attach(&new),
             Call::CreateVolume(new) => self.create_volume(&new),
             Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away, &mut || true),
@@ -314,15 +315,21 @@ impl Shared {
         };
         let end = end.and_then(|end| end.map_err(|error| failed(&volume, &error)));
         if let Err(fault) = end.or_else(|fault| self.is_off(&volume, fault)) {
-            // Nobody had it, and an end that has cancelled this is about to take it away.
-            if self.goes_on() {
-                self.offer(&volume, None);
-            }
+            self.offer_again(&volume);
             return Err(fault);
         }
-        lock(&self.events).add(watch::of_detached(name, given_up));
+        self.events.add(watch::of_detached(name, given_up));
         self.forget(&volume);
         Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
+    }
+
+    /// Makes a volume reachable again that could not be taken off, if the engine serves it yet. Nobody had it; and an end that has cancelled this
+    /// is about to take it away.
+    pub(super) fn offer_again(&self, volume: &VolumeStatus) {
+        let now = self.handle.status().filter(|_| self.goes_on()).and_then(|status| status.volume(&volume.name).cloned());
+        if let Some(now) = now.filter(|now| now.id == volume.id && now.serving) {
+            self.offer(&now, None);
+        }
     }
 
     /// Waits until all that is cached is known, so that what is told of it is not too little; or it is known that it will not be.
@@ -362,7 +369,7 @@ impl Shared {
         let what = format!(
             "Volume {name} was taken off the pool without being written to its disk; {thrown_away} bytes that were not there were thrown away."
         );
-        lock(&self.events).add(watch::of_abandoned(what));
+        self.events.add(watch::of_abandoned(what));
         Ok(json!({ "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
     }
 
@@ -409,6 +416,14 @@ impl Shared {
     fn cancel(&self, name: &str) -> Result<Value, Fault> {
         let running = lock(&self.volumes).values().find(|slot| slot.name == name).and_then(|slot| slot.running);
         let id = running.ok_or_else(|| {
+            let under_way = lock(&self.under_way).clone();
+            if matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock)) && under_way.ends_with(&format!(" volume {name}")) {
+                return Fault::failed(format!(
+                    "{under_way} is under way, at a step that is not cancelled: its block device may be flushed yet, and taken away. Nothing was \
+                     changed. Wait for up to {} s, and try again.",
+                    FLUSHED.as_secs()
+                ));
+            }
             Fault::failed(format!(
                 "Nothing that could be cancelled is under way on volume {name}. Nothing was changed. \
                  Ask `headpond status` how it stands."
@@ -433,12 +448,15 @@ impl Shared {
         self.members_stay()?;
         self.all_answer()?;
         let program = PathBuf::from(program);
-        let tried = tried(&program, &self.present()).map_err(|error| {
+        let tried = tried(&program, &self.present(), || self.goes_on()).map_err(|error| {
             Fault::failed(format!(
                 "{} cannot be run: {error}. The daemon goes on as it was. Name a program that can.",
                 program.display()
             ))
         })?;
+        if !self.goes_on() {
+            return Err(ended());
+        }
         let Some(tried) = tried else {
             return Err(Fault::refused(format!(
                 "{} was tried, and has not said within {} s whether it could serve this pool: one of the devices that it was told of may answer \
@@ -473,14 +491,17 @@ impl Shared {
 
     /// What a program is told that is asked whether it could take over.
     fn present(&self) -> Present {
-        let in_use = !lock(&self.left).is_empty() || lock(&self.volumes).values().any(|slot| slot.place.is_some());
+        let volumes = lock(&self.volumes);
+        let in_use = !lock(&self.left).is_empty() || volumes.values().any(|slot| slot.place.is_some());
+        let disk = |slot: &Slot| Some((slot.name.clone(), slot.spec.as_ref().filter(|_| slot.shape.is_some())?.to_string()));
+        let disks = volumes.values().filter_map(disk).collect();
         let frontend = match self.frontend {
             Frontend::Ublk(_) => Choice::Ublk,
             Frontend::Fuse { .. } => Choice::Fuse,
             Frontend::Nbd { .. } => Choice::Nbd,
             Frontend::None => Choice::None,
         };
-        Present { frontend: in_use.then_some(frontend), ..self.present.clone() }
+        Present { frontend: in_use.then_some(frontend), disks, ..self.present.clone() }
     }
 
     /// Refuses an upgrade while a device leaves something unanswered: what the kernel has of it keeps the claim on it, and whoever takes
@@ -617,9 +638,9 @@ impl Shared {
     }
 }
 
-/// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time. It may wait for a device in
-/// the kernel, where nothing ends it: then nobody waits for it.
-fn tried(program: &Path, present: &Present) -> std::io::Result<Option<process::Output>> {
+/// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time, or `goes_on` says no. It may
+/// wait for a device in the kernel, where nothing ends it: then nobody waits for it.
+fn tried(program: &Path, present: &Present, goes_on: impl Fn() -> bool) -> std::io::Result<Option<process::Output>> {
     let mut command = process::Command::new(program);
     let (variable, told) = present.told();
     // Behind "serve": what comes after a "--" would be a device.
@@ -630,13 +651,16 @@ fn tried(program: &Path, present: &Present) -> std::io::Result<Option<process::O
     let pid = rustix::process::Pid::from_child(&child);
     let (told, end) = mpsc::channel();
     thread::Builder::new().name("upgrade-try".into()).spawn(move || told.send(child.wait_with_output()))?;
-    match end.recv_timeout(TRIED) {
-        Ok(output) => output.map(Some),
-        Err(_) => {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            Ok(None)
+    let until = Instant::now() + TRIED;
+    while goes_on() && Instant::now() < until {
+        match end.recv_timeout(LOOK) {
+            Ok(output) => return output.map(Some),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    Ok(None)
 }
 
 /// Whether nothing runs on a volume.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Shared, lock};
+use super::Shared;
+use super::worker::Worker;
 use crate::backing::Spec;
-use crate::events::{Journal, Level, News};
+use crate::events::{Journal, KEPT, Level, News};
 use crate::report::{Advice, Member, Report, Volume};
 use crate::silence;
 
@@ -33,6 +33,8 @@ pub(super) fn of_start(events: &Journal, pool: &str) -> News {
     let crashed = events.last(|event| known(&event.kind)).is_some_and(|e| !ends.contains(&e.kind.as_str()));
     match crashed {
         true => {
+            // What was told of last may not have come to the disk.
+            events.leave_out(KEPT as u64);
             let what = format!(
                 "Pool {pool} is served again; its daemon had ended without a clean stop. What was acknowledged is there."
             );
@@ -124,17 +126,11 @@ pub(super) fn of_refused_disk(volume: &str, backing: &Spec) -> News {
     tell(Level::Error, "volume-refused", what, next)
 }
 
-/// A thread that looks, until it is dropped.
-pub(super) struct Watch {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    pub(super) fn start(shared: &Arc<Shared>) -> Watch {
-        let (end, ended) = mpsc::channel::<()>();
-        let shared: Weak<Shared> = Arc::downgrade(shared);
-        let body = move || {
+impl Shared {
+    /// A thread that looks.
+    pub(super) fn watch(self: &Arc<Shared>) -> Option<Worker> {
+        let shared: Weak<Shared> = Arc::downgrade(self);
+        let body = move |ended: Receiver<()>| {
             let mut watcher = Watcher::default();
             loop {
                 let Some(shared) = shared.upgrade() else { return };
@@ -142,31 +138,16 @@ impl Watch {
                 shared.look_for_losses(watcher.before.is_none());
                 let Some(report) = shared.report() else { return };
                 let lacks_data = shared.handle.status().is_some_and(|status| shared.lacks_data(&status));
-                let news = watcher.look(report, lacks_data);
-                if !news.is_empty() {
-                    let mut events = lock(&shared.events);
-                    news.into_iter().for_each(|news| events.add(news));
-                }
+                watcher.look(report, lacks_data).into_iter().for_each(|news| shared.events.add(news));
                 drop(shared);
                 if !matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
                     return;
                 }
             }
         };
-        let thread = thread::Builder::new().name("events".into()).spawn(body);
-        if let Err(error) = &thread {
-            tracing::warn!("no thread for events: {error}; `headpond status` still tells what is wrong");
-        }
-        Watch { end: Some(end), thread: thread.ok() }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Worker::start("events", body)
+            .inspect_err(|error| tracing::warn!("no thread for events: {error}; `headpond status` still tells what is wrong"))
+            .ok()
     }
 }
 
@@ -281,7 +262,11 @@ fn of_members(before: &Report, now: &Report, lacks_data: bool, news: &mut Vec<Ne
     }
     for old in before.members.iter().filter(|old| now.members.iter().all(|member| member.number != old.number)) {
         let what = format!("{} was taken out of pool {pool}; nothing on it is needed.", place(old));
-        news.push(tell(Level::Info, "member-removed", what, "Nothing: the device is free."));
+        let next = format!(
+            "Take it out of `devices` in the configuration (/etc/headpond/{pool}.toml), or off the command line, and out of the unit's drop-in where \
+             it is named there. The device is free."
+        );
+        news.push(tell(Level::Info, "member-removed", what, next));
     }
     match (before.degraded, now.degraded) {
         (false, true) => {

@@ -101,7 +101,8 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 /// cannot be used or made is as good as missing: it is there for the day on which a cache device is not.
 ///
 /// A device that is not there, cannot be read, or does not answer, is as good as not named if the others have the votes: an SSD that died is
-/// no reason not to start.
+/// no reason not to start. Nor is one that holds nothing of any pool, as it was replaced, or removed, and is named yet: it is let go of, and
+/// never written to.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     try_open(devices, state, patience).map_err(|not| not.why)
 }
@@ -111,6 +112,7 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     let mut claims: Vec<Claim> = Vec::new();
     let mut found: Vec<Superblock> = Vec::new();
     let mut unread: Vec<PoolError> = Vec::new();
+    let mut strange: Vec<(PathBuf, &str)> = Vec::new();
     let heard = silence::at_once(devices, |path| heard(path, patience));
     for (path, heard) in devices.iter().zip(heard) {
         let patience = match heard {
@@ -120,7 +122,7 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
                 continue;
             }
         };
-        let claim = match claim_when_there(patience, |left| Claim::take(path, left)) {
+        let claim = match claim_when_there(patience, |left| leads_somewhere(Claim::take(path, left)?)) {
             Err(ClaimError::Open { path, source }) if is_of_the_device(&source) => {
                 unread.push(ClaimError::Open { path, source }.into());
                 continue;
@@ -131,6 +133,8 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
             Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => {
                 unread.push(PoolError::Io { path, what, source, meaning });
             }
+            // What it holds does not come later: it is not waited for, and its claim ends here.
+            Err(PoolError::NoMember { path, what }) => strange.push((path, what)),
             superblock => {
                 found.push(superblock?);
                 claims.push(claim);
@@ -138,7 +142,11 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         }
     }
     if found.is_empty() && !unread.is_empty() {
+        pass_over(&strange);
         return Err(unread.remove(0).into());
+    }
+    if let (true, Some((path, what))) = (found.is_empty(), strange.first()) {
+        return Err(PoolError::NoMember { path: path.clone(), what }.into());
     }
     let Some(first) = found.first() else {
         return Err(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() }.into());
@@ -158,15 +166,22 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
             };
             let why = match unread.is_empty() {
                 // That is what stands in the way.
-                false => unread.remove(0),
+                false => {
+                    pass_over(&strange);
+                    unread.remove(0)
+                }
                 true => {
-                    let places = missing_places(&refusal, &pool, state);
+                    let mut places = missing_places(&refusal, &pool, state);
+                    for (path, what) in &strange {
+                        let _ = write!(places, " {} was named too, and holds {what}: it has no vote.", path.display());
+                    }
                     PoolError::Refused { refusal, places }
                 }
             };
             return Err(NotOpen { why, pool, missing });
         }
     };
+    pass_over(&strange);
     for error in &unread {
         tracing::warn!("the pool starts without it: {error}. Put another device in its place with `headpond pool replace`");
     }
@@ -187,6 +202,28 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
         }
     }
     Ok(open)
+}
+
+/// Says of devices that they are named and hold nothing of any pool.
+fn pass_over(strange: &[(PathBuf, &str)]) {
+    for (path, what) in strange {
+        tracing::warn!(
+            "{} is passed over, as if it were not there: it holds {what}, and is no cache device of a pool. One that was replaced or removed is named no \
+             longer: take it out of `devices` in the configuration, or off the command line, and out of the unit's drop-in. If it should be one of \
+             the pool's, what was on it is gone: see who has overwritten it, and put it, or another one, back with `headpond pool add`",
+            path.display()
+        );
+    }
+}
+
+/// A claim on a device that has a size: one of the network, or a loop device, is there before it leads anywhere, and counts as missing until it
+/// does.
+fn leads_somewhere(claim: Claim) -> Result<Claim, ClaimError> {
+    if claim.facts().size > 0 {
+        return Ok(claim);
+    }
+    let source = io::Error::new(io::ErrorKind::NotFound, "it has no bytes, so what it is to lead to is not there yet");
+    Err(ClaimError::Open { path: claim.path().to_owned(), source })
 }
 
 /// Waits for a device to be there, up to `patience`, and then to answer; what is left of the patience for whoever holds it. Of one that does
@@ -250,7 +287,8 @@ fn patiently<T>(patience: Duration, mut read: impl FnMut() -> Result<T, PoolErro
 }
 
 /// The newest superblock of devices that are looked at alone: nothing is claimed, as they may be served. What is on one of them is refused as
-/// [`open()`] refuses it, and one that is not there, or cannot be read, is passed over as there. Votes are not counted.
+/// [`open()`] refuses it, and one that is not there, or cannot be read, is passed over as there. One that holds nothing of a pool is refused:
+/// nobody waits for this, and whoever asks is there to put right what names it. Votes are not counted.
 pub fn look(devices: &[PathBuf]) -> Result<Superblock, PoolError> {
     different(devices)?;
     let mut found: Vec<(Superblock, &Path)> = Vec::new();

@@ -71,7 +71,8 @@ fn copies(pool: &Pool<'_>, n: usize, device: &Device, own: &Superblock, say: Tel
         match found {
             Slot::Bad(error) => say(damaged(error.to_string()))?,
             Slot::Unreadable(error) => say(damaged(error.to_string()))?,
-            Slot::Whole(s) if (s.pool, s.member) != (own.pool, own.member) || s.members.len() != own.members.len() => {
+            // (The pool may have had fewer devices when it was written.)
+            Slot::Whole(s) if (s.pool, s.member) != (own.pool, own.member) => {
                 let what = format!("Superblock slot {slot} is of another device: member {} of pool {}", s.member, s.name);
                 say(place(Finding::new(Level::Damage, "superblock-foreign", what))
                     .means(
