@@ -294,8 +294,6 @@ pub(crate) struct Volume<B: Buf> {
     pub filling: Cell<u32>,
     /// What of the pool it is sure of, and may have at most.
     pub share: Cell<Share>,
-    /// That became smaller, and it has more than that still.
-    pub lowered: Cell<bool>,
     pub stats: RefCell<VolumeStats>,
 }
 

@@ -27,8 +27,6 @@ pub(crate) fn set<B: Buf>(core: &Core<B>, volume: &Volume<B>, share: Share) -> R
     })?;
     volume.share.set(share);
     core.volumes.touch();
-    drop(volumes);
-    volume.lowered.set(core.stands(volume).is_over());
     core.space.notify();
     Ok(())
 }
@@ -44,11 +42,6 @@ impl Stands {
     /// Whether it has less than it is sure of.
     fn is_under(&self) -> bool {
         self.held < self.least
-    }
-
-    /// Whether it has more than it may.
-    fn is_over(&self) -> bool {
-        self.most.is_some_and(|most| self.held > most)
     }
 
     /// Whether a segment of it may be evicted for others.
@@ -270,7 +263,6 @@ pub(crate) async fn keep_to_maximums<B: Buf>(core: &Rc<Core<B>>, for_shares: &mu
 /// One step towards a volume's maximum; `false` if it is there, or there is nothing to be won now.
 async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, for_shares: &mut ForShares) -> bool {
     let stands = core.stands(volume);
-    volume.lowered.set(volume.lowered.get() && stands.is_over());
     let goes_on = stands.most.is_some_and(|most| stands.held > kept_below(most, core.copies()));
     if !goes_on || core.stopping.get() || core.pool.borrow().stalled {
         return false;
@@ -280,7 +272,7 @@ async fn win_one_of<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, for_shares: 
     }
     // An eighth of what it holds is little by the image where it holds little. But where its maximum has become much smaller, that is kept.
     let waiting = waiting_of(core, volume.number);
-    let is_far_over = volume.lowered.get() && stands.most.is_some_and(|most| stands.held * 8 > most * 9);
+    let is_far_over = stands.most.is_some_and(|most| stands.held * 8 > most * 9);
     let pays = waiting * core.copies() * 8 >= stands.held && (is_far_over || for_shares.is_worth_it(core, waiting));
     pays && for_shares.checkpoint(core).await && waiting_of(core, volume.number) < waiting
 }

@@ -125,7 +125,6 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         neighbourhoods: RefCell::default(),
         filling: Cell::default(),
         share: Cell::default(),
-        lowered: Cell::new(false),
         stats: RefCell::default(),
     })
 }

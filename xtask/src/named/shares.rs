@@ -19,10 +19,6 @@ pub const TOLD: &[Told] = &[
         "an image for each eighth of a small share",
     ),
     ("shares::images_for_a_small_share_take_little_of_what_cache_devices_are_written", "room that nobody wins waited for"),
-    (
-        "shares::images_for_a_small_share_take_little_of_what_cache_devices_are_written",
-        "a burst taken for a maximum that was lowered",
-    ),
 ];
 
 /// Mistakes that only they need.
@@ -113,15 +109,6 @@ pub const MISTAKES: &[Mistake] = &[
             file: "shares.rs",
             old: "is_clean && self.bounds().has_shares && !self",
             new: "false && is_clean && self.bounds().has_shares && !self",
-        }],
-    },
-    Mistake {
-        name: "a burst taken for a maximum that was lowered",
-        story: "A volume with a small share is over it after each burst, and an image of all maps is taken for that.",
-        edits: &[Edit {
-            file: "shares.rs",
-            old: "let is_far_over = volume.lowered.get() && stands",
-            new: "let is_far_over = stands",
         }],
     },
 ];
