@@ -231,7 +231,11 @@ const MISTAKES: &[Mistake] = &[
                 old: "crate::membership::agree_at_start(core).await;\n",
                 new: "core.pool.borrow_mut().missing.clear();\n",
             },
-            Edit { file: "engine.rs", old: "if !core.write_superblock().await || core.pool", new: "if core.pool" },
+            Edit {
+                file: "engine.rs",
+                old: "if !core.write_superblock().await {\n            break;\n        }\n        if core.pool",
+                new: "if core.pool",
+            },
         ],
     },
     Mistake {
@@ -457,7 +461,11 @@ const MISTAKES: &[Mistake] = &[
                 old: "crate::membership::agree_at_start(core).await;\n",
                 new: "core.pool.borrow_mut().missing.clear();\n",
             },
-            Edit { file: "engine.rs", old: "if !core.write_superblock().await || core.pool", new: "if core.pool" },
+            Edit {
+                file: "engine.rs",
+                old: "if !core.write_superblock().await {\n            break;\n        }\n        if core.pool",
+                new: "if core.pool",
+            },
         ],
     },
     Mistake {
@@ -492,8 +500,8 @@ const MISTAKES: &[Mistake] = &[
         story: "As many cache devices are gone as there are copies: records may be missing that nobody left has heard of, and the volume is served.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "let lost_copies = core.log_lacks.get() || core.pool.borrow().left >= core.pool.borrow().copies;",
-            new: "let lost_copies = core.log_lacks.get();",
+            old: "let all = lacks.of_all || left >= usize::from(copies);",
+            new: "let all = lacks.of_all;",
         }],
     },
     Mistake {
@@ -501,8 +509,8 @@ const MISTAKES: &[Mistake] = &[
         story: "Records may be missing, and the volume is refused; a checkpoint of what is left clears the marks that say so, and the next start serves it.",
         edits: &[Edit {
             file: "engine.rs",
-            old: "let uncertain = v.uncertain.get() || lost_copies",
-            new: "let uncertain = lost_copies",
+            old: "            v.uncertain.set(true);\n        }\n    }\n}\n\n/// From now on",
+            new: "            v.uncertain.set(true);\n        } else {\n            v.uncertain.set(false);\n        }\n    }\n}\n\n/// From now on",
         }],
     },
     Mistake {

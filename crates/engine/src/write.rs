@@ -229,11 +229,13 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
 /// The same for who serves the volume, and is no client: of what has failed before clients are told yet.
 pub(crate) async fn own_flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
     let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
-    let on_disk = volume.has_disk().then(|| volume.disk_flusher.request_owed());
+    let on_disk = if volume.has_disk() { Some(volume.disk_flusher.request_owed()) } else { None };
     durable(core).await?;
-    let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };
+    if let Some(on_disk) = on_disk {
+        on_disk.get().await.map_err(|_| RequestError::Io)?;
+    }
     settled(core).await?;
-    let is_kept = on_disk.is_ok() && volume.losses.get() == losses && volume.disk_flusher.to_be_told() == told;
+    let is_kept = volume.losses.get() == losses && volume.disk_flusher.to_be_told() == told;
     if is_kept { Ok(()) } else { Err(RequestError::Io) }
 }
 

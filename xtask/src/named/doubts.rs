@@ -80,8 +80,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A client's write is gone from the disk, and the last one who could hear of it hears that all is well.",
         edits: &[Edit {
             file: "volumes.rs",
-            old: "    if v.disk_flusher.take_lost() {",
-            new: "    if false && v.disk_flusher.take_lost() {",
+            old: "    if v.disk_flusher.take_lost(v",
+            new: "    if false && v.disk_flusher.take_lost(v",
         }],
     },
     Mistake {

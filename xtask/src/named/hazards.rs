@@ -238,7 +238,11 @@ pub const MISTAKES: &[Mistake] = &[
                 old: "(self.agreed, self.epoch, self.sequence)",
                 new: "(0, self.epoch, self.sequence)",
             },
-            Edit { file: "engine.rs", old: "if !core.write_superblock().await || core.pool", new: "if core.pool" },
+            Edit {
+                file: "engine.rs",
+                old: "if !core.write_superblock().await {\n            break;\n        }\n        if core.pool",
+                new: "if core.pool",
+            },
         ],
     },
     Mistake {
@@ -328,7 +332,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A cache device does not take a record, and stays: the write is acknowledged with one copy, and two are believed in.",
         edits: &[Edit {
             file: "log.rs",
-            old: "                        core2.mark(Mark::AppendFailsOnMember);\n                        core2.fail_member(place.member).await;\n",
+            old: "                        core2.mark(Mark::AppendFailsOnMember);\n                        core2.fail_member_of(epoch, place.member).await;\n",
             new: "                        core2.mark(Mark::AppendFailsOnMember);\n",
         }],
     },

@@ -306,7 +306,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what could not be asked for called damaged",
         story: "All fail for a moment, and an operator is told that the checkpoint is damaged everywhere.",
-        edits: &[Edit { file: "engine.rs", old: "if core.pool.borrow().stalled { recovery", new: "if false { recovery" }],
+        edits: &[Edit {
+            file: "engine.rs",
+            old: "Err(_) if core.pool.borrow().stalled => return Err(CommandError::Start",
+            new: "Err(_) if false => return Err(CommandError::Start",
+        }],
     },
     Mistake {
         name: "a join into a pool that has stalled",
