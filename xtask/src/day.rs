@@ -61,7 +61,8 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     tools::install()?;
     let headpond = match headpond {
-        Some(path) => path,
+        // It is run in another folder.
+        Some(path) => path.canonicalize().with_context(|| format!("{} is not there", path.display()))?,
         None => headpond::build()?,
     };
     let folder = dir.join(format!("headpond-day-{}", std::process::id()));
