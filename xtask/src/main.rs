@@ -31,7 +31,7 @@ cargo xtask vm [--list] [--short] [..]  the daemon in a virtual machine: killed,
 cargo xtask peers [--list] [--short]..  the kernel's own caches and Headpond on the same drives, in a virtual machine
 cargo xtask deb [--check] [..]          the Debian package; --check installs, upgrades and removes it in a folder (as root)
 cargo xtask capi                        the library for C, and its example compiled and run
-cargo xtask udev                        the rules of udev, over loop devices (as root); the guides' lines for /etc/fstab
+cargo xtask udev                        the rules of udev, over loop devices (as root); what the guides give systemd
 cargo xtask unit                        how much the systemd unit exposes
 cargo xtask boundaries                  check that format and engine know nothing of the host";
 

@@ -126,7 +126,7 @@ pub fn run(args: &[String]) -> Result<()> {
     steps.step("headpond demo --quick", || run_command(headpond(&["demo", "--quick"])?))?;
     // The tests have built it.
     let built = headpond::built()?;
-    steps.step("rules of udev, lines for fstab", || udev::check(Some(&built)))?;
+    steps.step("rules of udev, and what the guides give systemd", || udev::check(Some(&built)))?;
     let named = ["--headpond".to_owned(), built.to_string_lossy().into_owned()];
     let short = [&["--short".to_owned()], &named[..]].concat();
     // Last, as these take Ctrl-C for themselves.

@@ -277,7 +277,7 @@ pub(crate) struct Volume<B: Buf> {
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,
-    /// How many writes had been acknowledged at the last of these.
+    /// How many writes had been absorbed at the last of these.
     pub lost_at: Cell<u64>,
     pub work: Signal<B>,
     /// When destage wants to be told next of what is written.

@@ -25,7 +25,7 @@ pub(crate) struct Flusher<B: Buf> {
     lost: Cell<bool>,
     /// How often that has come to be.
     to_be_told: Cell<u64>,
-    /// Writes of clients that were acknowledged, and how many had been when it came to be last.
+    /// Writes of clients that are on this device alone, and were acknowledged; and how many had been when it came to be last.
     acknowledged: Cell<u64>,
     lost_at: Cell<u64>,
     /// A flush has failed, or a client has been told of it.
@@ -91,7 +91,7 @@ impl<B: Buf> Flusher<B> {
     /// A client's write that began when there were `failures` is about to be acknowledged: if a flush has failed since,
     /// the next FLUSH must not say that this one is durable.
     pub fn acknowledging(&self, failures: u64) {
-        self.acknowledging_absorbed();
+        self.acknowledged.set(self.acknowledged.get() + 1);
         if self.failures.get() != failures {
             self.exec.marks.set(Mark::FlushFailedMeanwhile);
         }
@@ -100,12 +100,7 @@ impl<B: Buf> Flusher<B> {
         }
     }
 
-    /// The same of a write that this device has nothing of.
-    pub fn acknowledging_absorbed(&self) {
-        self.acknowledged.set(self.acknowledged.get() + 1);
-    }
-
-    /// How many writes of clients were acknowledged so far.
+    /// How many writes of clients that are on this device alone were acknowledged so far.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.get()
     }

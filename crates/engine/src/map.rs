@@ -65,18 +65,12 @@ impl Map {
     pub fn extra_pieces(&self) -> u64 {
         self.extra
     }
-    /// The next block from `from` on that is in several pieces, one of which is clean.
+
+    /// The next block from `from` on that is not one whole piece, and whether it is in several.
     #[must_use]
-    pub fn next_in_pieces(&self, from: u64) -> Option<u64> {
-        let block_of = |(at, _): (&u64, &Piece)| at / BLOCK_SECTORS;
-        let mut at = from;
-        loop {
-            let block = self.aside.range(at * BLOCK_SECTORS..).next().map(block_of)?;
-            if self.pieces_aside(block).nth(1).is_some() && self.pieces_aside(block).any(|p| !p.dirty()) {
-                return Some(block);
-            }
-            at = block + 1;
-        }
+    pub fn next_in_pieces(&self, from: u64) -> Option<(u64, bool)> {
+        let block = self.aside.range(from * BLOCK_SECTORS..).next()?.0 / BLOCK_SECTORS;
+        Some((block, self.pieces_aside(block).nth(1).is_some()))
     }
 
     /// Blocks with anything dirty.

@@ -634,7 +634,7 @@ fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
         if !gone.is_empty() && segments.iter().any(|(_, s)| is_lost(s)) {
             core.mark(Mark::CopiesLost);
             volume.losses.set(volume.losses.get() + 1);
-            volume.lost_at.set(volume.disk_flusher.acknowledged());
+            volume.lost_at.set(volume.stats.borrow().absorbed.requests);
         }
         drop(segments);
         volume.dirty_log.seal(core);

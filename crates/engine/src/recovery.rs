@@ -359,8 +359,10 @@ async fn write_all<B: Buf>(core: &Rc<Core<B>>, what: Anew<B>) -> BTreeSet<u8> {
     failed
 }
 
-/// Writes what could not be read, durably. The last member stays even if it fails: who wants what is on it must be able to start.
-pub(crate) async fn write_anew<B: Buf>(core: &Rc<Core<B>>, what: Anew<B>) {
+/// Writes what could not be read, durably, on those that have not left since. The last member stays even if it fails: who wants what is on it must
+/// be able to start.
+pub(crate) async fn write_anew<B: Buf>(core: &Rc<Core<B>>, mut what: Anew<B>) {
+    what.retain(|(place, ..)| core.pool.borrow().is_in_sync(place.member));
     if what.is_empty() {
         return;
     }

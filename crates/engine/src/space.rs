@@ -251,8 +251,8 @@ fn thin_one<B: Buf>(core: &Core<B>) -> bool {
     segments.live < before
 }
 
-/// Blocks that are let go at once for the fragments of a volume.
-const FRAGMENTS_AT_ONCE: usize = 4096;
+/// Blocks that are looked at in one go for the fragments of a volume: nobody waits for long behind that.
+const FRAGMENTS_AT_ONCE: usize = 1024;
 
 /// Lets go of what is clean in blocks that are in several pieces, where a volume has nearly as many fragments as it may: it would take nothing more
 /// into the cache, and nothing else wins that back. What is asked for again comes in one piece.
@@ -263,16 +263,23 @@ fn thin_fragments<B: Buf>(core: &Core<B>, volume: &Volume<B>) {
     }
     let mut map = volume.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
+    // From where it was the last time, so that all have their turn.
+    let mut at = volume.thinned_to.get();
     for _ in 0..FRAGMENTS_AT_ONCE {
         if map.extra_pieces() < most - most / 16 {
             break;
         }
-        // From where it went on the last time, so that all have their turn.
-        let Some(block) = map.next_in_pieces(volume.thinned_to.get()).or_else(|| map.next_in_pieces(0)) else { break };
-        map.drop_clean(&mut segments, block, |_| true);
-        volume.thinned_to.set(block + 1);
-        core.mark(Mark::FragmentsThinned);
+        let Some((block, in_several)) = map.next_in_pieces(at) else {
+            at = 0;
+            break;
+        };
+        if in_several {
+            map.drop_clean(&mut segments, block, |_| true);
+            core.mark(Mark::FragmentsThinned);
+        }
+        at = block + 1;
     }
+    volume.thinned_to.set(at);
     segments.settle();
 }
 

@@ -174,7 +174,6 @@ pub(crate) async fn absorbed<B: Buf>(
     losses: u32,
 ) -> Result<stats::Fate, RequestError> {
     volume.stats.borrow_mut().absorbed.add(bytes);
-    volume.disk_flusher.acknowledging_absorbed();
     if fua {
         volume.asked_to_flush();
         durable(core).await?;
@@ -192,7 +191,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.asked_to_flush();
     volume.stats.borrow_mut().flushes += 1;
     let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
-    let acknowledged = volume.disk_flusher.acknowledged();
+    let (acknowledged, absorbed) = (volume.disk_flusher.acknowledged(), volume.stats.borrow().absorbed.requests);
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
     let disk_use = core.use_disk_for_flush(volume);
@@ -219,7 +218,8 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     // were under way then should.
     let now = volume.losses.get();
     let gone = volume.losses_told.get() != now || losses != now;
-    if volume.lost_at.get() <= acknowledged {
+    // What was absorbed since is another FLUSH's to answer for.
+    if volume.lost_at.get() <= absorbed {
         volume.losses_told.set(now);
     }
     on_members?;

@@ -44,6 +44,10 @@ pub const TOLD: &[Told] = &[
         "what is to be told taken by a flush from before it",
     ),
     (
+        "doubts::a_failed_flush_of_the_disk_is_not_told_again_for_what_the_cache_has_taken_meanwhile",
+        "a failure of the disk told for what the cache has",
+    ),
+    (
         "doubts::the_daemons_own_flush_makes_durable_what_was_acknowledged_and_leaves_clients_to_be_told",
         "what is to be told taken by the daemon itself",
     ),
@@ -165,5 +169,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what is to be told taken by the daemon itself",
         story: "It flushes a block device before it is removed, and no client hears of what may be lost.",
         edits: &[Edit { file: "engine.rs", old: "crate::write::own_flush(core, v)", new: "crate::write::flush(core, v)" }],
+    },
+    Mistake {
+        name: "a failure of the disk told for what the cache has",
+        story: "A client that has nothing at the disk is told that it failed, though another was told.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "    volume.stats.borrow_mut().absorbed.add(bytes);\n",
+            new: "    volume.stats.borrow_mut().absorbed.add(bytes);\n    volume.disk_flusher.acknowledging(volume.disk_flusher.failures());\n",
+        }],
     },
 ];

@@ -301,17 +301,23 @@ fn a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest() {
     }
 }
 
+/// A FLUSH is under way at the disk, which is held, when a write of so many sectors comes and is acknowledged; and which FLUSH.
+fn acknowledged_under_a_flush(story: &str, sectors: u64) -> (Scene, u64) {
+    let mut s = Scene::new(story, Stage::default());
+    s.write(0, PAST);
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
+    let flush = s.world.flush(0);
+    s.until_held();
+    let write = s.world.write(0, 100_000, sectors, false);
+    assert!(s.answer_to(write), "{story}");
+    (s, flush)
+}
+
 /// A flush of the disk is under way when a write past the cache is acknowledged, and a second FLUSH comes. The first flush fails, and may have taken the
 /// write along. The client that had asked for it was told; the one who had asked after the write was told that all is durable. Found by reading.
 #[test]
 fn a_failed_flush_is_told_to_each_flush_that_was_under_way() {
-    let mut s = Scene::new("two flushes and a failure", Stage::default());
-    s.write(0, PAST);
-    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
-    let first = s.world.flush(0);
-    s.until_held();
-    let past = s.world.write(0, 100_000, PAST, false);
-    assert!(s.answer_to(past));
+    let (mut s, first) = acknowledged_under_a_flush("two flushes and a failure", PAST);
     let second = s.world.flush(0);
     s.pass(SECOND / 100);
     s.world.errors_allowed = true;
@@ -330,17 +336,23 @@ fn a_failed_flush_is_told_to_each_flush_that_was_under_way() {
 /// wrote. It took along what he was to be told. Found by reading.
 #[test]
 fn a_failed_flush_is_told_to_the_flush_after_a_write_though_one_from_before_it_was_told() {
-    let mut s = Scene::new("a flush from before the write", Stage::default());
-    s.write(0, PAST);
-    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
-    let first = s.world.flush(0);
-    s.until_held();
-    let past = s.world.write(0, 100_000, PAST, false);
-    assert!(s.answer_to(past));
+    let (mut s, first) = acknowledged_under_a_flush("a flush from before the write", PAST);
     s.world.errors_allowed = true;
     s.let_go_failing(DISK);
     assert!(!s.answer_to(first), "{}", s.story());
     told_once(&mut s);
+    s.end();
+}
+
+/// The same where the cache has the write: the disk has nothing of it, and nobody else is told of the disk's failure.
+#[test]
+fn a_failed_flush_of_the_disk_is_not_told_again_for_what_the_cache_has_taken_meanwhile() {
+    let (mut s, first) = acknowledged_under_a_flush("absorbed under a flush", 8);
+    s.world.errors_allowed = true;
+    s.let_go_failing(DISK);
+    assert!(!s.answer_to(first), "{}", s.story());
+    s.world.errors_allowed = false;
+    s.flush();
     s.end();
 }
 
