@@ -534,22 +534,27 @@ fn a_device_that_was_just_taken_is_found_by_the_next_start_though_not_all_was_co
     }
 }
 
-fn ends_while_it_copies(end: fn(Daemon)) {
-    let yard = Yard::new();
-    for name in ["a", "b", "c"] {
+/// A pool whose second cache device is away, and so many MiB of which the first has the only copy. What has no disk is not written back: it is copied
+/// to the next that comes, all of it. A `spare` device is there.
+fn much_to_copy(yard: &Yard, spare: &str, mib: u64) {
+    for name in ["a", "b", spare] {
         yard.file(name, 1024 * MIB);
     }
     yard.run(&["pool", "create", "pool", "a", "b"]).good();
     let daemon = yard.serve(&["a", "b"]);
-    // What has no disk is not written back meanwhile: it is copied, all of it.
-    yard.run(&["volume", "create", "v", "--size", "48MiB"]).good();
+    yard.run(&["volume", "create", "v", "--size", &format!("{mib}MiB")]).good();
     let mut nbd = yard.nbd("v");
-    for part in 0..48 {
-        nbd.write(part * MIB, &[part as u8 + 1; MIB as usize], false).unwrap();
+    for part in 0..mib {
+        nbd.write(part * MIB, &vec![part as u8 + 1; MIB as usize], false).unwrap();
     }
     drop(nbd);
     daemon.kill();
     fs::rename(yard.path("b"), yard.path("away")).unwrap();
+}
+
+fn ends_while_it_copies(end: fn(Daemon)) {
+    let yard = Yard::new();
+    much_to_copy(&yard, "c", 48);
     let daemon = yard.serve(&["a"]);
     let control = yard.path("control");
     let added = thread::scope(|scope| {
@@ -615,20 +620,7 @@ fn a_device_that_joins_and_has_left_again_is_not_told_of_as_added_and_replaces_n
     let yard = Yard::new();
     let Some(disk) = Disk::new(&yard.path("mount"), 1024 * MIB) else { return };
     let new = disk.path().display().to_string();
-    for name in ["a", "b", "d"] {
-        yard.file(name, 1024 * MIB);
-    }
-    yard.run(&["pool", "create", "pool", "a", "b"]).good();
-    let daemon = yard.serve(&["a", "b"]);
-    // What has no disk is not written back meanwhile: it is copied, all of it.
-    yard.run(&["volume", "create", "v", "--size", "64MiB"]).good();
-    let mut nbd = yard.nbd("v");
-    for part in 0..64 {
-        nbd.write(part * MIB, &vec![part as u8 + 1; MIB as usize], false).unwrap();
-    }
-    drop(nbd);
-    daemon.kill();
-    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    much_to_copy(&yard, "d", 64);
     let _daemon = yard.serve(&["a", "--wait", "1"]);
     let report = || -> Report { serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap() };
     let control = yard.path("control");
