@@ -57,7 +57,7 @@ pub fn run(data: &[u8]) {
         zeroes_bytes: 32 << 10,
         destage_percent: if how & 4 == 0 { 10 } else { 50 },
         idle_ns: if how & 8 == 0 { MILLISECOND } else { 20 * MILLISECOND },
-        chunk_blocks: 32,
+        chunk_runs: 32,
         checkpoint_bytes: if how & 16 == 0 { 128 << 10 } else { 8 << 20 },
         record_bytes: 16 << 10,
         max_fragments: if how & 32 == 0 { 64 } else { 4096 },

@@ -41,13 +41,13 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a flush removed",
         story: "FLUSH is answered without flushing the cache devices: a power cut takes what it promised.",
-        edits: &[Edit { file: "write.rs", old: "let on_members = durable(core).await;", new: "let on_members = Ok(());" }],
+        edits: &[Edit { file: "flush.rs", old: "let on_members = durable(core).await;", new: "let on_members = Ok(());" }],
     },
     Mistake {
         name: "a flush sent to one copy only",
         story: "The first cache device is flushed and its twin is not: after a power cut there is one copy of what was flushed.",
         edits: &[Edit {
-            file: "write.rs",
+            file: "flush.rs",
             old: "(core.pool.borrow().epoch, core.pool.borrow().in_sync().collect());\n    let flushes",
             new: "(core.pool.borrow().epoch, core.pool.borrow().in_sync().take(1).collect());\n    let flushes",
         }],
@@ -56,7 +56,7 @@ const MISTAKES: &[Mistake] = &[
         name: "the disk left out of the flush",
         story: "FLUSH flushes the cache devices alone: what was bypassed is in the disk's volatile cache when the power goes.",
         edits: &[Edit {
-            file: "write.rs",
+            file: "flush.rs",
             old: "    let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };\n",
             new: "    drop(on_disk);\n    let on_disk: Result<(), ()> = Ok(());\n",
         }],
@@ -82,7 +82,7 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a failed flush of the disk forgotten",
         story: "A sweep's flush fails, with clients' writes under it; the next FLUSH ends well, and they are gone after a power cut.",
-        edits: &[Edit { file: "write.rs", old: "if on_disk.is_err() || lost || gone {", new: "if on_disk.is_err() || gone {" }],
+        edits: &[Edit { file: "flush.rs", old: "if on_disk.is_err() || lost || gone {", new: "if on_disk.is_err() || gone {" }],
     },
     Mistake {
         name: "clean marked by the flush after the one that failed",
@@ -96,7 +96,7 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a start that takes the devices for flushed",
         story: "A killed daemon left acknowledged writes in the disk's cache; the next one knows of none, and its FLUSH skips the disk.",
-        edits: &[Edit { file: "flush.rs", old: "unflushed: Cell::new(true),", new: "unflushed: Cell::new(false)," }],
+        edits: &[Edit { file: "flusher.rs", old: "unflushed: Cell::new(true),", new: "unflushed: Cell::new(false)," }],
     },
     Mistake {
         name: "clean marked before the disk's flush",
@@ -227,12 +227,12 @@ const MISTAKES: &[Mistake] = &[
             },
             // The superblocks that a start writes are flushed too.
             Edit {
-                file: "engine.rs",
-                old: "crate::membership::agree_at_start(core).await;\n",
+                file: "start.rs",
+                old: "membership::agree_at_start(core).await;\n",
                 new: "core.pool.borrow_mut().missing.clear();\n",
             },
             Edit {
-                file: "engine.rs",
+                file: "start.rs",
                 old: "if !core.write_superblock().await {\n            break;\n        }\n        if core.pool",
                 new: "if core.pool",
             },
@@ -338,7 +338,7 @@ const MISTAKES: &[Mistake] = &[
         name: "an intent page found on one member taken for everybody's",
         story: "A crash left the newest page on one member; the start trusts its bits, and that member is lost: the others never had them.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "intent.rs",
             old: "let on_all = whole && holders >= members.len();",
             new: "let on_all = holders > 0;",
         }],
@@ -347,7 +347,7 @@ const MISTAKES: &[Mistake] = &[
         name: "one of two intent pages with one number",
         story: "Two lives gave a page one number, and a cache device has lost the second one's: what it has of the first hides bits that are needed.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "intent.rs",
             old: "                        b.add(&p);\n",
             new: "                        *b = p;\n",
         }],
@@ -457,12 +457,12 @@ const MISTAKES: &[Mistake] = &[
         story: "A crash left the superblock that names the newest checkpoint on one member; the next checkpoint overwrites the older one, and that member is lost.",
         edits: &[
             Edit {
-                file: "engine.rs",
-                old: "crate::membership::agree_at_start(core).await;\n",
+                file: "start.rs",
+                old: "membership::agree_at_start(core).await;\n",
                 new: "core.pool.borrow_mut().missing.clear();\n",
             },
             Edit {
-                file: "engine.rs",
+                file: "start.rs",
                 old: "if !core.write_superblock().await {\n            break;\n        }\n        if core.pool",
                 new: "if core.pool",
             },
@@ -499,7 +499,7 @@ const MISTAKES: &[Mistake] = &[
         name: "a volume served though its copies left with their members",
         story: "As many cache devices are gone as there are copies: records may be missing that nobody left has heard of, and the volume is served.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "start.rs",
             old: "let all = lacks.of_all || left >= usize::from(copies);",
             new: "let all = lacks.of_all;",
         }],
@@ -508,7 +508,7 @@ const MISTAKES: &[Mistake] = &[
         name: "a refused volume forgiven by the next checkpoint",
         story: "Records may be missing, and the volume is refused; a checkpoint of what is left clears the marks that say so, and the next start serves it.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "start.rs",
             old: "            v.uncertain.set(true);\n        }\n    }\n}\n\n/// From now on",
             new: "            v.uncertain.set(true);\n        } else {\n            v.uncertain.set(false);\n        }\n    }\n}\n\n/// From now on",
         }],

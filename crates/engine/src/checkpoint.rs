@@ -6,9 +6,9 @@
 
 use crate::core::{Core, Volume};
 use crate::doubts;
-use crate::exec::IoWait;
+use crate::exec::{DISK_PATIENCE_NS, IoWait};
 use crate::intent::write_pages;
-use crate::io::{Buf, Device, DeviceError, DeviceOp, Reach};
+use crate::io::{Buf, CommandError, Device, DeviceError, DeviceOp, Reach};
 use crate::marks::Mark;
 use crate::policy::reclaim::checkpoint_is_due;
 use crate::segments::SegmentState;
@@ -50,7 +50,7 @@ impl<B: Buf> Core<B> {
         let can_be_told = {
             let pool = self.pool.borrow();
             // With too few members it is true for moments alone.
-            pool.left > 0 && !pool.stalled && !pool.degraded() && pool.in_sync().next().is_some()
+            pool.left > 0 && pool.has_votes() && !pool.degraded()
         };
         if can_be_told && self.all_has_its_copies() {
             self.mark(Mark::MendingTold);
@@ -80,7 +80,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             continue;
         }
         core.wait_settled().await;
-        let alive = core.pool.borrow().in_sync().next().is_some() && !core.pool.borrow().stalled;
+        let alive = core.pool.borrow().has_votes();
         if alive && take(&core).await {
             core.checkpoints_done.set(core.checkpoints_done.get() + 1);
         } else {
@@ -141,68 +141,25 @@ impl<B: Buf> Pages<B> {
     }
 }
 
+/// What a checkpoint is of.
+struct Begun<B: Buf> {
+    volumes: Vec<Rc<Volume<B>>>,
+    /// How many checkpoints have begun, with this one.
+    number: u64,
+    /// Segments that nothing was added to any more.
+    closed: Vec<u32>,
+    generation: u64,
+    /// From where on the log's open segments are replayed after it.
+    positions: BTreeMap<u32, u32>,
+    /// Regions of the volumes whose intent bits may go.
+    clearable: Vec<(Rc<Volume<B>>, Vec<u64>)>,
+}
+
 /// Takes one checkpoint; `false` if a member failed under it.
 async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     fit_into_an_image(core);
-    // No mark is between the log and the map when it begins.
-    core.checkpoint_begins.set(true);
-    while core.marks_held.get() > 0 {
-        core.mark(Mark::CheckpointWaitsForMarks);
-        core.checkpoint_signal.wait().await;
-    }
-    // It begins: from here on the log is replayed. A volume that comes later opens its segments later.
-    let volumes = core.all_volumes();
-    let begun = {
-        let mut segments = core.segments.borrow_mut();
-        segments.settle();
-        segments.checkpoints_begun += 1;
-        segments.checkpoints_begun
-    };
-    let closed: Vec<u32> =
-        core.segments.borrow().iter().filter(|(_, s)| s.state == SegmentState::Sealed && s.pins == 0).map(|(n, _)| n).collect();
-    let generation = core.generation.get();
-    core.appended_since_checkpoint.set(0);
-    let mut positions: BTreeMap<u32, u32> = BTreeMap::new();
-    for v in &volumes {
-        positions.extend(v.dirty_log.positions(core));
-        positions.extend(v.clean_log.positions(core));
-    }
-    core.checkpoint_begins.set(false);
-    core.checkpoint_signal.notify();
-    volumes.iter().for_each(|v| doubts::heed(v));
-    let clearable: Vec<(Rc<Volume<B>>, Vec<u64>)> = volumes.iter().map(|v| (v.clone(), v.intent.clearable())).collect();
-    // What was being appended is named or dropped before the walk: it lies before the positions.
-    let last = core.ticket();
-    loop {
-        let wait = core.checkpoint_signal.wait();
-        if core.flights.borrow().first().is_none_or(|t| *t > last) {
-            break;
-        }
-        core.mark(Mark::CheckpointWaitsForAppends);
-        wait.await;
-    }
-    // An intent bit may go when the disk was flushed after the last write to its region, and no flush has failed while it was set. A disk
-    // that is not there is not asked: that it does not answer would be taken for such a failure when it comes.
-    let until = core.now() + core.settings.disk_patience_ns;
-    let flushes: Vec<_> = clearable
-        .iter()
-        .map(|(v, regions)| (!regions.is_empty() && v.has_disk() && v.there.get()).then(|| v.disk_flusher.request()))
-        .collect();
-    let mut cleared = Vec::new();
-    for ((v, regions), flush) in clearable.into_iter().zip(flushes) {
-        let is_flushed = match flush {
-            // One that has answered nothing for so long already, as to the last checkpoint, is not waited for again.
-            Some(flush) if is_silent(core, &v) => flush.get_until(core.now()).await,
-            Some(flush) => flush.get_until(until).await,
-            None => Some(if v.has_disk() { Err(DeviceError::Gone) } else { Ok(()) }),
-        };
-        core.mark_if(is_flushed.is_none(), Mark::DiskSilentAtCheckpoint);
-        if !regions.is_empty() && is_flushed == Some(Ok(())) {
-            cleared.push((v, regions));
-        } else {
-            core.mark_if(!regions.is_empty(), Mark::IntentKept);
-        }
-    }
+    let Begun { volumes, number: begun, closed, generation, positions, clearable } = begin(core).await;
+    let cleared = flush_disks(core, clearable).await;
     let (members, area, sequence, epoch) = {
         let pool = core.pool.borrow();
         // One that is about to leave holds no page of it.
@@ -297,9 +254,78 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
     true
 }
 
+/// Begins a checkpoint: all that the log gets from here on is replayed after it, and all that it got before is in the map.
+async fn begin<B: Buf>(core: &Rc<Core<B>>) -> Begun<B> {
+    // No mark is between the log and the map when it begins.
+    core.checkpoint_begins.set(true);
+    while core.marks_held.get() > 0 {
+        core.mark(Mark::CheckpointWaitsForMarks);
+        core.checkpoint_signal.wait().await;
+    }
+    // It begins: from here on the log is replayed. A volume that comes later opens its segments later.
+    let volumes = core.all_volumes();
+    let number = {
+        let mut segments = core.segments.borrow_mut();
+        segments.settle();
+        segments.checkpoints_begun += 1;
+        segments.checkpoints_begun
+    };
+    let closed: Vec<u32> =
+        core.segments.borrow().iter().filter(|(_, s)| s.state == SegmentState::Sealed && s.pins == 0).map(|(n, _)| n).collect();
+    let generation = core.generation.get();
+    core.appended_since_checkpoint.set(0);
+    let mut positions: BTreeMap<u32, u32> = BTreeMap::new();
+    for v in &volumes {
+        positions.extend(v.dirty_log.positions(core));
+        positions.extend(v.clean_log.positions(core));
+    }
+    core.checkpoint_begins.set(false);
+    core.checkpoint_signal.notify();
+    volumes.iter().for_each(|v| doubts::heed(v));
+    let clearable: Vec<(Rc<Volume<B>>, Vec<u64>)> = volumes.iter().map(|v| (v.clone(), v.intent.clearable())).collect();
+    // What was being appended is named or dropped before the walk: it lies before the positions.
+    let last = core.ticket();
+    loop {
+        let wait = core.checkpoint_signal.wait();
+        if core.flights.borrow().first().is_none_or(|t| *t > last) {
+            break;
+        }
+        core.mark(Mark::CheckpointWaitsForAppends);
+        wait.await;
+    }
+    Begun { volumes, number, closed, generation, positions, clearable }
+}
+
+/// Flushes the disks for which it matters; the regions whose bits may go after that.
+async fn flush_disks<B: Buf>(core: &Rc<Core<B>>, clearable: Vec<(Rc<Volume<B>>, Vec<u64>)>) -> Vec<(Rc<Volume<B>>, Vec<u64>)> {
+    // An intent bit may go when the disk was flushed after the last write to its region, and no flush has failed while it was set. A disk
+    // that is not there is not asked: that it does not answer would be taken for such a failure when it comes.
+    let until = core.now() + DISK_PATIENCE_NS;
+    let flushes: Vec<_> = clearable
+        .iter()
+        .map(|(v, regions)| (!regions.is_empty() && v.has_disk() && v.there.get()).then(|| v.disk_flusher.request()))
+        .collect();
+    let mut cleared = Vec::new();
+    for ((v, regions), flush) in clearable.into_iter().zip(flushes) {
+        let is_flushed = match flush {
+            // One that has answered nothing for so long already, as to the last checkpoint, is not waited for again.
+            Some(flush) if is_silent(core, &v) => flush.get_until(core.now()).await,
+            Some(flush) => flush.get_until(until).await,
+            None => Some(if v.has_disk() { Err(DeviceError::Gone) } else { Ok(()) }),
+        };
+        core.mark_if(is_flushed.is_none(), Mark::DiskSilentAtCheckpoint);
+        if !regions.is_empty() && is_flushed == Some(Ok(())) {
+            cleared.push((v, regions));
+        } else {
+            core.mark_if(!regions.is_empty(), Mark::IntentKept);
+        }
+    }
+    cleared
+}
+
 /// Whether a volume's disk has owed an answer, or a flush, for longer than it is waited for.
 fn is_silent<B: Buf>(core: &Core<B>, v: &Volume<B>) -> bool {
-    let limit = core.settings.disk_patience_ns;
+    let limit = DISK_PATIENCE_NS;
     v.disk_flusher.is_silent_for(limit) || core.exec.is_disk_silent(v.number, limit)
 }
 
@@ -376,4 +402,25 @@ async fn walk<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, pages: &mut Pa
             pages.put(core, PageBody::Pieces(volume.number, page)).await;
         }
     }
+}
+
+/// Takes a checkpoint that begins after the call.
+pub(crate) async fn now<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
+    // One that runs now began before: wait for it, then for another.
+    for _ in 0..2 {
+        let done = core.checkpoints_done.get();
+        core.want_checkpoint();
+        loop {
+            let wait = core.checkpoint_signal.wait();
+            if core.checkpoints_done.get() > done {
+                break;
+            }
+            if !core.pool.borrow().has_votes() {
+                return Err(CommandError::NoMembers);
+            }
+            core.want_checkpoint();
+            wait.await;
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use crate::bounds::{Bounds, Known};
 use crate::destage::{Chunk, Stuck};
 use crate::exec::{Exec, Signal};
 use crate::fills::Fills;
-use crate::flush::Flusher;
+use crate::flusher::Flusher;
 use crate::intent::{Intent, Span};
 use crate::io::{BLOCK_SECTORS, Buf, Device};
 use crate::left_behind::AllLeftBehind;
@@ -32,7 +32,7 @@ use crate::policy::streams::Streams;
 use crate::policy::synchronous::Synchronous;
 use crate::policy::window::Window;
 use crate::preload::Preload;
-use crate::ranges::RangeLocks;
+use crate::ranges::{RangeLocks, meet};
 use crate::scrub::Scrub;
 use crate::segments::Segments;
 use crate::settings::Settings;
@@ -145,6 +145,10 @@ impl Pool {
     pub fn is_in_sync(&self, member: u8) -> bool {
         self.members.get(usize::from(member)).is_some_and(|m| m.state == MemberState::InSync)
     }
+    /// Whether a cache device is left, and a majority stands behind those that are.
+    pub fn has_votes(&self) -> bool {
+        !self.stalled && self.in_sync().next().is_some()
+    }
     /// Copies that dirty data must have now.
     pub fn copies_now(&self) -> usize {
         usize::from(self.copies).min(self.in_sync().count())
@@ -207,7 +211,8 @@ pub(crate) struct Volume<B: Buf> {
     /// Blocks that requests are changing now, whatever way they take: nothing read from the disk there is admitted.
     pub writing: RefCell<Vec<Pending>>,
     pub fills: Fills<B>,
-    pub disk: Rc<RangeLocks<B>>,
+    /// What of the disk is being written.
+    pub disk_ranges: Rc<RangeLocks<B>>,
     pub disk_flusher: Rc<Flusher<B>>,
     pub intent: Intent<B>,
     pub dirty_log: Rc<Log<B>>,
@@ -225,7 +230,7 @@ pub(crate) struct Volume<B: Buf> {
     /// How far streams are spared.
     pub onset: Cell<Onset>,
     pub disk_last_used: Cell<u64>,
-    /// Of these, the ones that are no stream's: each waits for its own turn.
+    /// Of its reads, the ones that are no stream's: each waits for its own turn.
     pub disk_lone_reads: Cell<u32>,
     /// When the last of those ended.
     pub disk_last_lone_read: Cell<u64>,
@@ -301,6 +306,10 @@ impl<B: Buf> Volume<B> {
     pub fn device(&self) -> Device {
         Device::Backing(self.number)
     }
+    /// Whether it has a backing device.
+    pub fn has_disk(&self) -> bool {
+        !self.backing.is_empty()
+    }
     /// Requests are served from now on, or are not.
     pub fn serve(&self, serves: bool) {
         self.serving.set(serves);
@@ -330,11 +339,11 @@ impl<B: Buf> Volume<B> {
     }
     /// Whether a write that overlaps `blocks` is on its way into the log.
     pub fn is_pending(&self, blocks: &Range<u64>) -> bool {
-        self.pending.borrow().iter().any(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end)
+        self.pending.borrow().iter().any(|p| meet(&p.blocks, blocks))
     }
     /// Whether somebody who came before `ticket` waits until nothing that overlaps `blocks` is on its way into the log.
     pub fn is_awaited(&self, blocks: &Range<u64>, ticket: u64) -> bool {
-        self.awaited.borrow().iter().any(|p| p.ticket < ticket && p.blocks.start < blocks.end && blocks.start < p.blocks.end)
+        self.awaited.borrow().iter().any(|p| p.ticket < ticket && meet(&p.blocks, blocks))
     }
     /// Lets them go first who came before `ticket` and wait until nothing that overlaps `blocks` is on its way into the log: each write that
     /// set out would have them wait again, and where there are always some, for ever. Whether there were any.
@@ -349,7 +358,7 @@ impl<B: Buf> Volume<B> {
     }
     /// Whether a request is changing anything in `blocks`.
     pub fn is_being_written(&self, blocks: &Range<u64>) -> bool {
-        self.writing.borrow().iter().any(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end)
+        self.writing.borrow().iter().any(|p| meet(&p.blocks, blocks))
     }
     /// Whether all blocks that a range of grid sectors touches are pinned.
     pub fn is_pinned(&self, range: &Range<u64>) -> bool {
@@ -772,5 +781,23 @@ impl<B: Buf> Drop for MarksGuard<B> {
     fn drop(&mut self) {
         self.core.marks_held.set(self.core.marks_held.get() - 1);
         self.core.checkpoint_signal.notify();
+    }
+}
+
+/// A request waits for room: housekeeping goes on for it, though the daemon is told to end.
+pub(crate) struct Awaiting<B: Buf> {
+    core: Rc<Core<B>>,
+}
+
+impl<B: Buf> Awaiting<B> {
+    pub fn room(core: &Rc<Core<B>>) -> Self {
+        core.awaiting_room.set(core.awaiting_room.get() + 1);
+        Self { core: core.clone() }
+    }
+}
+
+impl<B: Buf> Drop for Awaiting<B> {
+    fn drop(&mut self) {
+        self.core.awaiting_room.set(self.core.awaiting_room.get() - 1);
     }
 }

@@ -20,7 +20,7 @@ pub struct PoolPlan {
     pub copies: u8,
     /// The unit of records: 512, or 4096 where a device has logical or physical blocks that are larger.
     pub unit: u32,
-    /// Bytes of a segment: 8 KiB to 32 MiB; 0 chooses by the size of the smallest device.
+    /// Bytes of a segment: 64 KiB to 32 MiB, in whole 4 KiB; 0 chooses by the size of the smallest device.
     pub segment_bytes: u64,
     /// Pages of the intent map, each for about 1 TiB of volumes; 0 chooses.
     pub intent_pages: u32,

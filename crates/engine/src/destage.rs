@@ -6,15 +6,15 @@
 use crate::core::{Core, Volume};
 use crate::exec::{Signal, Slot};
 use crate::fetch::fetch_aside;
+use crate::flush::durable;
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp, Reach};
 use crate::loading;
 use crate::log::Item;
 use crate::map::Piece;
+use crate::map::runs;
 use crate::marks::Mark;
 use crate::policy::destage::{Load, begin_percent, depth, flush_within, next_sweep};
 use crate::policy::window::{Clients, LONGEST_CHUNK_NS};
-use crate::read::runs;
-use crate::write::durable;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -84,7 +84,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             volume.reached.set(reached);
         }
         let mut blocks = Vec::new();
-        let most = volume.window.get().chunk(core.settings.chunk_blocks, core.settings.destage_depth);
+        let most = volume.window.get().chunk(core.settings.chunk_runs, core.settings.destage_depth);
         volume.map.borrow().dirty_from(volume.sweep_at.get(), u64::MAX >> 8, most, &mut blocks);
         if blocks.is_empty() {
             // The sweep is round.
@@ -495,7 +495,7 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
     let extent = volume.extent();
     let sectors = (blocks.start * BLOCK_SECTORS).max(extent.start)..(blocks.end * BLOCK_SECTORS).min(extent.end);
     // One writer per range (R13); and what is written is what the map says once the range is ours.
-    let _lock = volume.disk.lock(sectors).await;
+    let _lock = volume.disk_ranges.lock(sectors).await;
     let mut pieces: Vec<(u64, Piece)> = Vec::new();
     volume.map.borrow().each_in(blocks.clone(), |b, p| {
         if p.dirty() && p.version() <= chunk.version {
@@ -510,9 +510,7 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
     for ((block, p), result) in data.iter().zip(read) {
         match result {
             Ok(buf) => {
-                for r in runs(p.live) {
-                    let from = (r.start - u64::from(p.first())) as usize * 512;
-                    let part = buf.slice(from..from + (r.end - r.start) as usize * 512);
+                for (r, part) in p.live_parts(&buf) {
                     parts.push((block * BLOCK_SECTORS + r.start..block * BLOCK_SECTORS + r.end, Some(part)));
                 }
             }

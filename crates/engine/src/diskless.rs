@@ -3,7 +3,7 @@
 //! What they hold is dirty for good: it goes through the log as any other dirty data does, is never destaged and never let
 //! go. So room for it is set aside, and won back by moving what is live together.
 
-use crate::core::{Core, Pool, Volume};
+use crate::core::{Awaiting, Core, Pool, Volume};
 use crate::io::{BLOCK_SECTORS, Buf, CommandError, RequestError};
 use crate::log::Item;
 use crate::marks::Mark;
@@ -32,13 +32,6 @@ const SPARE: u64 = 4;
 /// be won.
 pub(crate) fn set_aside_for(sectors: u64, pool: &Pool) -> u64 {
     2 * sectors.div_ceil(u64::from(pool.segment_sectors()).max(1)) + SPARE
-}
-
-impl<B: Buf> Volume<B> {
-    /// Whether it has a backing device.
-    pub fn has_disk(&self) -> bool {
-        !self.backing.is_empty()
-    }
 }
 
 impl<B: Buf> Core<B> {
@@ -95,8 +88,7 @@ pub(crate) async fn write<B: Buf>(
 
 /// An error where no cache device is left, or no majority stands behind them.
 fn has_votes<B: Buf>(core: &Core<B>) -> Result<(), RequestError> {
-    let pool = core.pool.borrow();
-    if pool.stalled || pool.in_sync().next().is_none() { Err(RequestError::Io) } else { Ok(()) }
+    if core.pool.borrow().has_votes() { Ok(()) } else { Err(RequestError::Io) }
 }
 
 /// Takes data into the log, when there is room. Where there is too little for all of it at once, a piece at a time: what is
@@ -125,24 +117,6 @@ async fn put<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u
         core.exec.sleep(AGAIN_NS).await;
     }
     Ok(())
-}
-
-/// A request waits for room: housekeeping goes on for it, though the daemon is told to end.
-pub(crate) struct Awaiting<B: Buf> {
-    core: Rc<Core<B>>,
-}
-
-impl<B: Buf> Awaiting<B> {
-    pub fn room(core: &Rc<Core<B>>) -> Self {
-        core.awaiting_room.set(core.awaiting_room.get() + 1);
-        Self { core: core.clone() }
-    }
-}
-
-impl<B: Buf> Drop for Awaiting<B> {
-    fn drop(&mut self) {
-        self.core.awaiting_room.set(self.core.awaiting_room.get() - 1);
-    }
 }
 
 /// Waits until there is room for more; an error where there has been none since `since`, for too long.
@@ -175,7 +149,7 @@ async fn wait_for_room<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, mut s
 
 /// Zeroes are nothing: what is there no longer counts, and a mark in the log says so.
 async fn zero<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: &Range<u64>) -> Result<(), RequestError> {
-    let _lock = volume.disk.lock(range.clone()).await;
+    let _lock = volume.disk_ranges.lock(range.clone()).await;
     wait_for_appends(core, volume, &Volume::<B>::blocks(range)).await;
     // A record that failed for want of them may be found at the next start, and would lie over what is not there now.
     has_votes(core)?;

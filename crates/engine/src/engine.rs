@@ -1,25 +1,27 @@
 //! The engine as its host sees it: requests, completions and time go in, effects come out.
 
+use crate::cancel::Cancel;
 use crate::core::{Core, Member, MemberReads, Pool, Volume, WitnessSlot};
 use crate::election::Election;
-use crate::exec::{Exec, Signal, Slot};
-use crate::flush::Flusher;
-use crate::intent::{self, Bit};
+use crate::exec::{Exec, Signal};
+use crate::flush::{flush, own_flush};
+use crate::flusher::Flusher;
 use crate::io::{
     BLOCK_SECTORS, Buf, Command, CommandError, CommandId, Device, DeviceResult, Effect, IoId, Request, RequestError, RequestId,
 };
 use crate::lookaside::Lookaside;
-use crate::map::Map;
-use crate::marks::{Mark, MarkSet};
-use crate::patience::Patience;
-use crate::policy::endurance::{Endurance, Wish};
+use crate::map::runs;
+use crate::marks::MarkSet;
+use crate::policy::endurance::Endurance;
 use crate::segments::Segments;
 use crate::settings::Settings;
-use crate::stats::{Count, Fate, PoolStats, VolumeStats};
-use crate::status::{EnduranceStatus, MemberStatus, Starting, Status, VolumeStatus};
+use crate::start::start;
+use crate::stats::{Fate, PoolStats};
+use crate::status::{Starting, Status, status};
+use crate::stop::{quiesce, stop};
 use crate::watched::Watched;
 use crate::write::{Content, write};
-use crate::{checkpoint, destage, grow, joining, loading, preload, read, recovery, scrub, shares, silence, space, volumes};
+use crate::{checkpoint, grow, joining, loading, preload, read, scrub, shares, volumes};
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -27,8 +29,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
-use core::task::Poll;
-use headpond_format::{INTENT_PAGE_BYTES, IntentPage, MemberState, Superblock, VolumeEntry};
+use headpond_format::MemberState;
 
 /// A pool with its volumes, being served.
 ///
@@ -284,7 +285,7 @@ impl<B: Buf> Engine<B> {
             // Of zeroes nothing has to be read.
             if p.dirty() && !p.zeroes() && segments.get(p.segment).is_none_or(|s| s.places().next().is_none()) {
                 let sector = |n: u64| (block * BLOCK_SECTORS + n).saturating_sub(v.shift);
-                lost.extend(read::runs(p.live).map(|run| sector(run.start)..sector(run.end)));
+                lost.extend(runs(p.live).map(|run| sector(run.start)..sector(run.end)));
             }
         });
         (lost, next)
@@ -360,8 +361,8 @@ async fn serve<B: Buf>(
             let range = checked(sector, data.len() as u64 / 512).await?;
             write(core, v, range, Content::Data(data), fua).await.map(|fate| (Vec::new(), Some(fate)))
         }
-        Request::Flush => crate::write::flush(core, v).await.map(|()| (Vec::new(), None)),
-        Request::OwnFlush => crate::write::own_flush(core, v).await.map(|()| (Vec::new(), None)),
+        Request::Flush => flush(core, v).await.map(|()| (Vec::new(), None)),
+        Request::OwnFlush => own_flush(core, v).await.map(|()| (Vec::new(), None)),
         Request::Discard { sector, sectors } => {
             let range = checked(sector, sectors).await?;
             // Rounded inwards: what is only touched is kept (R17).
@@ -397,225 +398,6 @@ fn parts_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         at = part.end;
         (part.start < part.end).then_some(part)
     })
-}
-
-/// Brings a pool up: see [`Engine::start`].
-async fn start<B: Buf>(core: &Rc<Core<B>>, elected: &Superblock, backings: &[u16], behind: &[u8]) -> Result<(), CommandError> {
-    // A cache device may fall silent while it is started from, too.
-    core.exec.spawn(silence::watch(core.clone()));
-    core.exec.asks_no_silent_ones(true);
-    let patience = Patience::default();
-    for e in &elected.volumes {
-        let pages = load_intent(core, e, &patience).await;
-        let volume = volumes::build(core, e.clone(), pages);
-        core.volumes.borrow_mut().insert(volume.number, volume);
-    }
-    // Nothing is written by a start to which nobody could agree.
-    let present: Vec<u8> = core.pool.borrow().in_sync().collect();
-    if !core.would_have_votes(&present).await {
-        return Err(CommandError::Start(recovery::StartError::NoMajority));
-    }
-    none_too_many_missing(core)?;
-    let mut anew = match recovery::recover(core, &patience).await {
-        Ok(anew) => anew,
-        // Where all have failed meanwhile, that nothing can be read says nothing of what is there.
-        Err(_) if core.pool.borrow().stalled => return Err(CommandError::Start(recovery::StartError::NoMajority)),
-        Err(why) => return Err(CommandError::Start(why)),
-    };
-    // The next superblock goes to the place of the one before the elected one: the only one that a member has which is behind.
-    for m in core.catch_up(elected, behind).await {
-        core.fail_member(m).await;
-    }
-    loop {
-        none_too_many_missing(core)?;
-        refuse_what_may_lack(core);
-        crate::membership::agree_at_start(core).await;
-        // Nothing is acknowledged before all have it written down that this epoch was agreed on: one that another start raised in vain, on a
-        // device that is not here, must not look newer. And the newest superblock may be on one member alone: before the
-        // checkpoint that the others name is written over, all have it.
-        if !core.write_superblock().await {
-            break;
-        }
-        if core.pool.borrow().missing.is_empty() {
-            // Not sooner: of a start that comes to nothing nothing is given up, and who may lack it is in the superblocks by now.
-            recovery::write_anew(core, core::mem::take(&mut anew)).await;
-        }
-        if core.pool.borrow().missing.is_empty() {
-            break;
-        }
-    }
-    core.pool.borrow_mut().starting = false;
-    if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
-        return Err(CommandError::Start(recovery::StartError::NoMajority));
-    }
-    core.exec.asks_no_silent_ones(false);
-    refuse_what_may_lack(core);
-    let mut opened = Vec::new();
-    for v in core.all_volumes() {
-        core.mark_if(v.uncertain.get(), Mark::UncertainVolume);
-        v.refused.set(v.uncertain.get());
-        v.there.set(!v.has_disk() || backings.contains(&v.number));
-        // What some members lack of the intent map they get now.
-        intent::write_pages(core, &v);
-        let is_open = Slot::new(&core.exec);
-        let (core2, done) = (core.clone(), is_open.clone());
-        core.exec.spawn(async move {
-            volumes::open(&core2, v).await;
-            done.set(());
-        });
-        opened.push(is_open);
-    }
-    // A disk that answers nothing keeps its own volume waiting, and no other.
-    let until = core.now() + core.settings.disk_patience_ns;
-    for is_open in opened {
-        core.mark_if(is_open.get_until(until).await.is_none(), Mark::DiskSilentAtStart);
-    }
-    if core.is_loaded.get() {
-        keep_house(core);
-        return Ok(());
-    }
-    let core2 = core.clone();
-    core.exec.spawn(async move {
-        if loading::rest(&core2).await.is_ok() {
-            keep_house(&core2);
-        }
-    });
-    Ok(())
-}
-
-/// Once cache devices that are missing, or failed in this start, are taken for left they cannot come back. That they are only late is for a person
-/// to say.
-///
-/// # Errors
-/// They may have all copies of something dirty.
-fn none_too_many_missing<B: Buf>(core: &Core<B>) -> Result<(), CommandError> {
-    let pool = core.pool.borrow();
-    let left = usize::from(pool.left) + pool.missing.len();
-    if pool.missing.is_empty()
-        || left < usize::from(pool.copies)
-        || core.settings.without_missing
-        || !core.all_volumes().iter().any(|v| v.intent.any(Bit::Dirty))
-    {
-        return Ok(());
-    }
-    core.mark(Mark::CopiesMissing);
-    Err(CommandError::Start(recovery::StartError::CopiesMissing { missing: pool.missing.clone() }))
-}
-
-/// Notes which volumes may lack something dirty: those of which a part of the log could be read nowhere, and all that have anything dirty where
-/// as many members are gone as there are copies, before what the first left behind was mended: records may be missing that nobody left has heard
-/// of. Each superblock says it from now on.
-fn refuse_what_may_lack<B: Buf>(core: &Core<B>) {
-    let (left, copies) = (usize::from(core.pool.borrow().left) + core.pool.borrow().missing.len(), core.pool.borrow().copies);
-    let lacks = core.log_lacks.borrow();
-    let all = lacks.of_all || left >= usize::from(copies);
-    for v in core.all_volumes() {
-        if (all || lacks.of.contains(&v.number)) && v.intent.any(Bit::Dirty) {
-            v.uncertain.set(true);
-        }
-    }
-}
-
-/// From now on space is won, checkpoints are taken, and what is pinned is kept: all that is cached is known.
-fn keep_house<B: Buf>(core: &Rc<Core<B>>) {
-    core.exec.spawn(space::run(core.clone()));
-    core.exec.spawn(checkpoint::run(core.clone()));
-    core.exec.spawn(preload::keep(core.clone()));
-    core.want_checkpoint();
-    core.space_is_short();
-}
-
-/// The newest copy of each intent page of a volume, and whether all members have it. Where none is left, or a newer one
-/// may have been in a slot that is damaged on every member, everything counts as marked.
-async fn load_intent<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Patience) -> Vec<(IntentPage, bool)> {
-    let members: Vec<u8> = core.pool.borrow().in_sync().collect();
-    let key = core.pool.borrow().key;
-    let mut pages = Vec::new();
-    for page in e.intent_first..e.intent_first + e.intent_pages {
-        let slots_of = |m: &u8| {
-            let layout = core.pool.borrow().members[usize::from(*m)].layout;
-            [0, 1].map(|slot| (*m, layout.intent(page, slot), INTENT_PAGE_BYTES as u32))
-        };
-        let slots: Vec<_> = members.iter().flat_map(slots_of).collect();
-        patience.anew();
-        let read = patience.read(core, &slots).await;
-        let mut best: Option<IntentPage> = None;
-        let (mut holders, mut whole, mut all_blank) = (0, false, true);
-        for slots in read.chunks(2) {
-            let (mut told, mut blank) = (0, 0);
-            for bytes in slots.iter().flatten() {
-                let bytes = bytes.to_bytes();
-                // Nothing was ever written there: the member joined after the slot was last due.
-                blank += usize::from(bytes.iter().all(|b| *b == 0));
-                let Some(p) = IntentPage::decode(key, &bytes, page).ok().filter(|p| p.volume == e.number) else { continue };
-                told += 1;
-                match &mut best {
-                    Some(b) if b.sequence > p.sequence => {}
-                    Some(b) if *b == p => holders += 1,
-                    // A life that could not read the one gave its number to the other: what either says counts.
-                    Some(b) if b.sequence == p.sequence => {
-                        core.mark(Mark::IntentPagesDiffer);
-                        b.add(&p);
-                        holders = 0;
-                    }
-                    _ => (best, holders) = (Some(p), 1),
-                }
-            }
-            // One that has joined, and was given no page yet, says nothing.
-            whole |= told > 0 && told + blank == 2;
-            all_blank &= blank == 2;
-        }
-        // Of a pool that all had left before it joined there is nothing to say.
-        whole |= all_blank && core.pool.borrow().missing.is_empty();
-        // A page that counts is on every member: one with both its slots has the newest.
-        core.mark_if(best.is_some() && !whole, Mark::IntentMayBeNewer);
-        core.mark_if(best.is_none(), Mark::IntentNowhere);
-        let on_all = whole && holders >= members.len();
-        core.mark_if(best.is_some() && whole && !on_all, Mark::IntentOnSomeMembers);
-        let mut newest = best.unwrap_or_else(|| IntentPage::empty(page, e.number));
-        if !whole {
-            newest.intent.fill(0xff);
-            newest.dirty.fill(0xff);
-            // What could not be read may be readable at the next start, and is older. What could stays, until the other slot is written.
-            newest.sequence = newest.sequence.max(intent::number(core) + newest.sequence % 2);
-        }
-        pages.push((newest, on_all));
-    }
-    pages
-}
-
-/// How soon a command that waits hears that it is cancelled, in nanoseconds.
-pub(crate) const CANCELLED_WITHIN_NS: u64 = 20_000_000;
-
-/// Whether a command was cancelled.
-pub(crate) struct Cancel {
-    id: CommandId,
-    cancelled: Rc<RefCell<BTreeSet<u64>>>,
-}
-
-impl Cancel {
-    pub(crate) fn wanted(&self) -> bool {
-        self.cancelled.borrow_mut().remove(&self.id.0)
-    }
-
-    /// What `waits` ends with, or that the command was cancelled before: then it is given up, and has to bear that wherever it waits.
-    pub(crate) async fn or<B: Buf, T>(&self, core: &Core<B>, waits: impl Future<Output = T>) -> Result<T, CommandError> {
-        let mut waits = core::pin::pin!(waits);
-        loop {
-            let mut sleep = core::pin::pin!(core.exec.sleep(CANCELLED_WITHIN_NS));
-            let ended = core::future::poll_fn(|cx| match waits.as_mut().poll(cx) {
-                Poll::Ready(value) => Poll::Ready(Some(value)),
-                Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
-            });
-            if let Some(value) = ended.await {
-                return Ok(value);
-            }
-            if self.wanted() {
-                core.mark(Mark::CancelledInAWait);
-                return Err(CommandError::Cancelled);
-            }
-        }
-    }
 }
 
 /// Whether a command is about all that is cached.
@@ -676,215 +458,8 @@ async fn obey<B: Buf>(core: &Rc<Core<B>>, command: Command, cancel: &Cancel) -> 
             quiesce(core).await;
             Ok(())
         }
-        Command::Checkpoint => checkpoint_now(core).await,
+        Command::Checkpoint => checkpoint::now(core).await,
         Command::Stop => stop(core).await,
         Command::Cancel(_) => Ok(()),
-    }
-}
-
-/// Takes a checkpoint that begins after the call.
-pub(crate) async fn checkpoint_now<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
-    // One that runs now began before: wait for it, then for another.
-    for _ in 0..2 {
-        let done = core.checkpoints_done.get();
-        core.want_checkpoint();
-        loop {
-            let wait = core.checkpoint_signal.wait();
-            if core.checkpoints_done.get() > done {
-                break;
-            }
-            if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
-                return Err(CommandError::NoMembers);
-            }
-            core.want_checkpoint();
-            wait.await;
-        }
-    }
-    Ok(())
-}
-
-/// Lets the sweeps end with the runs that are being written.
-async fn quiesce<B: Buf>(core: &Rc<Core<B>>) {
-    core.quiet.set(true);
-    while core.all_volumes().iter().any(|v| v.sweeping.get() > 0) {
-        core.exec.sleep(1_000_000).await;
-    }
-}
-
-/// Ends cleanly: everything acknowledged is durable, but for what a flush has failed under, of which the next life's FLUSH tells; and the
-/// whole cache is in the last checkpoint.
-async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
-    core.stopping.set(true);
-    let mut all_kept = true;
-    // One volume's request may wait for room that another's destage wins: what follows would be too early for either.
-    for v in core.all_volumes() {
-        all_kept &= ends(core, &v, |v| v.requests.get() > 0).await;
-    }
-    for v in core.all_volumes() {
-        let is_busy = |v: &Volume<B>| {
-            let queued = v.dirty_log.queued() + v.clean_log.queued();
-            v.destaging.get() || !v.fills.is_empty() || queued > 0 || !v.disk.idle()
-        };
-        all_kept &= ends(core, &v, is_busy).await;
-        v.dirty_log.seal(core);
-        v.clean_log.seal(core);
-        // A disk that is not there, or another one, has nothing of ours: that it does not flush is not to be taken for a failure. Nor has one
-        // that has answered nothing since the start. What is being detached has.
-        if v.has_disk() && v.there.get() && (v.serving.get() || v.leaving.get()) && !v.refused.get() {
-            let is_kept = Rc::new(Cell::new(None));
-            let (flushed, flush) = (is_kept.clone(), v.disk_flusher.request());
-            core.exec.spawn(async move { flushed.set(Some(flush.get().await.is_ok())) });
-            let is_answered = ends(core, &v, |_| is_kept.get().is_none()).await;
-            all_kept &= is_answered && is_kept.get() == Some(true);
-        }
-    }
-    // What one disk does not take is no reason to leave undone what the others need, and what the next life is to hear of it.
-    let ended = close(core).await;
-    if !all_kept {
-        core.mark(Mark::StopsUnkept);
-        core.write_superblock().await;
-    }
-    ended.and(if all_kept { Ok(()) } else { Err(CommandError::Disk) })
-}
-
-/// What is in memory is on the cache devices after it, as far as the next start needs it.
-async fn close<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError> {
-    if core.pool.borrow().stalled {
-        return Err(CommandError::NoMembers);
-    }
-    if core.pool.borrow().in_sync().next().is_none() {
-        return Ok(());
-    }
-    if !core.is_loaded.get() {
-        // No checkpoint is complete before the last one is read. The log has all that came since.
-        core.mark(Mark::StoppedWhileLoading);
-        return crate::write::durable(core).await.map_err(|_| CommandError::NoMembers);
-    }
-    checkpoint_now(core).await?;
-    for v in core.all_volumes() {
-        while !v.intent.settled() && !core.pool.borrow().stalled && core.pool.borrow().in_sync().next().is_some() {
-            core.exec.sleep(1_000_000).await;
-        }
-    }
-    Ok(())
-}
-
-/// Waits until a volume is no longer busy, with what it is busy with made to end soon. Whether it is: a disk that answers nothing is waited for no longer
-/// than others are kept waiting by it at a start.
-async fn ends<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, is_busy: impl Fn(&Volume<B>) -> bool) -> bool {
-    destage::hurry(volume);
-    while is_busy(volume) {
-        if core.exec.is_disk_silent(volume.number, core.settings.disk_patience_ns) {
-            return core.passing(Mark::DiskSilentAtStop, false);
-        }
-        volume.work.notify();
-        volume.clean_log.hurry(core, volume);
-        core.exec.sleep(1_000_000).await;
-    }
-    true
-}
-
-fn status<B: Buf>(core: &Core<B>) -> Status {
-    let pool = core.pool.borrow();
-    let segments = core.segments.borrow();
-    let (mut endurance, written) = (core.endurance.borrow_mut(), core.exec.written.borrow());
-    endurance.settle(core.now(), pool.in_sync_sizes(), &written);
-    Status {
-        pool: pool.name.clone(),
-        id: pool.id,
-        epoch: pool.epoch,
-        copies: pool.copies,
-        unit: pool.unit,
-        degraded: pool.degraded(),
-        stalled: pool.stalled,
-        witness_lags: pool.witness_lags,
-        segment_bytes: pool.segment_bytes,
-        segments: segments.total(),
-        segments_free: segments.free_total(),
-        dirty_percent: core.dirty_percent_of(&segments),
-        lacking_copies: segments.lacking(pool.copies_now(), |m| pool.is_in_sync(m), !core.is_loaded.get()),
-        loading: core.loading(),
-        set_aside: core.bounds().set_aside,
-        memory_is_short: core.memory_is_short(),
-        set_aside_taken: segments.taken_set_aside(),
-        scrub: core.scrub.borrow().clone(),
-        endurance: EnduranceStatus {
-            drive_writes_milli: endurance.milli(),
-            holds_back_reads: endurance.holds_back(Wish::Clean),
-            holds_back_writes: endurance.holds_back(Wish::Write),
-        },
-        members: pool
-            .members
-            .iter()
-            .enumerate()
-            .map(|(n, m)| MemberStatus {
-                number: n as u8,
-                id: m.id,
-                in_sync: m.state == MemberState::InSync,
-                bytes: m.layout.size,
-                segments: if m.state == MemberState::InSync { m.layout.slots() } else { 0 },
-                segments_free: segments.free_on(n as u8),
-                dirty: segments.dirty_on(n as u8),
-                leaving: pool.leaving == Some(n as u8),
-                written: written.total(n as u8),
-                written_lately: written.of_a_day(n as u8, core.now()),
-                budget_per_day: endurance.per_day(m.layout.size),
-                budget_left: endurance.left(n as u8),
-            })
-            .collect(),
-        volumes: core
-            .all_volumes()
-            .iter()
-            .map(|v| {
-                let (map, stands) = (v.map.borrow(), core.stands(v));
-                VolumeStatus {
-                    number: v.number,
-                    id: v.id,
-                    name: v.name.clone(),
-                    backing: v.backing.clone(),
-                    sectors: v.open.get(),
-                    phase: v.phase,
-                    mode: v.mode(),
-                    serving: v.serving.get(),
-                    refused: v.refused.get(),
-                    cached_blocks: map.blocks(),
-                    dirty_blocks: map.dirty_blocks(),
-                    losses: v.losses.get(),
-                    fragments: map.extra_pieces(),
-                    map_bytes: map.memory(),
-                    destaging: v.destaging.get(),
-                    destage_failures: v.destage_failures.get(),
-                    requests: v.requests.get(),
-                    pinned_blocks: v.pins.borrow().blocks(),
-                    share: v.share.get(),
-                    segments: stands.held,
-                    segments_least: stands.least,
-                    segments_most: stands.most,
-                    preload: v.preload.get(),
-                    stats: stats_of(v, &map),
-                }
-            })
-            .collect(),
-        stats: core.stats.borrow().clone(),
-    }
-}
-
-/// What became of a volume's requests, with those that others than the engine have served.
-fn stats_of<B: Buf>(v: &Volume<B>, map: &Map) -> VolumeStats {
-    let mut stats = v.stats.borrow().clone();
-    if let Some((requests, bytes)) = map.lookaside().map(Lookaside::hits) {
-        stats.hit_beside = Count { requests, bytes };
-        stats.hit.requests += requests;
-        stats.hit.bytes += bytes;
-    }
-    stats
-}
-
-/// The volumes' numbers by name, of a status.
-impl Status {
-    /// The volume with this name.
-    #[must_use]
-    pub fn volume(&self, name: &str) -> Option<&VolumeStatus> {
-        self.volumes.iter().find(|v| v.name == name)
     }
 }

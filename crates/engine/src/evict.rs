@@ -9,7 +9,6 @@ use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::{LOOKS, Queue, gives_way, is_kept, stays};
 use crate::preload::{begin_fill, is_mostly_pinned};
-use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -158,9 +157,7 @@ pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
         let mut items = Vec::new();
         for (((block, piece), fill), data) in some.iter().zip(&fills).zip(read) {
             let (Some(fill), Ok(data)) = (fill, data) else { continue };
-            for run in runs(piece.live) {
-                let from = (run.start - u64::from(piece.first())) as usize * 512;
-                let data = data.slice(from..from + (run.end - run.start) as usize * 512);
+            for (run, data) in piece.live_parts(&data) {
                 let (start, fill) = (block * BLOCK_SECTORS + run.start, fill.clone());
                 items.push(Item::Fill { start, data, version, fill, queue: Queue::Main });
             }

@@ -16,6 +16,10 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
+/// How long a start, a checkpoint and a stop wait for a disk that answers nothing, before they go on without, in nanoseconds: its volume waits, and no
+/// other.
+pub(crate) const DISK_PATIENCE_NS: u64 = 10_000_000_000;
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 enum IoState<B> {

@@ -8,6 +8,7 @@ use crate::core::{Core, Volume};
 use crate::io::Buf;
 use crate::log::Item;
 use crate::policy::evict::Queue;
+use crate::ranges::meet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell, RefCell};
@@ -77,7 +78,7 @@ impl<B: Buf> Fills<B> {
     /// Spoils all fills that overlap `blocks`.
     pub fn spoil(&self, blocks: &Range<u64>) {
         for f in self.list.borrow().iter() {
-            if f.blocks.start < blocks.end && blocks.start < f.blocks.end {
+            if meet(&f.blocks, blocks) {
                 f.spoiled.set(true);
             }
         }

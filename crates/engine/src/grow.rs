@@ -39,7 +39,7 @@ pub(crate) async fn grow<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, sectors:
 }
 
 async fn widen<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, sectors: u64) -> Result<(), CommandError> {
-    if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
+    if !core.pool.borrow().has_votes() {
         return Err(CommandError::NoMembers);
     }
     if v.intent.is_between() {

@@ -7,12 +7,13 @@ use crate::core::{Core, Volume};
 use crate::exec::Signal;
 use crate::io::{Buf, Device, DeviceOp, Reach};
 use crate::marks::Mark;
+use crate::patience::Patience;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
-use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE};
+use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry};
 
 /// Which of the two bits of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -225,7 +226,7 @@ impl<B: Buf> Intent<B> {
             if self.pages.borrow().iter().zip(&targets).all(|(p, target)| p.durable.sequence >= *target) {
                 return true;
             }
-            if core.pool.borrow().stalled || core.pool.borrow().in_sync().next().is_none() {
+            if !core.pool.borrow().has_votes() {
                 return false;
             }
             wait.await;
@@ -493,4 +494,63 @@ async fn settle<B: Buf>(core: &Rc<Core<B>>, intent: &Intent<B>, n: usize, snapsh
         }
     }
     intent.changed.notify();
+}
+
+/// The newest copy of each intent page of a volume, and whether all members have it. Where none is left, or a newer one
+/// may have been in a slot that is damaged on every member, everything counts as marked.
+pub(crate) async fn load<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: &Patience) -> Vec<(IntentPage, bool)> {
+    let members: Vec<u8> = core.pool.borrow().in_sync().collect();
+    let key = core.pool.borrow().key;
+    let mut pages = Vec::new();
+    for page in e.intent_first..e.intent_first + e.intent_pages {
+        let slots_of = |m: &u8| {
+            let layout = core.pool.borrow().members[usize::from(*m)].layout;
+            [0, 1].map(|slot| (*m, layout.intent(page, slot), INTENT_PAGE_BYTES as u32))
+        };
+        let slots: Vec<_> = members.iter().flat_map(slots_of).collect();
+        patience.anew();
+        let read = patience.read(core, &slots).await;
+        let mut best: Option<IntentPage> = None;
+        let (mut holders, mut whole, mut all_blank) = (0, false, true);
+        for slots in read.chunks(2) {
+            let (mut told, mut blank) = (0, 0);
+            for bytes in slots.iter().flatten() {
+                let bytes = bytes.to_bytes();
+                // Nothing was ever written there: the member joined after the slot was last due.
+                blank += usize::from(bytes.iter().all(|b| *b == 0));
+                let Some(p) = IntentPage::decode(key, &bytes, page).ok().filter(|p| p.volume == e.number) else { continue };
+                told += 1;
+                match &mut best {
+                    Some(b) if b.sequence > p.sequence => {}
+                    Some(b) if *b == p => holders += 1,
+                    // A life that could not read the one gave its number to the other: what either says counts.
+                    Some(b) if b.sequence == p.sequence => {
+                        core.mark(Mark::IntentPagesDiffer);
+                        b.add(&p);
+                        holders = 0;
+                    }
+                    _ => (best, holders) = (Some(p), 1),
+                }
+            }
+            // One that has joined, and was given no page yet, says nothing.
+            whole |= told > 0 && told + blank == 2;
+            all_blank &= blank == 2;
+        }
+        // Of a pool that all had left before it joined there is nothing to say.
+        whole |= all_blank && core.pool.borrow().missing.is_empty();
+        // A page that counts is on every member: one with both its slots has the newest.
+        core.mark_if(best.is_some() && !whole, Mark::IntentMayBeNewer);
+        core.mark_if(best.is_none(), Mark::IntentNowhere);
+        let on_all = whole && holders >= members.len();
+        core.mark_if(best.is_some() && whole && !on_all, Mark::IntentOnSomeMembers);
+        let mut newest = best.unwrap_or_else(|| IntentPage::empty(page, e.number));
+        if !whole {
+            newest.intent.fill(0xff);
+            newest.dirty.fill(0xff);
+            // What could not be read may be readable at the next start, and is older. What could stays, until the other slot is written.
+            newest.sequence = newest.sequence.max(number(core) + newest.sequence % 2);
+        }
+        pages.push((newest, on_all));
+    }
+    pages
 }

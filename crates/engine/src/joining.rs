@@ -1,10 +1,11 @@
 //! Cache devices come and go by choice, while everything goes on: a new one is prepared, joins in an epoch of its own and
 //! gets its share; one that is to go is emptied of what is dirty, and leaves in an epoch of its own.
 
+use crate::cancel::Cancel;
+use crate::checkpoint;
 use crate::core::{Core, Member, MemberReads};
 use crate::destage::hurry;
-use crate::engine::{Cancel, checkpoint_now};
-use crate::flush::Flusher;
+use crate::flusher::Flusher;
 use crate::io::{Buf, CommandError, Device, DeviceOp, Reach};
 use crate::marks::Mark;
 use crate::membership::{join, retire};
@@ -42,7 +43,7 @@ pub(crate) async fn add<B: Buf>(
     prepare(core, member, &entry).await?;
     // Whatever named this number before is not in the newest image, nor in the log behind it.
     if core.pool.borrow().in_sync().next().is_some() {
-        cancel.or(core, checkpoint_now(core)).await??;
+        cancel.or(core, checkpoint::now(core)).await??;
     }
     if cancel.wanted() {
         return Err(CommandError::Cancelled);
@@ -56,7 +57,7 @@ pub(crate) async fn add<B: Buf>(
     }
     wait_for_copies(core, cancel).await?;
     // The image goes onto all members, and says that nothing lacks a copy.
-    cancel.or(core, checkpoint_now(core)).await??;
+    cancel.or(core, checkpoint::now(core)).await??;
     // It may have left meanwhile: then nothing has more copies by it.
     let stayed = {
         let pool = core.pool.borrow();
@@ -189,7 +190,7 @@ pub(crate) async fn remove<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Canc
     let mut emptied = empty(core, member, cancel).await;
     if emptied.is_ok() {
         // The marks that speak of what was moved are in an image before the segments that hold them go.
-        emptied = cancel.or(core, checkpoint_now(core)).await.flatten();
+        emptied = cancel.or(core, checkpoint::now(core)).await.flatten();
     }
     let stays = || core.pool.borrow().is_in_sync(member);
     let layout = core.pool.borrow().members[usize::from(member)].layout;

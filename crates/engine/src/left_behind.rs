@@ -1,6 +1,7 @@
 //! Records that a start may find, and of which the map knows nothing: a cache device left under their append, and there was no segment to
 //! append them to again. What they say is overwritten past the cache in order, with a mark behind it, or it would lie over what the disk gets.
 
+use crate::ranges::meet;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Range;
@@ -24,7 +25,7 @@ impl AllLeftBehind {
 
     /// Whether any is about sectors of a range.
     pub fn touches(&self, range: &Range<u64>) -> bool {
-        self.0.borrow().iter().any(|l| l.sectors.start < range.end && range.start < l.sectors.end)
+        self.0.borrow().iter().any(|l| meet(&l.sectors, range))
     }
 
     /// The sectors of a range that they are about; some of them more than once.

@@ -9,8 +9,8 @@
 //! pieces are known, and not before: a piece that hides an older one may not go as long as that one may still come. For the same
 //! reason nothing is evicted, moved, destaged or let go of, and no checkpoint is taken, until all is known.
 
+use crate::cancel::Cancel;
 use crate::core::{Core, Volume};
-use crate::engine::Cancel;
 use crate::exec::Signal;
 use crate::image::{Image, Table};
 use crate::intent::{Bit, Intent};

@@ -11,8 +11,7 @@
 //! While space is short, what clients write goes to several open segments, by address (`policy/bands.rs`). Clean data
 //! always has one for each queue, and these on several cache devices where the pool bears it (`policy/lanes.rs`).
 
-use crate::core::{Core, MarksGuard, Volume};
-use crate::diskless::Awaiting;
+use crate::core::{Awaiting, Core, MarksGuard, Volume};
 use crate::exec::Slot;
 use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
@@ -163,6 +162,15 @@ type InRecord<B> = (Item<B>, Rc<Batch<B>>, Range<usize>);
 struct Placed<B: Buf> {
     items: Vec<InRecord<B>>,
     entries: Vec<Entry>,
+}
+
+/// What a record is to have.
+struct Taken<B: Buf> {
+    items: Vec<Queued<B>>,
+    /// Their entries.
+    entries: usize,
+    /// Sectors of their data.
+    data: u32,
 }
 
 struct Open<B: Buf> {
@@ -409,7 +417,7 @@ impl<B: Buf> Log<B> {
     fn pump(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
         while self.in_flight.get() < core.settings.appends {
             let Some(band) = self.next_band(core) else { break };
-            if core.pool.borrow().in_sync().next().is_none() || core.pool.borrow().stalled {
+            if !core.pool.borrow().has_votes() {
                 core.mark(Mark::AppendsFail);
                 self.fail_all(AppendError::NoMembers);
                 return;
@@ -471,57 +479,19 @@ impl<B: Buf> Log<B> {
     /// Builds one record from what waits for a band, and submits it.
     fn append_one(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, band: usize) {
         core.mark_if(self.drop_stale(volume, band) > 0, Mark::StaleNotAppended);
-        let first = self.bands.borrow()[band].queue.front().map(|(first, _)| (first.sectors(), first.draw()));
-        let Some((first_sectors, draw)) = first else { return };
+        let Some((first_sectors, draw)) =
+            self.bands.borrow()[band].queue.front().map(|(first, _)| (first.sectors(), first.draw()))
+        else {
+            return;
+        };
         core.mark_if(band > 0 && self.class == Class::Mirrored, Mark::AppendedInBands);
         let unit = core.pool.borrow().unit as usize;
         let round = |sectors: u32| sectors.next_multiple_of((unit / 512) as u32);
-        let capacity = core.pool.borrow().segment_sectors();
         let least = first_sectors.min(BLOCK_SECTORS as u32) + Record::header_sectors(1, unit);
-        // Room in the open segment, else a new one.
-        let have = self.position(core, band).filter(|(_, next)| next + round(least) <= capacity);
-        let (segment, opening) = match have {
-            Some((segment, _)) => (segment, false),
-            None => {
-                self.seal_band(core, band);
-                // By the time they are appended there may be less space than there was when they were sorted.
-                let draw = match draw {
-                    Draw::Move if band + 1 == self.in_use.get() => Draw::Reserve,
-                    draw => draw,
-                };
-                match core.open_segment(self.class, volume.number, draw, &self.beside(core, band)) {
-                    Some(n) => {
-                        let mut segments = core.segments.borrow_mut();
-                        if let Some(s) = segments.get_mut(n) {
-                            s.sorted = self.class == Class::Mirrored && self.in_use.get() > 1;
-                            s.queue =
-                                if self.class == Class::Single && queue_of(band) > 0 { Queue::Main } else { Queue::Probation };
-                        }
-                        (n, true)
-                    }
-                    None if self.share_open(core, band, round(least)) => {
-                        self.schedule(core, volume);
-                        return;
-                    }
-                    None => {
-                        let item = self.bands.borrow_mut()[band].queue.pop_front();
-                        core.mark(Mark::NoSegmentToOpen);
-                        if let Some((item, batch)) = item {
-                            if batch.again.get() {
-                                volume.left_behind.add(item.left_behind());
-                            }
-                            batch.finish(1, Err(AppendError::Full));
-                        }
-                        core.space_is_short();
-                        self.schedule(core, volume);
-                        return;
-                    }
-                }
-            }
+        let Some((segment, opening)) = self.segment_for(core, volume, band, round(least), draw) else {
+            self.schedule(core, volume);
+            return;
         };
-        if opening {
-            self.bands.borrow_mut()[band].open = Some(Open { segment, header: Slot::new(&core.exec) });
-        }
         let (generation, copies) = {
             let mut segments = core.segments.borrow_mut();
             let Some(s) = segments.get_mut(segment) else { return };
@@ -531,43 +501,8 @@ impl<B: Buf> Log<B> {
             (s.generation, s.copies)
         };
         let offset = core.segments.borrow().get(segment).map_or(0, |s| s.next);
-        // As many items as fit.
-        let mut taken: Vec<Queued<B>> = Vec::with_capacity(self.bands.borrow()[band].queue.len().min(Record::MAX_ENTRIES));
-        let (mut entries, mut data) = (0usize, 0u32);
-        let most_data = (core.settings.record_bytes / 512) as u32;
-        let shared = self.shared_sectors(core);
-        while entries < Record::MAX_ENTRIES && data < shared {
-            let Some((item, batch)) = self.bands.borrow_mut()[band].queue.pop_front() else { break };
-            // The header grows with each entry, also of items without data.
-            let header = Record::header_sectors(entries + item.entries().min(Record::MAX_ENTRIES - entries), unit);
-            let Some(room) = (capacity - offset).checked_sub(header + data) else {
-                self.bands.borrow_mut()[band].queue.push_front((item, batch));
-                break;
-            };
-            let sectors_of_unit = (unit / 512) as u32;
-            let room =
-                ((room + data) / sectors_of_unit * sectors_of_unit).min(most_data.max(BLOCK_SECTORS as u32)).saturating_sub(data);
-            let fits = item.split(room, Record::MAX_ENTRIES - entries);
-            match fits {
-                Some((head, rest)) => {
-                    entries += head.entries();
-                    data += head.sectors();
-                    let cut = rest.is_some();
-                    if let Some(rest) = rest {
-                        batch.left.set(batch.left.get() + 1);
-                        self.bands.borrow_mut()[band].queue.push_front((rest, batch.clone()));
-                    }
-                    taken.push((head, batch));
-                    if cut {
-                        break;
-                    }
-                }
-                None => {
-                    self.bands.borrow_mut()[band].queue.push_front((item, batch));
-                    break;
-                }
-            }
-        }
+        let capacity = core.pool.borrow().segment_sectors();
+        let Taken { items: taken, entries, data } = self.take(core, band, capacity - offset);
         if taken.is_empty() {
             // The segment's rest is too short for the first item: the next turn opens another.
             core.mark(Mark::RestTooShort);
@@ -659,6 +594,91 @@ impl<B: Buf> Log<B> {
         });
     }
 
+    /// The segment for a band's next record, of which so many sectors at `least`, and whether it was opened for it: the open one, if it has room,
+    /// or else a new one. `None` where there is none: then the band has another one's, or what is first in its queue has failed.
+    fn segment_for(
+        self: &Rc<Self>,
+        core: &Rc<Core<B>>,
+        volume: &Rc<Volume<B>>,
+        band: usize,
+        least: u32,
+        draw: Draw,
+    ) -> Option<(u32, bool)> {
+        let capacity = core.pool.borrow().segment_sectors();
+        if let Some((segment, _)) = self.position(core, band).filter(|(_, next)| next + least <= capacity) {
+            return Some((segment, false));
+        }
+        self.seal_band(core, band);
+        // By the time they are appended there may be less space than there was when they were sorted.
+        let draw = match draw {
+            Draw::Move if band + 1 == self.in_use.get() => Draw::Reserve,
+            draw => draw,
+        };
+        if let Some(segment) = core.open_segment(self.class, volume.number, draw, &self.beside(core, band)) {
+            if let Some(s) = core.segments.borrow_mut().get_mut(segment) {
+                s.sorted = self.class == Class::Mirrored && self.in_use.get() > 1;
+                s.queue = if self.class == Class::Single && queue_of(band) > 0 { Queue::Main } else { Queue::Probation };
+            }
+            self.bands.borrow_mut()[band].open = Some(Open { segment, header: Slot::new(&core.exec) });
+            return Some((segment, true));
+        }
+        if self.share_open(core, band, least) {
+            return None;
+        }
+        core.mark(Mark::NoSegmentToOpen);
+        let first = self.bands.borrow_mut()[band].queue.pop_front();
+        if let Some((item, batch)) = first {
+            if batch.again.get() {
+                volume.left_behind.add(item.left_behind());
+            }
+            batch.finish(1, Err(AppendError::Full));
+        }
+        core.space_is_short();
+        None
+    }
+
+    /// Takes as many items from a band's queue as fit into a record of no more than `most` sectors.
+    fn take(&self, core: &Core<B>, band: usize, most: u32) -> Taken<B> {
+        let unit = core.pool.borrow().unit as usize;
+        let sectors_of_unit = (unit / 512) as u32;
+        let mut items = Vec::with_capacity(self.bands.borrow()[band].queue.len().min(Record::MAX_ENTRIES));
+        let (mut entries, mut data) = (0usize, 0u32);
+        let most_data = (core.settings.record_bytes / 512) as u32;
+        let shared = self.shared_sectors(core);
+        while entries < Record::MAX_ENTRIES && data < shared {
+            let Some((item, batch)) = self.bands.borrow_mut()[band].queue.pop_front() else { break };
+            // The header grows with each entry, also of items without data.
+            let header = Record::header_sectors(entries + item.entries().min(Record::MAX_ENTRIES - entries), unit);
+            let Some(room) = most.checked_sub(header + data) else {
+                self.bands.borrow_mut()[band].queue.push_front((item, batch));
+                break;
+            };
+            let room =
+                ((room + data) / sectors_of_unit * sectors_of_unit).min(most_data.max(BLOCK_SECTORS as u32)).saturating_sub(data);
+            let fits = item.split(room, Record::MAX_ENTRIES - entries);
+            match fits {
+                Some((head, rest)) => {
+                    entries += head.entries();
+                    data += head.sectors();
+                    let cut = rest.is_some();
+                    if let Some(rest) = rest {
+                        batch.left.set(batch.left.get() + 1);
+                        self.bands.borrow_mut()[band].queue.push_front((rest, batch.clone()));
+                    }
+                    items.push((head, batch));
+                    if cut {
+                        break;
+                    }
+                }
+                None => {
+                    self.bands.borrow_mut()[band].queue.push_front((item, batch));
+                    break;
+                }
+            }
+        }
+        Taken { items, entries, data }
+    }
+
     /// Whether a record with these items, which is about to be written, should be durable by itself.
     fn reach(&self, volume: &Volume<B>, taken: &[Queued<B>]) -> Reach {
         let of_clients = taken.iter().any(|(item, _)| matches!(item, Item::Write { .. } | Item::Zeroes { .. }));
@@ -744,13 +764,8 @@ impl<B: Buf> Log<B> {
 /// Whether the piece is in the map, dirty, and all of `sectors` are still its own.
 fn still_there<B: Buf>(volume: &Volume<B>, block: u64, from: &Piece, sectors: Mask) -> bool {
     let mut found = false;
-    volume.map.borrow().each(block, |p| found |= is_same(p, from) && p.dirty() && p.live & sectors == sectors);
+    volume.map.borrow().each(block, |p| found |= p.is_same(from) && p.dirty() && p.live & sectors == sectors);
     found
-}
-
-/// The same data in the same place, whatever of it is still live.
-fn is_same(a: &Piece, b: &Piece) -> bool {
-    (a.version(), a.segment, a.offset) == (b.version(), b.segment, b.offset)
 }
 
 /// How badly a segment is wanted.
@@ -880,7 +895,7 @@ fn name<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, segment: u32, item: 
             // Of what moved, the sectors that are still the old piece's.
             let mut live = 0;
             map.each(*block, |old| {
-                if is_same(old, from) && old.dirty() {
+                if old.is_same(from) && old.dirty() {
                     live |= old.live;
                 }
             });

@@ -12,6 +12,7 @@ mod piece;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use piece::runs;
 pub use piece::{Mask, Piece, mask};
 
 use crate::blocks::Blocks;

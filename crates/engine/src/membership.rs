@@ -152,8 +152,7 @@ impl<B: Buf> Core<B> {
             self.fail_member(m).await;
         }
         self.wait_settled().await;
-        let pool = self.pool.borrow();
-        !pool.stalled && pool.in_sync().next().is_some()
+        self.pool.borrow().has_votes()
     }
 
     /// Writes and flushes the superblock as it is now on `members`; those that failed.

@@ -4,17 +4,17 @@
 //! What is pinned is never evicted, but carried over; what of it is missing, after a crash say, is brought back while the
 //! disk is idle. While the cache is short of room for writes, pinned data is not let in: pins are a wish, no promise.
 
+use crate::cancel::{CANCELLED_WITHIN_NS, Cancel};
 use crate::core::{Core, Volume};
-use crate::engine::{CANCELLED_WITHIN_NS, Cancel};
 use crate::evict::pieces_of;
 use crate::exec::Slot;
 use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
 use crate::log::{AppendError, Item};
+use crate::map::runs;
 use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
-use crate::read::runs;
 use crate::segments::Segment;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;

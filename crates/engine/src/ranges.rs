@@ -7,6 +7,11 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
 
+/// Whether two ranges have anything in common.
+pub(crate) fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
 struct Held {
     ticket: u64,
     range: Range<u64>,
@@ -47,11 +52,11 @@ impl<B: Buf> RangeLocks<B> {
 
     /// Whether nobody who asked before has, or waits for, an overlapping range.
     fn may_have(&self, ticket: u64, range: &Range<u64>) -> bool {
-        !self.held.borrow().iter().any(|h| h.ticket < ticket && h.range.start < range.end && range.start < h.range.end)
+        !self.held.borrow().iter().any(|h| h.ticket < ticket && meet(&h.range, range))
     }
 
     /// Whether nobody holds anything.
-    pub fn idle(&self) -> bool {
+    pub fn is_free(&self) -> bool {
         self.held.borrow().is_empty()
     }
 }

@@ -6,11 +6,12 @@ use crate::core::{Core, DiskUse, DiskWants, Volume};
 use crate::fetch::{fetch, fetch_one};
 use crate::fills::{Fill, insert_clean};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, RequestError};
-use crate::map::{Piece, mask};
+use crate::map::{Piece, mask, runs};
 use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::route::Side;
 use crate::policy::through::{BESIDE, Joins, disk_reads};
+use crate::ranges::meet;
 use crate::stats::Fate;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -255,7 +256,7 @@ pub(crate) fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Pi
     let is_there = |block: u64, bad: &Piece| {
         let mut there = false;
         volume.map.borrow().each(block, |p| {
-            there |= (p.version(), p.segment, p.offset) == (bad.version(), bad.segment, bad.offset) && p.dirty();
+            there |= p.is_same(bad) && p.dirty();
         });
         there
     };
@@ -369,21 +370,6 @@ fn plan<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>, ways: Wa
     plan
 }
 
-/// The runs of set bits.
-pub(crate) fn runs(mask: u8) -> impl Iterator<Item = Range<u64>> {
-    let mut at = 0u32;
-    core::iter::from_fn(move || {
-        let rest = u32::from(mask) >> at;
-        if rest == 0 {
-            return None;
-        }
-        let start = at + rest.trailing_zeros();
-        let len = (u32::from(mask) >> start).trailing_ones();
-        at = start + len;
-        Some(u64::from(start)..u64::from(at))
-    })
-}
-
 /// The data in order: the disk's, with the cached pieces laid over.
 fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>], disk: &[B]) -> Vec<B> {
     // Later parts win: cut the earlier ones to what is left of them.
@@ -394,9 +380,7 @@ fn assemble<B: Buf>(plan: &Plan, cached: &[Result<B, crate::fetch::Unreadable>],
             let mut covers: Vec<&Range<u64>> = plan
                 .parts
                 .iter()
-                .filter(|o| {
-                    !matches!(o.source, Source::Disk(_)) && o.range.start < part.range.end && part.range.start < o.range.end
-                })
+                .filter(|o| !matches!(o.source, Source::Disk(_)) && meet(&o.range, &part.range))
                 .map(|o| &o.range)
                 .collect();
             covers.sort_unstable_by_key(|r| r.start);

@@ -1,18 +1,17 @@
 //! A start: the segments, and what the log has, on as many copies as there should be, before the first request is answered
 //! (R14). The map's image is read then as well, or beside requests ([`crate::loading`]).
 
-use crate::blocks::Blocks;
-use crate::core::{Core, Volume};
+use crate::core::Core;
 use crate::exec::IoWait;
 use crate::image::{Image, Table};
 use crate::intent::Bit;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
 use crate::loading::{self, Loading, LogMarks};
-use crate::map::{Piece, mask};
+use crate::map::Piece;
 use crate::marks::Mark;
 use crate::patience::Patience;
 use crate::policy::evict::Queue;
-use crate::segments::{Looked, Segment, SegmentState};
+use crate::segments::{Segment, SegmentState};
 use crate::status::Starting;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -114,30 +113,19 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         // One whose number or slots another one has is none: whatever is free later must not be somebody's.
         found.retain(|f| {
             generation = generation.max(f.header.generation);
+            let header = &f.header;
+            let copies = header.copies.map(|c| if core.pool.borrow().is_in_sync(c.member) { c } else { Place::NONE });
+            let is_diskless = core.volume(header.volume).is_some_and(|v| !v.has_disk());
+            let segment = Segment::new(header.generation, header.class, header.volume, is_diskless, copies, SegmentState::Sealed);
             segments.restore(
                 f.number,
                 Segment {
-                    generation: f.header.generation,
-                    class: f.header.class,
-                    volume: f.header.volume,
-                    sorted: false,
-                    diskless: core.volume(f.header.volume).is_some_and(|v| !v.has_disk()),
-                    copies: f.header.copies.map(|c| if core.pool.borrow().is_in_sync(c.member) { c } else { Place::NONE }),
-                    state: SegmentState::Sealed,
                     next: u32::MAX,
-                    live: 0,
-                    dirty: 0,
-                    dirty_sectors: 0,
                     // The image may name more of it: it is not empty before all of that is read.
                     pins: 1,
                     // What was on probation is not told: it has lasted until now.
-                    queue: if f.header.class == Class::Single { Queue::Main } else { Queue::Probation },
-                    turn: f.header.generation,
-                    looked: Looked::default(),
-                    moves_from: 0,
-                    needed_by: 0,
-                    marks: false,
-                    blocks: Blocks::default(),
+                    queue: if header.class == Class::Single { Queue::Main } else { Queue::Probation },
+                    ..segment
                 },
             )
         });
@@ -640,44 +628,4 @@ fn compose<B: Buf>(record: &Record, key: u64, unit: u32, header_sectors: u32, go
         bufs.push(B::zeroes((record.sectors - sectors) as usize * 512));
     }
     bufs
-}
-
-/// Whether the disk is the one that the cache belongs to: clean data, where nothing but destage wrote, is equal on both. It is judged by
-/// what is known of the map.
-/// Reads up to `samples` blocks of each. `None` if there is nothing to judge by.
-pub(crate) async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, samples: usize) -> Option<bool> {
-    let mut candidates: Vec<(u64, Piece)> = Vec::new();
-    let mut seen = 0u64;
-    let extent = volume.extent();
-    volume.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
-        let from = b * BLOCK_SECTORS + u64::from(p.first());
-        let whole = p.live == mask(p.first(), p.sectors());
-        let is_inside = from >= extent.start && from + u64::from(p.sectors()) <= extent.end;
-        if p.dirty() || p.zeroes() || !whole || !is_inside || !core.is_known(volume.number, b) {
-            return;
-        }
-        // An even spread over all there are, without counting them first.
-        seen += 1;
-        if candidates.len() < samples {
-            candidates.push((b, *p));
-        } else if seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < u64::from(u32::MAX) / seen * samples as u64 {
-            let at = (seen.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) >> 33) as usize % samples;
-            candidates[at] = (b, *p);
-        }
-    });
-    // All at once: one after the other, each would wait for the disk to come round.
-    let reads: Vec<_> = candidates
-        .iter()
-        .map(|(b, p)| {
-            let offset = volume.disk_offset(b * BLOCK_SECTORS + u64::from(p.first()));
-            core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(p.sectors()) * 512, into: None })
-        })
-        .collect();
-    let mut verdict = None;
-    for ((b, p), read) in candidates.into_iter().zip(reads) {
-        let Ok(Some(data)) = read.await else { continue };
-        let same = data.checksum(core.seed(volume.number, b, p.first(), p.version())) == p.sum;
-        verdict = Some(verdict.unwrap_or(true) && same);
-    }
-    verdict
 }

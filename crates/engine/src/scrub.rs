@@ -3,15 +3,16 @@
 //!
 //! The log since the last checkpoint is not read as a log: the pieces in it are, as they are in the map.
 
+use crate::cancel::Cancel;
+use crate::checkpoint;
 use crate::core::{Core, Volume};
-use crate::engine::{Cancel, checkpoint_now};
 use crate::fetch::{damaged_on, from_twin};
+use crate::flush::durable;
 use crate::io::{Buf, CommandError, Device, DeviceOp};
 use crate::map::Piece;
 use crate::marks::Mark;
 use crate::read::let_go;
 use crate::space::relocate;
-use crate::write::durable;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, PAGE_BYTES, Page, SUPERBLOCK_BYTES, Superblock};
@@ -105,8 +106,7 @@ impl<B: Buf> Round<'_, B> {
             }
             self.core.exec.sleep(ahead.min(LOOKS_NS)).await;
         }
-        let pool = self.core.pool.borrow();
-        if pool.stalled || pool.in_sync().next().is_none() { Err(CommandError::NoMembers) } else { Ok(()) }
+        if self.core.pool.borrow().has_votes() { Ok(()) } else { Err(CommandError::NoMembers) }
     }
 
     async fn is_whole(&self, member: u8, offset: u64, len: usize, whole: &impl Fn(&[u8]) -> bool) -> bool {
@@ -228,7 +228,7 @@ impl<B: Buf> Round<'_, B> {
         self.found(damaged);
         if damaged > 0 {
             self.core.mark(Mark::ScrubReplacesImage);
-            checkpoint_now(&self.core).await?;
+            checkpoint::now(&self.core).await?;
             self.repaired(damaged);
         }
         Ok(())
@@ -326,7 +326,7 @@ impl<B: Buf> Round<'_, B> {
 fn current<B: Buf>(volume: &Volume<B>, block: u64, piece: &Piece) -> Option<Piece> {
     let mut found = None;
     volume.map.borrow().each(block, |p| {
-        if (p.version(), p.segment, p.offset) == (piece.version(), piece.segment, piece.offset) {
+        if p.is_same(piece) {
             found = Some(*p);
         }
     });

@@ -76,6 +76,38 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// One of which nothing is in the map yet.
+    pub(crate) fn new(
+        generation: u64,
+        class: Class,
+        volume: u16,
+        diskless: bool,
+        copies: [Place; 2],
+        state: SegmentState,
+    ) -> Self {
+        Self {
+            copies,
+            pins: 0,
+            live: 0,
+            dirty: 0,
+            dirty_sectors: 0,
+            next: 0,
+            volume,
+            state,
+            class,
+            diskless,
+            sorted: false,
+            marks: false,
+            queue: Queue::default(),
+            generation,
+            turn: generation,
+            looked: Looked::default(),
+            moves_from: 0,
+            needed_by: 0,
+            blocks: Blocks::default(),
+        }
+    }
+
     /// The members that hold a copy.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         self.copies.iter().copied().filter(|p| p.member != NO_MEMBER)
@@ -300,28 +332,7 @@ impl Segments {
             let slot = self.free_slots[usize::from(*m)].pop_front()?;
             *place = Place { member: *m, slot };
         }
-        let segment = Segment {
-            generation,
-            class,
-            volume,
-            diskless,
-            sorted: false,
-            copies: places,
-            state: SegmentState::Open,
-            next: 0,
-            live: 0,
-            dirty: 0,
-            dirty_sectors: 0,
-            pins: 0,
-            queue: Queue::default(),
-            turn: generation,
-            looked: Looked::default(),
-            moves_from: 0,
-            needed_by: 0,
-            marks: false,
-            blocks: Blocks::default(),
-        };
-        Some(self.insert(segment))
+        Some(self.insert(Segment::new(generation, class, volume, diskless, places, SegmentState::Open)))
     }
 
     fn insert(&mut self, segment: Segment) -> u32 {
@@ -348,27 +359,7 @@ impl Segments {
         }
         self.restored.extend(segment.places().map(|p| (p.member, p.slot)));
         while self.table.len() <= n as usize {
-            self.table.push(Segment {
-                generation: 0,
-                class: Class::Single,
-                volume: 0,
-                diskless: false,
-                sorted: false,
-                copies: [Place::NONE; 2],
-                state: SegmentState::Free,
-                next: 0,
-                live: 0,
-                dirty: 0,
-                dirty_sectors: 0,
-                pins: 0,
-                queue: Queue::default(),
-                turn: 0,
-                looked: Looked::default(),
-                moves_from: 0,
-                needed_by: 0,
-                marks: false,
-                blocks: Blocks::default(),
-            });
+            self.table.push(Segment::new(0, Class::Single, 0, false, [Place::NONE; 2], SegmentState::Free));
         }
         self.count_new(&segment);
         self.table[n as usize] = segment;

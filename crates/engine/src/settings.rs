@@ -39,7 +39,7 @@ pub struct Settings {
     pub idle_ns: u64,
     /// Runs in one chunk of a destage sweep, unless more are in flight than the least or the disk is slow; each chunk ends
     /// with one disk flush.
-    pub chunk_blocks: usize,
+    pub chunk_runs: usize,
     /// The least writes to the disk that a sweep keeps in flight; more where the disk makes use of them.
     pub destage_depth: usize,
     /// Largest write of a sweep.
@@ -64,8 +64,6 @@ pub struct Settings {
     pub gather_ns: u64,
     /// Blocks that are let go of without a pause where a whole volume's are: a map may have a billion, and everybody waits meanwhile.
     pub let_go_blocks: usize,
-    /// How long a start, or a checkpoint, waits for a disk that answers nothing, before it goes on without: its volume waits, and no other.
-    pub disk_patience_ns: u64,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,
     /// Slots that a pool has for each open segment more of each queue that a volume's clean data is spread over, one on each cache
@@ -102,7 +100,7 @@ impl Default for Settings {
             dirty_percent: 80,
             destage_percent: 50,
             idle_ns: 200_000_000,
-            chunk_blocks: 2048,
+            chunk_runs: 2048,
             destage_depth: 32,
             destage_run_bytes: 1 << 20,
             checkpoint_bytes: 1 << 30,
@@ -113,7 +111,6 @@ impl Default for Settings {
             unfilled_appends: 1,
             gather_ns: 250_000_000,
             let_go_blocks: 16 << 10,
-            disk_patience_ns: 10_000_000_000,
             record_bytes: 128 << 10,
             lane_slots: 64,
             member_timeout_ns: 10_000_000_000,

@@ -9,12 +9,12 @@ use crate::fetch::fetch_aside;
 use crate::io::Buf;
 use crate::log::Item;
 use crate::map::Piece;
+use crate::map::runs;
 use crate::marks::Mark;
 use crate::policy::bands;
 use crate::policy::gather;
 use crate::policy::reclaim::{Emptied, checkpoint_pays};
 use crate::policy::shares::For;
-use crate::read::runs;
 use crate::segments::{Segment, SegmentState};
 use crate::shares::{ForShares, keep_to_maximums};
 use alloc::collections::BTreeMap;
@@ -68,7 +68,6 @@ impl<B: Buf> Core<B> {
 
     /// Whether clean data may be admitted: it is the first to go without.
     pub(crate) fn room_for_clean(&self, volume: &Volume<B>) -> bool {
-        let pool = self.pool.borrow();
         let open = volume.clean_log.has_open(self);
         let may_open = open || self.share_allows(volume, For::Reads);
         if !may_open {
@@ -76,7 +75,7 @@ impl<B: Buf> Core<B> {
             self.space.notify();
         }
         let are_many = volume.fills.are_many(self.settings.record_bytes);
-        may_open && !are_many && self.map_has_room(volume) && !pool.stalled && pool.in_sync().next().is_some()
+        may_open && !are_many && self.map_has_room(volume) && self.pool.borrow().has_votes()
     }
 
     /// Segments that dirty data can be put into.
@@ -473,9 +472,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
                 is_readable = false;
                 continue;
             };
-            for r in runs(p.live) {
-                let from = (r.start - u64::from(p.first())) as usize * 512;
-                let data = data.slice(from..from + (r.end - r.start) as usize * 512);
+            for (r, data) in p.live_parts(&data) {
                 let (first, sectors) = (r.start as u8, (r.end - r.start) as u8);
                 items.push(Item::Move { block: *block, first, sectors, data: Some(data), from: *p });
             }

@@ -1,12 +1,17 @@
 //! How a pool and its volumes stand, for whoever shows it.
 
+use crate::core::{Core, Volume};
+use crate::io::Buf;
+use crate::lookaside::Lookaside;
+use crate::map::Map;
+use crate::policy::endurance::Wish;
 use crate::policy::shares::Share;
 use crate::preload::Preload;
 use crate::scrub::Scrub;
-use crate::stats::{PoolStats, VolumeStats};
+use crate::stats::{Count, PoolStats, VolumeStats};
 use alloc::string::String;
 use alloc::vec::Vec;
-use headpond_format::Mode;
+use headpond_format::{MemberState, Mode};
 
 /// A pool.
 #[derive(Clone, Debug)]
@@ -169,4 +174,109 @@ pub struct VolumeStatus {
     pub preload: Preload,
     /// What became of its requests.
     pub stats: VolumeStats,
+}
+
+impl Status {
+    /// The volume with this name.
+    #[must_use]
+    pub fn volume(&self, name: &str) -> Option<&VolumeStatus> {
+        self.volumes.iter().find(|v| v.name == name)
+    }
+}
+
+/// How everything stands now.
+pub(crate) fn status<B: Buf>(core: &Core<B>) -> Status {
+    let pool = core.pool.borrow();
+    let segments = core.segments.borrow();
+    let (mut endurance, written) = (core.endurance.borrow_mut(), core.exec.written.borrow());
+    endurance.settle(core.now(), pool.in_sync_sizes(), &written);
+    Status {
+        pool: pool.name.clone(),
+        id: pool.id,
+        epoch: pool.epoch,
+        copies: pool.copies,
+        unit: pool.unit,
+        degraded: pool.degraded(),
+        stalled: pool.stalled,
+        witness_lags: pool.witness_lags,
+        segment_bytes: pool.segment_bytes,
+        segments: segments.total(),
+        segments_free: segments.free_total(),
+        dirty_percent: core.dirty_percent_of(&segments),
+        lacking_copies: segments.lacking(pool.copies_now(), |m| pool.is_in_sync(m), !core.is_loaded.get()),
+        loading: core.loading(),
+        set_aside: core.bounds().set_aside,
+        memory_is_short: core.memory_is_short(),
+        set_aside_taken: segments.taken_set_aside(),
+        scrub: core.scrub.borrow().clone(),
+        endurance: EnduranceStatus {
+            drive_writes_milli: endurance.milli(),
+            holds_back_reads: endurance.holds_back(Wish::Clean),
+            holds_back_writes: endurance.holds_back(Wish::Write),
+        },
+        members: pool
+            .members
+            .iter()
+            .enumerate()
+            .map(|(n, m)| MemberStatus {
+                number: n as u8,
+                id: m.id,
+                in_sync: m.state == MemberState::InSync,
+                bytes: m.layout.size,
+                segments: if m.state == MemberState::InSync { m.layout.slots() } else { 0 },
+                segments_free: segments.free_on(n as u8),
+                dirty: segments.dirty_on(n as u8),
+                leaving: pool.leaving == Some(n as u8),
+                written: written.total(n as u8),
+                written_lately: written.of_a_day(n as u8, core.now()),
+                budget_per_day: endurance.per_day(m.layout.size),
+                budget_left: endurance.left(n as u8),
+            })
+            .collect(),
+        volumes: core
+            .all_volumes()
+            .iter()
+            .map(|v| {
+                let (map, stands) = (v.map.borrow(), core.stands(v));
+                VolumeStatus {
+                    number: v.number,
+                    id: v.id,
+                    name: v.name.clone(),
+                    backing: v.backing.clone(),
+                    sectors: v.open.get(),
+                    phase: v.phase,
+                    mode: v.mode(),
+                    serving: v.serving.get(),
+                    refused: v.refused.get(),
+                    cached_blocks: map.blocks(),
+                    dirty_blocks: map.dirty_blocks(),
+                    losses: v.losses.get(),
+                    fragments: map.extra_pieces(),
+                    map_bytes: map.memory(),
+                    destaging: v.destaging.get(),
+                    destage_failures: v.destage_failures.get(),
+                    requests: v.requests.get(),
+                    pinned_blocks: v.pins.borrow().blocks(),
+                    share: v.share.get(),
+                    segments: stands.held,
+                    segments_least: stands.least,
+                    segments_most: stands.most,
+                    preload: v.preload.get(),
+                    stats: stats_of(v, &map),
+                }
+            })
+            .collect(),
+        stats: core.stats.borrow().clone(),
+    }
+}
+
+/// What became of a volume's requests, with those that others than the engine have served.
+fn stats_of<B: Buf>(v: &Volume<B>, map: &Map) -> VolumeStats {
+    let mut stats = v.stats.borrow().clone();
+    if let Some((requests, bytes)) = map.lookaside().map(Lookaside::hits) {
+        stats.hit_beside = Count { requests, bytes };
+        stats.hit.requests += requests;
+        stats.hit.bytes += bytes;
+    }
+    stats
 }

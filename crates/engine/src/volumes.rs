@@ -4,25 +4,25 @@
 //! A volume is there when a superblock that says so is durable, and gone when one without it is. Whatever could be taken
 //! for its data, or for another one's, has to be out of the way on the right side of that.
 
+use crate::cancel::Cancel;
 use crate::core::{Core, Volume};
 use crate::destage::{self, Obstacle, Stuck};
-use crate::engine::{Cancel, checkpoint_now};
 use crate::exec::Signal;
 use crate::fills::Fills;
-use crate::flush::Flusher;
+use crate::flusher::Flusher;
 use crate::intent::{self, Intent};
-use crate::io::{Buf, CommandError, Device, NewVolume};
+use crate::io::{BLOCK_SECTORS, Buf, CommandError, Device, DeviceOp, NewVolume};
 use crate::left_behind::AllLeftBehind;
 use crate::log::Log;
-use crate::map::Map;
+use crate::map::{Map, Piece, mask};
 use crate::marks::Mark;
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
-use crate::{doubts, grow, loading, recovery};
+use crate::{checkpoint, doubts, grow, loading};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use headpond_format::{Class, Doubts, IntentPage, MAX_VOLUMES, Mode, VolumeEntry};
+use headpond_format::{Class, Doubts, IntentPage, MAX_VOLUMES, Mode, VolumeEntry, grid_shift};
 
 /// Blocks of each volume compared with its disk at a start.
 const SAMPLES: usize = 32;
@@ -33,7 +33,7 @@ const STUCK_NS: u64 = 10_000_000_000;
 /// A volume as a superblock tells of it, which is not served yet.
 pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(IntentPage, bool)>) -> Rc<Volume<B>> {
     let exec = &core.exec;
-    let shift = (8 - u64::from(e.phase)) % 8;
+    let shift = grid_shift(e.phase);
     let intent = Intent::new(Signal::new(exec), e.number, e.intent_first, pages);
     if e.doubts.unkept {
         core.mark(Mark::DoubtedFromBefore);
@@ -66,7 +66,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         awaited_changed: Signal::new(exec),
         writing: RefCell::default(),
         fills: Fills::default(),
-        disk: RangeLocks::new(exec),
+        disk_ranges: RangeLocks::new(exec),
         disk_flusher: Flusher::after(exec, Device::Backing(e.number), e.doubts.untold),
         intent,
         dirty_log: Log::new(Class::Mirrored),
@@ -147,10 +147,49 @@ pub(crate) async fn open<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
     }
 }
 
+/// Whether the disk is the one that the cache belongs to: clean data, where nothing but destage wrote, is equal on both. It is judged by
+/// what is known of the map. Reads up to [`SAMPLES`] blocks; `None` if there is nothing to judge by.
+async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Option<bool> {
+    let mut candidates: Vec<(u64, Piece)> = Vec::new();
+    let mut seen = 0u64;
+    let extent = volume.extent();
+    volume.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
+        let from = b * BLOCK_SECTORS + u64::from(p.first());
+        let whole = p.live == mask(p.first(), p.sectors());
+        let is_inside = from >= extent.start && from + u64::from(p.sectors()) <= extent.end;
+        if p.dirty() || p.zeroes() || !whole || !is_inside || !core.is_known(volume.number, b) {
+            return;
+        }
+        // An even spread over all there are, without counting them first.
+        seen += 1;
+        if candidates.len() < SAMPLES {
+            candidates.push((b, *p));
+        } else if seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < u64::from(u32::MAX) / seen * SAMPLES as u64 {
+            let at = (seen.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) >> 33) as usize % SAMPLES;
+            candidates[at] = (b, *p);
+        }
+    });
+    // All at once: one after the other, each would wait for the disk to come round.
+    let reads: Vec<_> = candidates
+        .iter()
+        .map(|(b, p)| {
+            let offset = volume.disk_offset(b * BLOCK_SECTORS + u64::from(p.first()));
+            core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(p.sectors()) * 512, into: None })
+        })
+        .collect();
+    let mut verdict = None;
+    for ((b, p), read) in candidates.into_iter().zip(reads) {
+        let Ok(Some(data)) = read.await else { continue };
+        let same = data.checksum(core.seed(volume.number, b, p.first(), p.version())) == p.sum;
+        verdict = Some(verdict.unwrap_or(true) && same);
+    }
+    verdict
+}
+
 /// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
 pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
     loading::look_around(core, v).await;
-    if recovery::disk_matches(core, v, SAMPLES).await != Some(false) {
+    if disk_matches(core, v).await != Some(false) {
         return;
     }
     core.mark(Mark::DiskIsAnother);
@@ -200,7 +239,7 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
     let span = grow::pages(core, new.sectors, None).ok_or(CommandError::TooLarge)?;
     let _promised = grow::Promise::new(core, span);
     // Records of a volume that had this number before must not be replayed into this one.
-    checkpoint_now(core).await?;
+    checkpoint::now(core).await?;
     let sequence = intent::number(core);
     let pages = (span.first..span.end()).map(|p| (IntentPage { sequence, ..IntentPage::empty(p, new.number) }, true)).collect();
     let entry = VolumeEntry {
@@ -369,7 +408,7 @@ fn refuse<B: Buf>(v: &Volume<B>) {
 
 /// The room of a volume that has gone is free soon. Gone it is without that, too.
 async fn let_go_of<B: Buf>(core: &Rc<Core<B>>) {
-    let is_free = checkpoint_now(core).await;
+    let is_free = checkpoint::now(core).await;
     core.mark_if(is_free.is_err(), Mark::GoneWithoutCheckpoint);
 }
 

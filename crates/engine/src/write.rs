@@ -4,6 +4,7 @@ use crate::core::{Core, DiskWants, Volume};
 use crate::destage::{tell, withdraw};
 use crate::diskless;
 use crate::fills::{Fill, insert_clean};
+use crate::flush::{durable, settled};
 use crate::intent::{Bit, Intent, ensure};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, Reach, RequestError};
 use crate::log::{AppendError, Appended, Item};
@@ -13,6 +14,7 @@ use crate::policy::endurance::Wish;
 use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
 use crate::policy::{bands, gain, pace};
+use crate::ranges::meet;
 use crate::settings::Degraded;
 use crate::stats::{self, Bypass};
 use alloc::boxed::Box;
@@ -40,6 +42,13 @@ enum Fate {
     Refuse,
 }
 
+impl Fate {
+    /// It is for the log, if there is room or will be in time.
+    fn wants_the_log(&self) -> bool {
+        matches!(self, Self::Absorb | Self::Bypass(Bypass::Full))
+    }
+}
+
 /// How often a write that waits for room looks again, in nanoseconds.
 const AGAIN_NS: u64 = 5_000_000;
 /// Writes on their way into the log that may be a burst.
@@ -64,27 +73,7 @@ pub(crate) async fn write<B: Buf>(
     let _writing = core.begin_writing(volume, blocks.clone());
     let bytes = (range.end - range.start) * 512;
     let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get(), fua);
-    let mut fate = decide(core, volume, &range, &content, belongs);
-    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && spares_members(core, volume, &range, &content) {
-        fate = Fate::Bypass(Bypass::Endurance);
-    }
-    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) && gains_nothing(core, volume, &range, &content) {
-        fate = Fate::Bypass(Bypass::NoGain);
-    }
-    // Zeroes are an entry in the log for each block, without data: a few KiB, however long they are.
-    let logged = if matches!(content, Content::Data(_)) { bytes } else { BLOCK };
-    let _wanting = matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)).then(|| want(core, volume, bytes, logged)).flatten();
-    if matches!(fate, Fate::Absorb | Fate::Bypass(Bypass::Full)) {
-        match turn(core, volume, bytes, logged, matches!(fate, Fate::Absorb)).await {
-            Turn::AtOnce => fate = Fate::Absorb,
-            // Waiting for the turn takes time, in which the mode may change, and members leave.
-            Turn::AfterAWait => {
-                fate = decide(core, volume, &range, &content, belongs);
-                core.mark_if(!matches!(fate, Fate::Absorb), Mark::FateChangedInTheWait);
-            }
-            Turn::Late => fate = core.passing(Mark::NoTurnInTime, Fate::Bypass(Bypass::Full)),
-        }
-    }
+    let (mut fate, _wanting) = choose(core, volume, &range, &content, belongs).await;
     // A wait for those who would wait for this one takes time as well.
     let ticket = core.ticket();
     while matches!(fate, Fate::Absorb) && volume.let_pass(core, &blocks, ticket).await {
@@ -144,25 +133,39 @@ pub(crate) async fn write<B: Buf>(
     if on_disk.is_err() || volume.losses.get() != losses { Err(RequestError::Io) } else { Ok(stats::Fate::WriteBypass) }
 }
 
-/// Makes what was acknowledged on the members durable (R6). A member that cannot flush leaves; what it held is then
-/// elsewhere, or the request fails.
-pub(crate) async fn durable<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestError> {
-    let (epoch, in_sync): (u64, Vec<u8>) = (core.pool.borrow().epoch, core.pool.borrow().in_sync().collect());
-    let flushes: Vec<_> = in_sync.iter().map(|m| (*m, core.member_flusher(*m).request())).collect();
-    for (m, flush) in flushes {
-        if flush.get().await.is_err() {
-            core.mark(Mark::MemberFailsAFlush);
-            core.fail_member_of(epoch, m).await;
-        }
+/// What becomes of a write; where it is to be absorbed, its turn has come. And that it wants space, for as long as it does.
+async fn choose<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+    belongs: Belongs,
+) -> (Fate, Option<Wanting<B>>) {
+    let fate = decide(core, volume, range, content, belongs);
+    if !fate.wants_the_log() {
+        return (fate, None);
     }
-    settled(core).await
-}
-
-/// Waits until it is decided which members count: whoever waited for a device looks again before he acknowledges, since
-/// one may have left meanwhile. An error if no majority stands behind the pool.
-async fn settled<B: Buf>(core: &Rc<Core<B>>) -> Result<(), RequestError> {
-    core.wait_settled().await;
-    if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }
+    if spares_members(core, volume, range, content) {
+        return (Fate::Bypass(Bypass::Endurance), None);
+    }
+    if gains_nothing(core, volume, range, content) {
+        return (Fate::Bypass(Bypass::NoGain), None);
+    }
+    let bytes = (range.end - range.start) * 512;
+    // Zeroes are an entry in the log for each block, without data: a few KiB, however long they are.
+    let logged = if matches!(content, Content::Data(_)) { bytes } else { BLOCK };
+    let wanting = want(core, volume, bytes, logged);
+    let fate = match turn(core, volume, bytes, logged, matches!(fate, Fate::Absorb)).await {
+        Turn::AtOnce => Fate::Absorb,
+        // Waiting for the turn takes time, in which the mode may change, and members leave.
+        Turn::AfterAWait => {
+            let fate = decide(core, volume, range, content, belongs);
+            core.mark_if(!matches!(fate, Fate::Absorb), Mark::FateChangedInTheWait);
+            fate
+        }
+        Turn::Late => core.passing(Mark::NoTurnInTime, Fate::Bypass(Bypass::Full)),
+    };
+    (fate, wanting)
 }
 
 /// What follows when the log has taken a write, which began when the volume had had `losses`.
@@ -183,60 +186,6 @@ pub(crate) async fn absorbed<B: Buf>(
         }
     }
     Ok(stats::Fate::Absorbed)
-}
-
-/// All that was acknowledged before is durable after it.
-pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
-    volume.flushes_seen.set(volume.flushes_seen.get() + 1);
-    volume.asked_to_flush();
-    volume.stats.borrow_mut().flushes += 1;
-    let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
-    let (acknowledged, absorbed) = (volume.disk_flusher.acknowledged(), volume.stats.borrow().absorbed.requests);
-    // All devices at once; the disk only if it alone has something that was acknowledged.
-    let since = core.now();
-    let disk_use = core.use_disk_for_flush(volume);
-    if disk_use.is_some() {
-        let mut commits = volume.commits.get();
-        commits.note(since);
-        volume.commits.set(commits);
-    }
-    let on_disk = volume.has_disk().then(|| volume.disk_flusher.request_owed());
-    let on_members = durable(core).await;
-    let members_took = core.now() - since;
-    let on_disk = if let Some(on_disk) = on_disk { on_disk.get().await } else { Ok(()) };
-    drop(disk_use);
-    volume.write_route.borrow_mut().flushed(core.now(), members_took, core.now() - since);
-    let on_members = on_members.and(settled(core).await);
-    // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9); where several FLUSHes were under way
-    // then, by each.
-    let lost = volume.disk_flusher.take_lost(acknowledged);
-    core.mark_if(lost, Mark::FailedFlushTold);
-    let lost_meanwhile = volume.disk_flusher.to_be_told() != told;
-    core.mark_if(lost_meanwhile && !lost && on_disk.is_ok(), Mark::FailedFlushToldToAll);
-    let lost = lost || lost_meanwhile;
-    // So it is told of dirty data whose last copy is gone: it may be what this flush should have covered, and what each of several that
-    // were under way then should.
-    let now = volume.losses.get();
-    let gone = volume.losses_told.get() != now || losses != now;
-    // What was absorbed since is another FLUSH's to answer for.
-    if volume.lost_at.get() <= absorbed {
-        volume.losses_told.set(now);
-    }
-    on_members?;
-    if on_disk.is_err() || lost || gone { Err(RequestError::Io) } else { Ok(()) }
-}
-
-/// The same for who serves the volume, and is no client: of what has failed before clients are told yet.
-pub(crate) async fn own_flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Result<(), RequestError> {
-    let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
-    let on_disk = if volume.has_disk() { Some(volume.disk_flusher.request_owed()) } else { None };
-    durable(core).await?;
-    if let Some(on_disk) = on_disk {
-        on_disk.get().await.map_err(|_| RequestError::Io)?;
-    }
-    settled(core).await?;
-    let is_kept = volume.losses.get() == losses && volume.disk_flusher.to_be_told() == told;
-    if is_kept { Ok(()) } else { Err(RequestError::Io) }
 }
 
 /// A client wants space for a write, until the guard is dropped. Large ones want none: what a disk takes to get to one is little by what
@@ -575,7 +524,7 @@ async fn to_disk<B: Buf>(
     if ahead > 0 {
         set_ahead(core, volume, range.end);
     }
-    let lock = volume.disk.lock(range.clone()).await;
+    let lock = volume.disk_ranges.lock(range.clone()).await;
     wait_for_appends(core, volume, &blocks).await;
     // No majority, no invalidation: a record whose append failed, or one on a member that left without the others'
     // word for it, may be found again at the next start and would lie over what the disk gets now (R4, R7).
@@ -887,7 +836,7 @@ fn through_fill<B: Buf>(
         return core.passing(Mark::ThroughStreamPasses, None);
     }
     // Another write there is under way: which of the two the disk ends up with is not ours to guess.
-    let others = volume.writing.borrow().iter().filter(|p| p.blocks.start < blocks.end && blocks.start < p.blocks.end).count();
+    let others = volume.writing.borrow().iter().filter(|p| meet(&p.blocks, &blocks)).count();
     if others > 1 {
         core.mark(Mark::ThroughFillKeptOut);
         return None;

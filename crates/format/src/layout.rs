@@ -103,3 +103,10 @@ impl Layout {
         u32::try_from(room / self.segment_bytes.max(1)).unwrap_or(u32::MAX)
     }
 }
+
+/// How many sectors behind a volume's beginning its grid of blocks of eight begins, turned about: grid sector = sector + shift, where the first
+/// whole block begins at sector `phase`, 0 to 7.
+#[must_use]
+pub fn grid_shift(phase: u8) -> u64 {
+    (8 - u64::from(phase % 8)) % 8
+}

@@ -23,7 +23,7 @@ mod witness;
 pub use checkpoint::{PAGE_BYTES, Page, PageBody, PieceEntry, SegmentEntry};
 pub use codec::{DecodeError, checksum};
 pub use intent::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, pages_for};
-pub use layout::{Layout, SUPERBLOCK_BYTES};
+pub use layout::{Layout, SUPERBLOCK_BYTES, grid_shift};
 pub use record::{Entry, EntryKind, Record, RecordPlace, data_seed};
 pub use segment::{Class, NO_MEMBER, Place, SegmentHeader};
 pub use superblock::{

@@ -63,6 +63,15 @@ impl Mode {
             _ => return Err(DecodeError::Invalid("a volume's mode")),
         })
     }
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::WriteBack, Self::WriteThrough, Self::WriteAround, Self::PassThrough];
+
+    /// The mode with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
     /// The mode's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {

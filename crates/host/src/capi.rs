@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::claim::ClaimError;
 use crate::control::FaultKind;
-use crate::daemon::{StartError, mode_named};
+use crate::daemon::StartError;
 use crate::embed::{Error, Pool, Volume};
 use crate::pool::PoolError;
 
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn headpond_volume_attach(
         }
         // SAFETY: the caller's promise, for all three.
         let (name, backing, mode) = unsafe { (text_of(name, "name")?, path_of(backing, "backing")?, text_of(mode, "mode")?) };
-        let mode = mode_named(mode).ok_or_else(|| CallError::Mode(mode.into()))?;
+        let mode = headpond_format::Mode::named(mode).ok_or_else(|| CallError::Mode(mode.into()))?;
         let attached = keep(pool, self::pool(pool)?.attach(name, backing, mode)?)?;
         // SAFETY: not null, and the caller's promise.
         unsafe { volume.write(attached) };

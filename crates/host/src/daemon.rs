@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Command, CommandError, CommandId, SECTOR};
 use headpond_engine::{Settings, Starting};
-use headpond_format::{Mode, Superblock};
+use headpond_format::Superblock;
 use serde::{Deserialize, Serialize};
 
 use crate::backing::{HasDisk, Spec};
@@ -954,9 +954,4 @@ fn warn_of_unknown_places(error: &std::io::Error, of_members: bool) {
         false => "the next start may need --backing",
     };
     tracing::warn!("cannot remember where the devices are: {error}. Make room in the state folder; else {next}");
-}
-
-/// The mode with this name.
-pub fn mode_named(name: &str) -> Option<Mode> {
-    [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough].into_iter().find(|mode| mode.name() == name)
 }

@@ -89,7 +89,7 @@ impl Default for Stage {
             settings: Settings {
                 stream_bytes: 32 << 10,
                 large_bytes: 32 << 10,
-                chunk_blocks: 8,
+                chunk_runs: 8,
                 destage_percent: 100,
                 route: false,
                 read_around: false,

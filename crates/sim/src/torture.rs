@@ -111,11 +111,11 @@ pub fn tell_plan(plan_of: &Plan, narrator: Option<Box<dyn FnMut(String)>>) -> Ou
         sizes: BTreeMap::new(),
     };
     run.world.narrator = narrator;
-    // A sector that rotted is a copy that is not one. Without a majority a record may be left on one copy alone, which
-    // nobody was told of; it is mended after the next start.
     run.world.lend = if plan_of.lends { Lend::Some } else { Lend::None };
     run.world.beside.whose = if plan_of.beside { Whose::Some } else { Whose::Nobodys };
     run.world.beside.lines = BESIDE_LINES;
+    // A sector that rotted is a copy that is not one. Without a majority a record may be left on one copy alone, which
+    // nobody was told of; it is mended after the next start.
     run.world.count_copies = plan_of.rot == 0 && !plan_of.sickness.any() && !plan_of.witness_away;
     let result = run.all();
     run.note_marks();
@@ -140,7 +140,6 @@ impl Run {
                 self.lose_member(self.plan.hangs);
                 self.world.errors_allowed = self.plan.witness_away || self.refuses();
             }
-            // Where the lost member is to come back alone, the moments after the loss are what counts.
             let troubled = self.plan.disk_errors > 0 && n == self.plan.crashes / 2;
             if troubled {
                 self.disk_fails(self.plan.disk_errors);
@@ -153,6 +152,7 @@ impl Run {
                 self.sectors_die();
             }
             let soon = self.plan.hasty && self.rng.one_in(2);
+            // Where the lost member is to come back alone, the moments after the loss are what counts.
             let most = if loses && self.plan.swap_members {
                 60
             } else if soon {

@@ -34,7 +34,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a volume without a disk that waits for one",
         story: "At a start its disk is not among those that are there. It is not served before it comes, which is never.",
-        edits: &[Edit { file: "engine.rs", old: "v.there.set(!v.has_disk() || backings", new: "v.there.set(backings" }],
+        edits: &[Edit { file: "start.rs", old: "v.there.set(!v.has_disk() || backings", new: "v.there.set(backings" }],
     },
     Mistake {
         name: "a discard without a disk that the log does not hear of",

@@ -91,7 +91,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a loss told to one flush of two",
         story: "The last copy of what both may cover is gone, and the second one says that all is durable.",
-        edits: &[Edit { file: "write.rs", old: " || losses != now;", new: ";" }],
+        edits: &[Edit { file: "flush.rs", old: " || losses != now;", new: ";" }],
     },
     Mistake {
         name: "losses that count for as long as any volume is refused",
@@ -133,7 +133,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a stop that ends with the first disk that fails",
         story: "Its failed flush is not in any superblock when the daemon is gone, and the others get no last checkpoint.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "stop.rs",
             old: "            all_kept &= is_answered && is_kept.get() == Some(true);",
             new: "            if !is_answered || is_kept.get() != Some(true) {\n                return Err(CommandError::Disk);\n            }",
         }],
@@ -142,7 +142,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a failed flush told to one of two",
         story: "The one that was told had not asked for what the other did, who is told that it is durable.",
         edits: &[Edit {
-            file: "write.rs",
+            file: "flush.rs",
             old: "let lost = lost || lost_meanwhile;",
             new: "let lost = lost || lost_meanwhile && false;",
         }],
@@ -151,7 +151,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a stop that waits for each disk",
         story: "One answers nothing, and what the next life needs of the others is not written down.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "stop.rs",
             old: "        if core.exec.is_disk_silent(",
             new: "        if false && core.exec.is_disk_silent(",
         }],
@@ -160,7 +160,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what is to be told taken by a flush from before it",
         story: "It does not cover the write that may be lost. The one that does says that all is durable.",
         edits: &[Edit {
-            file: "flush.rs",
+            file: "flusher.rs",
             old: "if self.lost_at.get() > acknowledged {",
             new: "if false && self.lost_at.get() > acknowledged {",
         }],
@@ -168,7 +168,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what is to be told taken by the daemon itself",
         story: "It flushes a block device before it is removed, and no client hears of what may be lost.",
-        edits: &[Edit { file: "engine.rs", old: "crate::write::own_flush(core, v)", new: "crate::write::flush(core, v)" }],
+        edits: &[Edit { file: "engine.rs", old: "own_flush(core, v)", new: "flush(core, v)" }],
     },
     Mistake {
         name: "a failure of the disk told for what the cache has",

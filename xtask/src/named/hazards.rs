@@ -84,11 +84,11 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a sweep planned before it has the range",
         story: "What a sweep puts down is looked up before its turn at the range comes: a write past the cache that was there first is overwritten with what was before it.",
         edits: &[
-            Edit { file: "destage.rs", old: "    let _lock = volume.disk.lock(sectors).await;\n", new: "" },
+            Edit { file: "destage.rs", old: "    let _lock = volume.disk_ranges.lock(sectors).await;\n", new: "" },
             Edit {
                 file: "destage.rs",
                 old: "    let (zeroes, data): (Vec<_>, Vec<_>) = pieces.iter()",
-                new: "    let _lock = volume.disk.lock(sectors).await;\n    let (zeroes, data): (Vec<_>, Vec<_>) = pieces.iter()",
+                new: "    let _lock = volume.disk_ranges.lock(sectors).await;\n    let (zeroes, data): (Vec<_>, Vec<_>) = pieces.iter()",
             },
         ],
     },
@@ -120,7 +120,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "dirty data compared with the disk",
         story: "What is dirty differs from the disk, as it may; at the start after a power cut it is taken for a sign that the disk is another.",
-        edits: &[Edit { file: "recovery.rs", old: "if p.dirty() || p.zeroes() || !whole ||", new: "if p.zeroes() || !whole ||" }],
+        edits: &[Edit { file: "volumes.rs", old: "if p.dirty() || p.zeroes() || !whole ||", new: "if p.zeroes() || !whole ||" }],
     },
     Mistake {
         name: "what lies over the disk's data chosen when that comes",
@@ -166,7 +166,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a flush that waits for what a sweep has written",
         story: "While a sweep is under way each FLUSH of a client flushes the disk, though all that was acknowledged is in the log: it costs what it costs without a cache.",
-        edits: &[Edit { file: "write.rs", old: "volume.disk_flusher.request_owed());", new: "volume.disk_flusher.request());" }],
+        edits: &[Edit { file: "flush.rs", old: "volume.disk_flusher.request_owed());", new: "volume.disk_flusher.request());" }],
     },
     Mistake {
         name: "data left on one copy not copied again",
@@ -239,7 +239,7 @@ pub const MISTAKES: &[Mistake] = &[
                 new: "(0, self.epoch, self.sequence)",
             },
             Edit {
-                file: "engine.rs",
+                file: "start.rs",
                 old: "if !core.write_superblock().await {\n            break;\n        }\n        if core.pool",
                 new: "if core.pool",
             },
@@ -258,8 +258,8 @@ pub const MISTAKES: &[Mistake] = &[
         name: "members missing at a start that do not leave",
         story: "A pool starts without a cache device and acknowledges writes, and no epoch says so: that device comes back with the witness, and is taken for current.",
         edits: &[Edit {
-            file: "engine.rs",
-            old: "crate::membership::agree_at_start(core).await;\n",
+            file: "start.rs",
+            old: "membership::agree_at_start(core).await;\n",
             new: "core.pool.borrow_mut().missing.clear();\n",
         }],
     },
@@ -267,7 +267,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a failed flush of a cache device overlooked",
         story: "A cache device does not keep what it took, and FLUSH is answered as if it did: there is one copy of what was promised.",
         edits: &[Edit {
-            file: "write.rs",
+            file: "flush.rs",
             old: "            core.mark(Mark::MemberFailsAFlush);\n            core.fail_member_of(epoch, m).await;\n",
             new: "            core.mark(Mark::MemberFailsAFlush);\n            let _ = (epoch, m);\n",
         }],
@@ -322,7 +322,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a flush without a majority",
         story: "A cache device fails a flush with the witness away, and FLUSH is answered on the word of the other one: it is not the one that comes back.",
         edits: &[Edit {
-            file: "write.rs",
+            file: "flush.rs",
             old: "    if core.pool.borrow().stalled { Err(RequestError::Io) } else { Ok(()) }\n",
             new: "    Ok(())\n",
         }],

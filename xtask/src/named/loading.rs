@@ -76,7 +76,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "only what is known told to lack a copy",
         story: "Before the map is read nothing seems to lack a copy: an operator pulls the next cache device.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "status.rs",
             old: "pool.is_in_sync(m), !core.is_loaded.get())",
             new: "pool.is_in_sync(m), false)",
         }],
@@ -94,7 +94,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a stop that waits for a checkpoint which cannot be",
         story: "None is taken before the map is known: the stop waits for as long as that takes, and for ever where it cannot be.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "stop.rs",
             old: "    if !core.is_loaded.get() {\n        // No checkpoint",
             new: "    if false {\n        // No checkpoint",
         }],

@@ -86,7 +86,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a flush that says nothing of copies that are gone",
         story: "All cache devices with a copy of acknowledged data left before it was flushed; the flush that should have covered it ends well.",
         edits: &[Edit {
-            file: "write.rs",
+            file: "flush.rs",
             old: "if on_disk.is_err() || lost || gone {",
             new: "if on_disk.is_err() || lost || gone && false {",
         }],
@@ -94,7 +94,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a start that goes on without both copies",
         story: "As many cache devices as there are copies are late at a boot; the pool starts without them, and takes them for left.",
-        edits: &[Edit { file: "engine.rs", old: "        || core.settings.without_missing\n", new: "        || true\n" }],
+        edits: &[Edit { file: "start.rs", old: "        || core.settings.without_missing\n", new: "        || true\n" }],
     },
     Mistake {
         name: "a bypass that FLUSH does not hear of",
@@ -253,7 +253,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A volume is detached, and another one gets its number before a checkpoint: after a crash the first one's records are replayed into it.",
         edits: &[Edit {
             file: "volumes.rs",
-            old: "    // Records of a volume that had this number before must not be replayed into this one.\n    checkpoint_now(core).await?;\n",
+            old: "    // Records of a volume that had this number before must not be replayed into this one.\n    checkpoint::now(core).await?;\n",
             new: "",
         }],
     },

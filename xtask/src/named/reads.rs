@@ -168,7 +168,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a stop that waits with clean data for its record",
         story: "Nobody tells what waits that the cache is being stopped.",
-        edits: &[Edit { file: "engine.rs", old: "        volume.clean_log.hurry(core, volume);\n", new: "" }],
+        edits: &[Edit { file: "stop.rs", old: "        volume.clean_log.hurry(core, volume);\n", new: "" }],
     },
     Mistake {
         name: "clean data that waits though it fills a record",

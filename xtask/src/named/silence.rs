@@ -62,12 +62,12 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a start that asks a silent device again and again",
         story: "Each of thousands of reads waits for ten seconds.",
-        edits: &[Edit { file: "engine.rs", old: "    core.exec.asks_no_silent_ones(true);\n", new: "" }],
+        edits: &[Edit { file: "start.rs", old: "    core.exec.asks_no_silent_ones(true);\n", new: "" }],
     },
     Mistake {
         name: "a start that waits for each disk, however long",
         story: "One disk does not answer, and no volume is served.",
-        edits: &[Edit { file: "engine.rs", old: "is_open.get_until(until).await", new: "is_open.get_until(until << 10).await" }],
+        edits: &[Edit { file: "start.rs", old: "is_open.get_until(until).await", new: "is_open.get_until(until << 10).await" }],
     },
     Mistake {
         name: "a silence of all held against those that answer later",

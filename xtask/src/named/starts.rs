@@ -123,9 +123,9 @@ pub const MISTAKES: &[Mistake] = &[
         name: "an intent page that nobody could read numbered from the beginning",
         story: "All its bits count as set, and it is written so. But its number is smaller than that of what could not be read: the next start believes that, and a clean copy of what the disk has had newer since.",
         edits: &[Edit {
-            file: "engine.rs",
-            old: "newest.sequence = newest.sequence.max(intent::number(core) + newest.sequence % 2);",
-            new: "newest.sequence = newest.sequence.max(0 * intent::number(core) + newest.sequence % 2);",
+            file: "intent.rs",
+            old: "newest.sequence = newest.sequence.max(number(core) + newest.sequence % 2);",
+            new: "newest.sequence = newest.sequence.max(0 * number(core) + newest.sequence % 2);",
         }],
     },
     Mistake {
@@ -187,8 +187,8 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what one that is gone may have had, told too late",
         story: "Zeroes are in its place, and a daemon that dies before its first checkpoint has told nobody what that means.",
         edits: &[Edit {
-            file: "engine.rs",
-            old: "        refuse_what_may_lack(core);\n        crate::membership",
+            file: "start.rs",
+            old: "        refuse_what_may_lack(core);\n        membership",
             new: "        crate::membership",
         }],
     },

@@ -198,7 +198,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a cache device that does not take the superblock that it lacks, overlooked",
         story: "It fails a write, and counts as if it had not: what else it does not take nobody asks.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "start.rs",
             old: "    for m in core.catch_up(elected, behind).await {\n        core.fail_member(m).await;\n    }\n",
             new: "    core.catch_up(elected, behind).await;\n",
         }],
@@ -206,13 +206,13 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a superblock over the only one that a cache device has",
         story: "Its newest was torn by a power cut, and the next one is written to the place of the one before it: another power cut.",
-        edits: &[Edit { file: "engine.rs", old: "core.catch_up(elected, behind).await", new: "Vec::new()" }],
+        edits: &[Edit { file: "start.rs", old: "core.catch_up(elected, behind).await", new: "Vec::new()" }],
     },
     Mistake {
         name: "a flush answered while membership is undecided",
         story: "A cache device has died and its leaving is not durable: FLUSH counts the other one alone, and the first comes back.",
         edits: &[Edit {
-            file: "write.rs",
+            file: "flush.rs",
             old: "    core.wait_settled().await;\n    if core.pool.borrow().stalled { Err",
             new: "    if core.pool.borrow().stalled { Err",
         }],
@@ -244,7 +244,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a flush that failed under a write, forgotten",
         story: "Another client's FLUSH was told of it; the write that was under way is acknowledged, and the next FLUSH calls it durable.",
         edits: &[Edit {
-            file: "flush.rs",
+            file: "flusher.rs",
             old: "        if self.failures.get() != failures {\n            self.lose();",
             new: "        if false && self.failures.get() != failures {\n            self.lose();",
         }],
@@ -252,7 +252,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a flush that fails after a write was acknowledged, forgotten",
         story: "The write ended under the flush, and went with it; nobody is told, and the next FLUSH calls it durable.",
-        edits: &[Edit { file: "flush.rs", old: "if owed || this.owes.get() {", new: "if owed {" }],
+        edits: &[Edit { file: "flusher.rs", old: "if owed || this.owes.get() {", new: "if owed {" }],
     },
     Mistake {
         name: "a sweep that calls clean what was overwritten under it",
@@ -340,6 +340,6 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "an older intent page believed for a damaged one",
         story: "The newest one rots where no other cache device has it: what the older one does not say is taken for clean.",
-        edits: &[Edit { file: "engine.rs", old: "        if !whole {\n", new: "        if newest.sequence == 0 {\n" }],
+        edits: &[Edit { file: "intent.rs", old: "        if !whole {\n", new: "        if newest.sequence == 0 {\n" }],
     },
 ];

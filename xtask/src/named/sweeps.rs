@@ -121,7 +121,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a flush that is not awaited though another one is",
         story: "The flush that a chunk waits for was issued before its writes: a power cut loses what is called clean.",
         edits: &[Edit {
-            file: "flush.rs",
+            file: "flusher.rs",
             old: "        self.next.borrow_mut().get_or_insert_with(|| Slot::new(&self.exec)).clone()",
             new: "        if let Some(slot) = self.in_flight.borrow().as_ref() {\n            return slot.clone();\n        }\n        self.next.borrow_mut().get_or_insert_with(|| Slot::new(&self.exec)).clone()",
         }],

@@ -307,7 +307,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "what could not be asked for called damaged",
         story: "All fail for a moment, and an operator is told that the checkpoint is damaged everywhere.",
         edits: &[Edit {
-            file: "engine.rs",
+            file: "start.rs",
             old: "Err(_) if core.pool.borrow().stalled => return Err(CommandError::Start",
             new: "Err(_) if false => return Err(CommandError::Start",
         }],
@@ -342,7 +342,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a blank page that says that nothing is dirty",
         story: "It was on its way to a device that had just joined; a start with that one alone votes out the one that has what is dirty.",
-        edits: &[Edit { file: "engine.rs", old: "whole |= told > 0 && told + blank == 2;", new: "whole |= told + blank == 2;" }],
+        edits: &[Edit { file: "intent.rs", old: "whole |= told > 0 && told + blank == 2;", new: "whole |= told + blank == 2;" }],
     },
     Mistake {
         name: "a witness doubted for ever",

@@ -1,5 +1,8 @@
 //! A run of sectors of one block as it was written: what the map says of it.
 
+use crate::io::Buf;
+use core::ops::Range;
+
 /// Sectors of a block as bits.
 pub type Mask = u8;
 
@@ -7,6 +10,21 @@ pub type Mask = u8;
 #[must_use]
 pub fn mask(first: u8, count: u8) -> Mask {
     (((1u16 << count) - 1) << first) as u8
+}
+
+/// The runs of set bits.
+pub(crate) fn runs(mask: Mask) -> impl Iterator<Item = Range<u64>> {
+    let mut at = 0u32;
+    core::iter::from_fn(move || {
+        let rest = u32::from(mask) >> at;
+        if rest == 0 {
+            return None;
+        }
+        let start = at + rest.trailing_zeros();
+        let len = (u32::from(mask) >> start).trailing_ones();
+        at = start + len;
+        Some(u64::from(start)..u64::from(at))
+    })
 }
 
 /// A run of sectors of one block, as it was written, and those of them that nothing newer covers.
@@ -47,6 +65,18 @@ impl Piece {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version_flags & VERSION
+    }
+    /// Whether it is the same data in the same place, whatever of either is still live.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.version(), self.segment, self.offset) == (other.version(), other.segment, other.offset)
+    }
+    /// The runs of what is live of it, by sectors of its block, each cut from `data`, which is all that it was written with.
+    pub(crate) fn live_parts<B: Buf>(&self, data: &B) -> impl Iterator<Item = (Range<u64>, B)> {
+        let first = u64::from(self.first());
+        runs(self.live).map(move |r| {
+            let part = data.slice((r.start - first) as usize * 512..(r.end - first) as usize * 512);
+            (r, part)
+        })
     }
     /// The disk does not have it yet.
     #[must_use]

@@ -5,6 +5,7 @@
 //! little more than it reads. The next piece is begun when half of the last one is used. Nobody is followed in the place of
 //! another who still reads: with more readers than places each would throw away what was read for the others.
 
+use crate::ranges::meet;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -140,7 +141,7 @@ impl<T> Readers<T> {
     #[must_use]
     pub fn coming(&self, volume: u16, blocks: &Range<u64>) -> Option<u64> {
         let of_volume = self.readers.iter().filter(|r| r.volume == volume).filter_map(|r| r.coming.as_ref());
-        of_volume.filter(|(c, _)| c.start < blocks.end && blocks.start < c.end).map(|(_, since)| *since).min()
+        of_volume.filter(|(c, _)| meet(c, blocks)).map(|(_, since)| *since).min()
     }
 
     /// What is kept of a block.

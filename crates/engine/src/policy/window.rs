@@ -120,7 +120,7 @@ impl Window {
         if clients.reads == 0 && clients.writes > clients.direct { least * BESIDE_WRITES.0 / BESIDE_WRITES.1 } else { least }
     }
 
-    /// Blocks of a chunk: the `usual` number, and more where many are in flight or runs are long; but no more than go down
+    /// Blocks of a chunk: those of the `usual` number of runs, and of more where many are in flight; but no more than go down
     /// in about two seconds, so that what is written is soon clean.
     #[must_use]
     pub fn chunk(&self, usual: usize, least: usize) -> usize {

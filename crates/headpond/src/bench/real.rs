@@ -255,7 +255,7 @@ mod tests {
     fn what_can_be_run_for_real_is_as_wide_as_promised() {
         let all: Vec<Load> = catalogue().into_iter().filter(suits).collect();
         assert!(all.len() >= 40, "{}", all.len());
-        for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
+        for mode in Mode::ALL {
             assert!(all.iter().any(|l| l.mode == mode), "{mode:?}");
         }
         assert!(all.iter().filter(|l| is_taxed(l)).count() >= 5);

@@ -2,7 +2,6 @@
 
 use clap::Args;
 use headpond_host::control::Call;
-use headpond_host::daemon::mode_named;
 use std::time::Duration;
 
 use super::{Which, deadline, print};
@@ -26,7 +25,7 @@ pub struct Mode {
 
 /// A mode's name, if there is such a mode.
 pub fn known(name: &str) -> Result<String, String> {
-    let known = mode_named(name).map(|mode| mode.name().to_owned());
+    let known = headpond_format::Mode::named(name).map(|mode| mode.name().to_owned());
     known.ok_or_else(|| "the modes are write-back, write-through, write-around and pass-through".into())
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
+use headpond_format::grid_shift;
 use serde_json::{Value, json};
 
 use super::service::{Progress, TELL, ended};
@@ -105,7 +106,7 @@ fn found(status: &Status) -> Scrub {
     for (number, block) in blocks {
         let Some(volume) = status.volumes.iter().find(|volume| volume.number == number) else { continue };
         // The grid of blocks may begin before the volume, and end behind it.
-        let shift = (8 - u64::from(volume.phase)) % 8 * SECTOR;
+        let shift = grid_shift(volume.phase) * SECTOR;
         let from = (block * BLOCK).saturating_sub(shift);
         let to = ((block + 1) * BLOCK - shift).min(volume.sectors * SECTOR);
         match lost_ranges.last_mut() {

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use headpond_engine::io::{BLOCK, Command, CommandError, Device, NewVolume};
 use headpond_engine::status::VolumeStatus;
 use headpond_engine::{Status, create};
-use headpond_format::MAX_VOLUMES;
+use headpond_format::{MAX_VOLUMES, Mode};
 use serde_json::{Value, json};
 
-use super::{Busy, Choice, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, mode_named, watch};
+use super::{Busy, Choice, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
@@ -69,7 +69,7 @@ impl Service for Shared {
                 self.detach(&name, give_up_lost, deadline_seconds, progress)
             }
             Call::SetMode { name, mode, deadline_seconds } => {
-                let mode = mode_named(&mode).ok_or_else(|| no_mode(&mode))?;
+                let mode = Mode::named(&mode).ok_or_else(|| no_mode(&mode))?;
                 let volume = self.volume_with_disk(&name)?;
                 let command = Command::SetMode { volume: volume.number, mode };
                 self.long(&volume, command, Limit::of(deadline_seconds), progress)?.map_err(|error| failed(&volume, &error))?;
@@ -172,7 +172,7 @@ impl Shared {
     }
 
     fn attach(&self, new: &Attach) -> Result<Value, Fault> {
-        let mode = mode_named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
+        let mode = Mode::named(&new.mode).ok_or_else(|| no_mode(&new.mode))?;
         is_a_name(&new.name)?;
         let spec = Spec::new(&new.spec);
         let refused = |error: BackingError| match error {

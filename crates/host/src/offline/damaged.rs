@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use headpond_engine::io::{BLOCK_SECTORS, Buf, SECTOR};
-use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry};
+use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry, grid_shift};
 use serde::Serialize;
 
 use super::media::Pool;
@@ -123,7 +123,7 @@ pub(super) fn of_volume(
     let status = rehearsal.volumes().into_iter().find(|v| v.number == volume.number);
     let refused = status.as_ref().is_some_and(|status| status.refused);
     let total = status.map_or(0, |status| status.dirty_blocks);
-    let shift = (8 - u64::from(volume.phase)) % 8;
+    let shift = grid_shift(volume.phase);
     let mut damaged: Vec<Extent> = Vec::new();
     let (mut dirty_bytes, mut done, mut result) = (0, 0, Ok(()));
     let mut batch: Vec<Live> = Vec::new();
@@ -172,7 +172,7 @@ pub(super) fn of_volume(
 
 /// What is in doubt of a volume, in bytes of it.
 pub(super) fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
-    let shift = (8 - u64::from(volume.phase)) % 8;
+    let shift = grid_shift(volume.phase);
     let mut extents = Vec::new();
     for (_, from, count) in doubts.iter().filter(|(n, ..)| *n == volume.number) {
         let to = (from + count).saturating_sub(shift).min(volume.sectors);
@@ -262,7 +262,7 @@ fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
 
 /// Where a volume may have dirty data, by the intent map: whole regions, where a page is lost all of them.
 fn suspect(pool: &Pool<'_>, volume: &VolumeEntry) -> Vec<Extent> {
-    let shift = (8 - u64::from(volume.phase)) % 8;
+    let shift = grid_shift(volume.phase);
     let mut extents = Vec::new();
     for n in 0..volume.intent_pages {
         let page = newest_page(pool, volume, volume.intent_first + n);

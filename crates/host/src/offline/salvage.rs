@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use headpond_engine::io::SECTOR;
-use headpond_format::VolumeEntry;
+use headpond_format::{VolumeEntry, grid_shift};
 
 use super::damaged::{in_doubt, of_volume};
 use super::media::{Pool, patch};
@@ -125,7 +125,7 @@ fn differs(pool: &Pool<'_>, rehearsal: &Rehearsal, volume: &VolumeEntry, disk: &
             samples[seen % SAMPLES] = live;
         }
     });
-    let shift = (8 - u64::from(volume.phase)) % 8;
+    let shift = grid_shift(volume.phase);
     samples.iter().any(|live| {
         let at = (live.block * 8 + u64::from(live.piece.first()) - shift) * SECTOR;
         let data = read(disk, at, u64::from(live.piece.sectors()) * SECTOR);

@@ -450,7 +450,7 @@ mod tests {
         assert!(names.len() == all.len() && all.len() >= 40, "{} of {}", names.len(), all.len());
         let sizes: BTreeSet<u64> = all.iter().flat_map(|l| l.groups.iter().flat_map(|(c, _)| c.sizes.clone())).collect();
         assert_eq!((sizes.first(), sizes.last()), (Some(&512), Some(&(8 * MIB))));
-        for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
+        for mode in Mode::ALL {
             assert!(all.iter().any(|l| l.mode == mode), "{mode:?}");
         }
         for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Filled, Cache::Dirty, Cache::DirtyLast] {

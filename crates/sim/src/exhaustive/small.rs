@@ -39,7 +39,7 @@ fn settings() -> Settings {
         // Nothing goes to the disk before it is told to.
         destage_percent: 100,
         idle_ns: 1 << 60,
-        chunk_blocks: 4,
+        chunk_runs: 4,
         destage_depth: 2,
         destage_run_bytes: 8 << 10,
         appends: 2,

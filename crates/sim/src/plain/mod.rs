@@ -169,7 +169,7 @@ impl Run {
             zeroes_bytes: *rng.pick(&[8 << 10, 64 << 10]),
             destage_percent: *rng.pick(&[10, 50]),
             idle_ns: *rng.pick(&[MILLISECOND, 50 * MILLISECOND, 1 << 50]),
-            chunk_blocks: *rng.pick(&[8, 128]),
+            chunk_runs: *rng.pick(&[8, 128]),
             checkpoint_bytes: *rng.pick(&[256 << 10, 8 << 20]),
             pages_at_start: *rng.pick(&[0, 16]),
             record_bytes: *rng.pick(&[8 << 10, 16 << 10, 32 << 10]),

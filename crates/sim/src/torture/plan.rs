@@ -202,7 +202,7 @@ impl Plan {
             dirty_percent: *r.pick(&[50, 80]),
             destage_percent: *r.pick(&[10, 30, 50]),
             idle_ns: *r.pick(&[MILLISECOND, 20 * MILLISECOND]),
-            chunk_blocks: *r.pick(&[4, 32, 256]),
+            chunk_runs: *r.pick(&[4, 32, 256]),
             destage_depth: *r.pick(&[1, 4, 16]),
             destage_run_bytes: *r.pick(&[8 << 10, 64 << 10]),
             checkpoint_bytes: *r.pick(&[128 << 10, 512 << 10, 8 << 20]),

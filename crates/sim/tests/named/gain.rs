@@ -15,9 +15,9 @@ fn past(s: &Scene, reason: Bypass) -> u64 {
 #[test]
 fn large_writes_go_past_a_full_cache_where_a_sweep_makes_no_more_of_them() {
     let (route, idle_ns, destage_percent) = (true, 20 * MILLISECOND, 20);
-    let (stream_bytes, large_bytes, chunk_blocks) = (1 << 30, 1 << 20, 1);
+    let (stream_bytes, large_bytes, chunk_runs) = (1 << 30, 1 << 20, 1);
     let settings =
-        Settings { route, idle_ns, destage_percent, stream_bytes, large_bytes, chunk_blocks, ..Stage::default().settings };
+        Settings { route, idle_ns, destage_percent, stream_bytes, large_bytes, chunk_runs, ..Stage::default().settings };
     let stage =
         Stage { segments: 60, segment_bytes: 256 << 10, timing: || Timing::Fixed(1_000_000), settings, ..Stage::default() };
     let mut s = Scene::new("writes that gain nothing", stage);

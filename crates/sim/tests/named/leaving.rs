@@ -215,7 +215,7 @@ fn what_a_device_owed_when_it_left_does_not_concern_the_one_that_has_its_number_
 #[test]
 fn what_is_given_up_as_lost_is_lost() {
     let mut stage = Stage { members: 4, ..Stage::default() };
-    stage.settings.chunk_blocks = 1;
+    stage.settings.chunk_runs = 1;
     for first in (0..60).step_by(6).map(|n| n * 2000) {
         let mut s = Scene::new("given up beside a disk that fails", stage.clone());
         (0..60).for_each(|n| s.write(n * 2000, 8));

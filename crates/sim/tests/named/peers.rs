@@ -420,7 +420,7 @@ fn p18_rot_called_clean() {
 fn p20_no_room_to_make_room() {
     let mut stage = Stage { unit: 4096, ..Stage::default() };
     // Dirty data may have all but the reserve. No chunk empties a segment with the first mark, for which there is room.
-    (stage.settings.dirty_percent, stage.settings.chunk_blocks) = (100, 4);
+    (stage.settings.dirty_percent, stage.settings.chunk_runs) = (100, 4);
     let mut s = Scene::new("P20", stage);
     fill(&mut s);
     s.destage();

@@ -14,7 +14,7 @@ use std::rc::Rc;
 #[test]
 fn a_sweep_leaves_cache_devices_to_clients() {
     let mut stage = Stage { segments: 300, ..Stage::default() };
-    (stage.settings.record_bytes, stage.settings.chunk_blocks, stage.settings.stream_bytes) = (4096, 2048, u64::MAX);
+    (stage.settings.record_bytes, stage.settings.chunk_runs, stage.settings.stream_bytes) = (4096, 2048, u64::MAX);
     let mut s = Scene::new("a sweep over small records", stage);
     // Neighbours on the disk are apart in the log.
     for n in 0..2000 {

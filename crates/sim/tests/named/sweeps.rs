@@ -12,7 +12,7 @@ use std::rc::Rc;
 #[test]
 fn a_sweep_does_not_follow_a_log_record_by_record() {
     const MS: u64 = 1_000_000;
-    let settings = Settings { idle_ns: 20 * MS, chunk_blocks: 2048, ..Stage::default().settings };
+    let settings = Settings { idle_ns: 20 * MS, chunk_runs: 2048, ..Stage::default().settings };
     let mut s = Scene::new("a sweep and a log", Stage { segments: 100, settings, ..Stage::default() });
     let begun = s.world.now;
     let mut sector = 0;
@@ -50,7 +50,7 @@ fn a_stream_over_a_cache_that_was_just_filled_has_the_disk_for_itself() {
         s.pass(20 * MS);
     }
     // The disk has been idle until the first read, and what began then ends.
-    let chunk = s.stage.settings.chunk_blocks as u64;
+    let chunk = s.stage.settings.chunk_runs as u64;
     assert!(s.dirty() + chunk >= dirty && dirty > 2 * chunk, "{} of {dirty} are left: destaged beside a stream", s.dirty());
     let dirty = s.dirty();
     s.pass(2000 * MS);
@@ -82,7 +82,7 @@ fn large_writes_that_are_absorbed_do_not_have_a_sweep_go_on() {
         }
         s.pass(20 * MS);
     }
-    let chunk = s.stage.settings.chunk_blocks as u64;
+    let chunk = s.stage.settings.chunk_runs as u64;
     assert!(s.dirty() + chunk >= dirty, "{} of {dirty} are left: destaged beside a stream", s.dirty());
     // Small ones do.
     for n in 0..1000 {
@@ -143,7 +143,7 @@ fn who_is_held_back_has_a_sweep_begin() {
         s.write(170_000 + n % 800 * 100, 8);
         n += 1;
     }
-    let chunk = s.stage.settings.chunk_blocks as u64;
+    let chunk = s.stage.settings.chunk_runs as u64;
     assert!(s.dirty() + chunk < dirty + n, "{} are dirty, {dirty} before {n} were written: no sweep began", s.dirty());
     s.lose_power();
     s.end();
@@ -221,7 +221,7 @@ fn a_burst_that_fits_costs_a_stream_beside_it_nothing() {
 #[test]
 fn a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits() {
     const MS: u64 = 1_000_000;
-    let settings = Settings { idle_ns: 200 * MS, chunk_blocks: 16, destage_percent: 10, ..Stage::default().settings };
+    let settings = Settings { idle_ns: 200 * MS, chunk_runs: 16, destage_percent: 10, ..Stage::default().settings };
     let mut s = Scene::new("a sweep and commits", Stage { segments: 100, settings, ..Stage::default() });
     // For twelve seconds: a stream past the cache, small writes into it, and a commit every two and a half.
     let (mut commits, mut before) = (0, 0);
@@ -260,7 +260,7 @@ fn a_sweep_beside_clients_has_its_chunks_flushed_by_their_commits() {
 #[test]
 fn chunks_wait_for_a_commit_no_longer_than_clients_use_the_disk() {
     const MS: u64 = 1_000_000;
-    let settings = Settings { idle_ns: 200 * MS, chunk_blocks: 16, destage_percent: 10, ..Stage::default().settings };
+    let settings = Settings { idle_ns: 200 * MS, chunk_runs: 16, destage_percent: 10, ..Stage::default().settings };
     let mut s = Scene::new("chunks that wait, and an idle disk", Stage { segments: 100, settings, ..Stage::default() });
     let clean = |s: &Scene| s.status().volumes[0].stats.destaged.bytes / 4096;
     // A stream past the cache with a commit every two and a half seconds, small writes after the last of them, and a second of it more.
@@ -321,7 +321,7 @@ fn a_disk_that_clients_have_flushed_is_not_idle_until_it_has() {
 #[test]
 fn a_chunk_ends_when_it_has_taken_long_however_much_of_it_is_written() {
     let mut stage = Stage { segments: 300, timing: || Timing::Fixed(200_000_000), ..Stage::default() };
-    (stage.settings.chunk_blocks, stage.settings.stream_bytes) = (2048, u64::MAX);
+    (stage.settings.chunk_runs, stage.settings.stream_bytes) = (2048, u64::MAX);
     let mut s = Scene::new("a long chunk", stage);
     for n in 0..2000 {
         s.world.write(0, n * 16, 8, false);
@@ -370,7 +370,7 @@ fn what_is_written_again_and_again_is_gathered_and_needs_no_sweep() {
 #[test]
 fn what_lies_behind_a_bad_stretch_of_the_disk_gets_to_it() {
     let mut stage = Stage { segments: 60, ..Stage::default() };
-    (stage.settings.chunk_blocks, stage.settings.destage_depth) = (64, 4);
+    (stage.settings.chunk_runs, stage.settings.destage_depth) = (64, 4);
     let mut s = Scene::new("behind a bad stretch", stage);
     (0..48).for_each(|n| s.write(n * 640, 8));
     s.flush();
