@@ -279,10 +279,12 @@ pub(crate) struct Volume<B: Buf> {
     pub last_absorbed: Cell<u64>,
     /// Up to which block fragments were let go for want of room for more.
     pub thinned_to: Cell<u64>,
+    /// Writes of which anything is in the log, and that were acknowledged.
+    pub acknowledged: Cell<u64>,
     /// How often members left with all copies of dirty data, and up to which of them a client was told.
     pub losses: Cell<u32>,
     pub losses_told: Cell<u32>,
-    /// How many writes had been absorbed at the last of these.
+    /// How many had been acknowledged when the last of these came to be known, or what it took was acknowledged.
     pub lost_at: Cell<u64>,
     pub work: Signal<B>,
     /// When destage wants to be told next of what is written.
@@ -364,6 +366,20 @@ impl<B: Buf> Volume<B> {
     pub fn is_pinned(&self, range: &Range<u64>) -> bool {
         let pins = self.pins.borrow();
         !pins.is_empty() && pins.contains(&Self::blocks(range))
+    }
+    /// A write of which something is in the log is about to be acknowledged; when it began there had been so many `losses`. What of it was in the
+    /// log may have gone with one since: a FLUSH that was told of that one before does not stand for this write.
+    pub fn acknowledging(&self, losses: u32) {
+        self.acknowledged.set(self.acknowledged.get() + 1);
+        if self.losses.get() != losses {
+            self.losses_told.set(self.losses_told.get().min(losses));
+            self.lost_at.set(self.acknowledged.get());
+            self.disk_flusher.tell();
+        }
+    }
+    /// Members left with all copies of dirty data, and no client was told.
+    pub fn owes_news(&self) -> bool {
+        self.losses.get() != self.losses_told.get()
     }
     /// A client wants what it has written to be durable.
     pub fn asked_to_flush(&self) {

@@ -1,5 +1,5 @@
-//! What is doubted of a volume is written down: no start may forget that a flush of its disk failed (R9), or that dirty data of it may be
-//! missing (R8).
+//! What is doubted of a volume is written down: no start may forget that a flush of its disk failed (R9), or that dirty data of it is gone, or may be
+//! (R8).
 
 use crate::core::{Core, Volume};
 use crate::io::Buf;
@@ -14,7 +14,11 @@ const AGAIN_NS: u64 = 1_000_000_000;
 /// What the next superblock says of a volume.
 pub(crate) fn of<B: Buf>(volume: &Volume<B>) -> Doubts {
     heed(volume);
-    Doubts { uncertain: volume.uncertain.get(), untold: volume.disk_flusher.is_lost(), unkept: volume.intent.is_doubted() }
+    Doubts {
+        uncertain: volume.uncertain.get(),
+        untold: volume.disk_flusher.is_lost() || volume.owes_news(),
+        unkept: volume.intent.is_doubted(),
+    }
 }
 
 /// Where a flush of the disk has failed, what it should have covered may be read from there today, and be gone after a power cut: the intent
@@ -30,8 +34,8 @@ pub(crate) fn tell<B: Buf>(volume: &Volume<B>) -> Doubts {
     doubts
 }
 
-/// Has a superblock written whenever a flush of a volume's disk has failed, and when a client was told of it, for as long as the volume is
-/// there.
+/// Has a superblock written whenever a flush of a volume's disk has failed, or its dirty data has gone, and when a client was told of it, for as long
+/// as the volume is there.
 pub(crate) async fn keep<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
     // Since when nothing is to be written down but that a client was told.
     let mut told_since = None;

@@ -366,6 +366,23 @@ impl<B: Buf> Exec<B> {
     }
 }
 
+/// What all of these end with, in their order; they go on beside each other.
+pub(crate) async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut under_way: Vec<_> = futures.into_iter().map(|f| (Box::pin(f), None)).collect();
+    core::future::poll_fn(|cx| {
+        let mut has_all = true;
+        for (future, ended) in under_way.iter_mut().filter(|(_, ended)| ended.is_none()) {
+            match future.as_mut().poll(cx) {
+                Poll::Ready(value) => *ended = Some(value),
+                Poll::Pending => has_all = false,
+            }
+        }
+        if has_all { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    under_way.into_iter().filter_map(|(_, ended)| ended).collect()
+}
+
 /// Waits for the end of a device operation.
 pub(crate) struct IoWait<B: Buf> {
     exec: Rc<Exec<B>>,

@@ -12,7 +12,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     volume.asked_to_flush();
     volume.stats.borrow_mut().flushes += 1;
     let (losses, told) = (volume.losses.get(), volume.disk_flusher.to_be_told());
-    let (acknowledged, absorbed) = (volume.disk_flusher.acknowledged(), volume.stats.borrow().absorbed.requests);
+    let (on_disk_alone, in_the_log) = (volume.disk_flusher.acknowledged(), volume.acknowledged.get());
     // All devices at once; the disk only if it alone has something that was acknowledged.
     let since = core.now();
     let disk_use = core.use_disk_for_flush(volume);
@@ -30,7 +30,7 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     let on_members = on_members.and(settled(core).await);
     // Of a flush that failed, whoever asked for it, a client with writes under it is told once (R9); where several FLUSHes were under way
     // then, by each.
-    let lost = volume.disk_flusher.take_lost(acknowledged);
+    let lost = volume.disk_flusher.take_lost(on_disk_alone);
     core.mark_if(lost, Mark::FailedFlushTold);
     let lost_meanwhile = volume.disk_flusher.to_be_told() != told;
     core.mark_if(lost_meanwhile && !lost && on_disk.is_ok(), Mark::FailedFlushToldToAll);
@@ -39,9 +39,9 @@ pub(crate) async fn flush<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) ->
     // were under way then should.
     let now = volume.losses.get();
     let gone = volume.losses_told.get() != now || losses != now;
-    // What was absorbed since is another FLUSH's to answer for.
-    if volume.lost_at.get() <= absorbed {
-        volume.losses_told.set(now);
+    // What was acknowledged since is another FLUSH's to answer for.
+    if volume.lost_at.get() <= in_the_log && volume.losses_told.replace(now) != now {
+        volume.disk_flusher.tell();
     }
     on_members?;
     if on_disk.is_err() || lost || gone { Err(RequestError::Io) } else { Ok(()) }

@@ -633,7 +633,9 @@ fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
         if !gone.is_empty() && segments.iter().any(|(_, s)| is_lost(s)) {
             core.mark(Mark::CopiesLost);
             volume.losses.set(volume.losses.get() + 1);
-            volume.lost_at.set(volume.stats.borrow().absorbed.requests);
+            volume.lost_at.set(volume.acknowledged.get());
+            // A later life is to tell of it, if this one does not live to.
+            volume.disk_flusher.tell();
         }
         drop(segments);
         volume.dirty_log.seal(core);

@@ -2,7 +2,7 @@
 //! what is there.
 
 use crate::core::Core;
-use crate::exec::IoWait;
+use crate::exec::{IoWait, all};
 use crate::io::{Buf, Device, DeviceOp};
 use crate::marks::Mark;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,29 +53,49 @@ impl Patience {
     /// that one may be damaged. What members fail to read that have left is not missed.
     pub async fn read<B: Buf>(&self, core: &Rc<Core<B>>, ranges: &[(u8, u64, u32)]) -> Vec<Option<B>> {
         let mut read = read_all(core, ranges).await;
-        // One member after the other: how long one takes to say that it cannot is no time in which another one was asked.
-        for m in ranges.iter().map(|range| range.0).collect::<BTreeSet<u8>>() {
-            self.read_again(core, m, ranges, &mut read).await;
+        let failing: BTreeSet<u8> =
+            ranges.iter().zip(&read).filter(|(_, read)| read.is_none()).map(|(range, _)| range.0).collect();
+        // Each by itself: how long one takes to say that it cannot is no time in which another one was asked. And all at once: a path that they have in
+        // common is lost to all of them for as long, and must not have one given up and another one found well again.
+        let asked = failing.iter().map(|m| self.read_again(core, *m, ranges, &read)).collect();
+        for (n, part) in all(asked).await.into_iter().flatten() {
+            read[n] = Some(part);
         }
-        read
-    }
-
-    /// Asks a member again for what it could not read of `ranges`, while it may come. By the clock: a drive may take seconds to say that it cannot.
-    async fn read_again<B: Buf>(&self, core: &Rc<Core<B>>, m: u8, ranges: &[(u8, u64, u32)], read: &mut [Option<B>]) {
-        loop {
-            let failed: Vec<usize> = (0..read.len()).filter(|n| ranges[*n].0 == m && read[*n].is_none()).collect();
-            if failed.is_empty() || !self.may_come(core, m) {
-                return;
-            }
-            let since = core.exec.attended();
-            core.mark(Mark::AsksAgainAtStart);
-            core.exec.sleep(AGAIN_NS).await;
+        let failed = |read: &[Option<B>]| (0..read.len()).filter(|n| read[*n].is_none()).collect::<Vec<usize>>();
+        let given_up: BTreeSet<u8> = failed(&read).into_iter().map(|n| ranges[n].0).collect();
+        // One may have come back in the moment in which another was given up.
+        if given_up.len() < failing.len() && given_up.iter().any(|m| core.pool.borrow().is_in_sync(*m)) {
+            let failed = failed(&read);
             let again: Vec<_> = failed.iter().map(|n| ranges[*n]).collect();
             for (n, part) in failed.into_iter().zip(read_all(core, &again).await) {
                 read[n] = part;
             }
+        }
+        read
+    }
+
+    /// Asks a member again for what it could not read of `ranges`, while it may come; what it reads then. By the clock: a drive may take seconds to say
+    /// that it cannot.
+    async fn read_again<B: Buf>(
+        &self,
+        core: &Rc<Core<B>>,
+        m: u8,
+        ranges: &[(u8, u64, u32)],
+        read: &[Option<B>],
+    ) -> Vec<(usize, B)> {
+        let mut failed: Vec<usize> = (0..read.len()).filter(|n| ranges[*n].0 == m && read[*n].is_none()).collect();
+        let mut found = Vec::new();
+        while !failed.is_empty() && self.may_come(core, m) {
+            let since = core.exec.attended();
+            core.mark(Mark::AsksAgainAtStart);
+            core.exec.sleep(AGAIN_NS).await;
+            let again: Vec<_> = failed.iter().map(|n| ranges[*n]).collect();
+            let parts = read_all(core, &again).await;
+            found.extend(failed.iter().zip(&parts).filter_map(|(n, part)| part.clone().map(|part| (*n, part))));
+            failed = failed.into_iter().zip(parts).filter(|(_, part)| part.is_none()).map(|(n, _)| n).collect();
             *self.waited.borrow_mut().entry(m).or_default() += core.exec.attended() - since;
         }
+        found
     }
 
     /// The same of units that follow each other, `run` of them at a time, as of something that could not be read in one piece: in ever shorter

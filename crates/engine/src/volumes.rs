@@ -114,6 +114,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         thinned_to: Cell::new(0),
         losses: Cell::new(0),
         losses_told: Cell::new(0),
+        acknowledged: Cell::new(0),
         lost_at: Cell::new(0),
         work: Signal::new(exec),
         tell_from: Cell::new(0),

@@ -185,6 +185,7 @@ pub(crate) async fn absorbed<B: Buf>(
             return Err(RequestError::Io);
         }
     }
+    volume.acknowledging(losses);
     Ok(stats::Fate::Absorbed)
 }
 
@@ -578,6 +579,7 @@ async fn to_disk<B: Buf>(
     } else if may_absorb {
         core.mark(Mark::BypassPartlyAbsorbed);
         // The pieces that overlap go into the log, in the same version; the rest goes to the disk beside them.
+        let losses = volume.losses.get();
         let _pending = core.begin_pending(volume, blocks.clone());
         let rest = subtract(range, &dirty);
         let (core2, volume2, content2, range2, dirty2) =
@@ -589,7 +591,10 @@ async fn to_disk<B: Buf>(
         });
         let written = overwrite(core, volume, range, content, &rest, version).await;
         match (written, absorbed.get().await) {
-            (Ok(()), Ok(())) => Ok(()),
+            (Ok(()), Ok(())) => {
+                volume.acknowledging(losses);
+                Ok(())
+            }
             (Ok(()), Err(_)) => {
                 core.mark(Mark::OrderedAfterAbsorbFailed);
                 // Newer than what the log may have of it.

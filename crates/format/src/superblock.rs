@@ -125,7 +125,7 @@ pub struct VolumeEntry {
 pub struct Doubts {
     /// Dirty data may be missing of which nobody left has heard: it is not served.
     pub uncertain: bool,
-    /// A flush of its disk failed over acknowledged writes, and no client has been told.
+    /// A flush of its disk failed over acknowledged writes, or the last copy of dirty data is gone, and no client has been told.
     pub untold: bool,
     /// A flush of its disk failed, and some of the regions that were written to before still have their intent bits: the disk may read as
     /// it was written there, and not keep it.

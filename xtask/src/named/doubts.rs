@@ -52,6 +52,14 @@ pub const TOLD: &[Told] = &[
         "what is to be told taken by the daemon itself",
     ),
     ("doubts::a_stop_does_not_wait_for_a_disk_that_answers_nothing", "a stop that waits for each disk"),
+    (
+        "doubts::that_the_last_copies_are_gone_is_told_by_the_next_life_if_this_one_told_nobody",
+        "last copies that are gone forgotten by a restart",
+    ),
+    (
+        "doubts::that_the_last_copies_are_gone_is_told_to_the_flush_after_a_write_that_is_partly_in_the_log",
+        "a part in the log that is not counted as acknowledged",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -177,6 +185,24 @@ pub const MISTAKES: &[Mistake] = &[
             file: "write.rs",
             old: "    volume.stats.borrow_mut().absorbed.add(bytes);\n",
             new: "    volume.stats.borrow_mut().absorbed.add(bytes);\n    volume.disk_flusher.acknowledging(volume.disk_flusher.failures());\n",
+        }],
+    },
+    Mistake {
+        name: "last copies that are gone forgotten by a restart",
+        story: "The last copies of acknowledged data go, and the daemon ends before a client has flushed: the first FLUSH of the next one says that all is durable.",
+        edits: &[Edit {
+            file: "doubts.rs",
+            old: "volume.disk_flusher.is_lost() || volume.owes_news()",
+            new: "volume.disk_flusher.is_lost()",
+        }],
+    },
+    Mistake {
+        name: "a part in the log that is not counted as acknowledged",
+        story: "A FLUSH from before a large write takes along what the next one is to say of the part of it that was in the log.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "            (Ok(()), Ok(())) => {\n                volume.acknowledging(losses);\n",
+            new: "            (Ok(()), Ok(())) => {\n                let _ = losses;\n",
         }],
     },
 ];

@@ -47,6 +47,7 @@ pub const TOLD: &[Told] = &[
     ),
     ("starts::nobody_is_gone_and_nothing_is_refused", "what all that are there have, missed"),
     ("starts::a_drive_that_takes_long_to_say_that_it_cannot_is_not_asked_for_minutes", "patience by the number of questions"),
+    ("starts::a_path_that_was_lost_to_all_gives_up_nothing_of_one", "cache devices asked one after the other"),
 ];
 
 /// Mistakes that only they need.
@@ -56,8 +57,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A controller is reset while a start reads headers, or the log: a start that could go on a moment later is refused, or takes for its end what it has not seen.",
         edits: &[Edit {
             file: "patience.rs",
-            old: "if failed.is_empty() || !self.may_come(core, m) {",
-            new: "if true || failed.is_empty() || !self.may_come(core, m) {",
+            old: "while !failed.is_empty() && self.may_come(core, m) {",
+            new: "while false && !failed.is_empty() && self.may_come(core, m) {",
         }],
     },
     Mistake {
@@ -214,5 +215,21 @@ pub const MISTAKES: &[Mistake] = &[
             old: "or_default() += core.exec.attended() - since;",
             new: "or_default() += AGAIN_NS + 0 * since;",
         }],
+    },
+    Mistake {
+        name: "cache devices asked one after the other",
+        story: "A path to two cache devices is lost for seconds. The first is given up before the second is asked, which answers by then: what the first alone has is written over with zeroes.",
+        edits: &[
+            Edit {
+                file: "patience.rs",
+                old: "for (n, part) in all(asked).await.into_iter().flatten() {",
+                new: "let (asked, mut found): (Vec<_>, Vec<_>) = (asked, Vec::new());\n        for one in asked {\n            found.push(one.await);\n        }\n        let _ = all(Vec::<core::future::Ready<()>>::new()).await;\n        for (n, part) in found.into_iter().flatten() {",
+            },
+            Edit {
+                file: "patience.rs",
+                old: "if given_up.len() < failing.len() && ",
+                new: "if given_up.len() > failing.len() && ",
+            },
+        ],
     },
 ];

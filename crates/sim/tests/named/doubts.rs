@@ -393,3 +393,49 @@ fn a_stop_does_not_wait_for_a_disk_that_answers_nothing() {
         s.end();
     }
 }
+
+/// Four cache devices, and what of `sector` is dirty has lost both its copies.
+fn without_its_copies(s: &mut Scene, sector: u64) {
+    for (device, _) in s.copies(sector) {
+        s.set_dead(device, true);
+    }
+}
+
+/// The last copies of acknowledged data go, the rest of the pool is whole again, and the daemon ends before any client has flushed: killed, or told to. That was in
+/// memory alone, so that the next one's first FLUSH called durable what nobody had. Found by reading.
+#[test]
+fn that_the_last_copies_are_gone_is_told_by_the_next_life_if_this_one_told_nobody() {
+    for stops in [false, true] {
+        let mut s = Scene::new("copies gone in an earlier life", Stage { members: 4, ..Stage::default() });
+        s.write(0, 8);
+        without_its_copies(&mut s, 0);
+        s.world.errors_allowed = true;
+        s.write(8_000, 8);
+        s.pass(5 * SECOND);
+        if stops {
+            s.obey(Command::Stop);
+        }
+        s.world.kill_landing(|_, _, _| false);
+        s.start();
+        told_once(&mut s);
+    }
+}
+
+/// A FLUSH is under way when a large write is acknowledged, of which the log has a part: it overlaps what is dirty. Then both copies of that go. The FLUSH fails, and
+/// says nothing of the write: the next one does. Found by reading.
+#[test]
+fn that_the_last_copies_are_gone_is_told_to_the_flush_after_a_write_that_is_partly_in_the_log() {
+    let mut s = Scene::new("partly in the log, and gone", Stage { members: 4, ..Stage::default() });
+    s.write(0, PAST);
+    s.write(0, 8);
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Flush)));
+    let first = s.world.flush(0);
+    s.until_held();
+    let write = s.world.write(0, 0, PAST, false);
+    assert!(s.answer_to(write), "{}", s.story());
+    without_its_copies(&mut s, 0);
+    s.world.errors_allowed = true;
+    s.let_go();
+    assert!(!s.answer_to(first), "{}", s.story());
+    told_once(&mut s);
+}
