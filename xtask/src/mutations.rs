@@ -44,7 +44,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Each short life moves something to a segment of its own, until none is left: there is no room for the marks that would free any.",
         edits: &[Edit {
             file: "space.rs",
-            old: "        if core.free() <= core.settings.reserve_segments {\n            core.mark(Mark::MendingWaits);",
+            old: "        if core.free() <= core.bounds().reserve {\n            core.mark(Mark::MendingWaits);",
             new: "        if core.free() == 0 {\n            core.mark(Mark::MendingWaits);",
         }],
     },

@@ -47,6 +47,7 @@ const RARE: &[&str] = &[
     "OrderedWithoutMark",
     "DestageUnreadable",
     "DirtyDamaged",
+    "ClosedAtRest",
     "Compacted",
     "LostRangeFails",
     "MoveWithoutSpace",

@@ -28,7 +28,7 @@ fn most_watched<B: Buf>(core: &Core<B>) -> usize {
 pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed: &Range<u64>, took: u64) {
     let most = (volume.disk_reads.get() / READS_FOR_ONE).max(1);
     // What is not known yet may be dirty: nothing is brought over it.
-    if !core.is_loaded.get() || !core.settings.read_around || volume.filling.get() >= most || !core.has_spare() {
+    if !core.is_loaded.get() || !core.settings.read_around || volume.filling.get() >= most || !core.has_spare_for(volume) {
         return;
     }
     let (since, evicted) = (core.now(), core.stats.borrow().evicted);

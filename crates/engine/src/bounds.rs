@@ -21,6 +21,8 @@ pub(crate) struct Bounds {
     pub set_aside: u64,
     /// Whether any volume has a share.
     pub has_shares: bool,
+    /// Segments, each with its copies, that are for what frees space: marks, moves and invalidations.
+    pub reserve: u32,
 }
 
 /// Changes of what bounds are reckoned from.
@@ -58,7 +60,18 @@ impl<B: Buf> Core<B> {
             sure_pieces: self.no_more_than_memory(image::sure(&areas)),
             set_aside: volumes.values().filter(|v| !v.has_disk()).map(|v| set_aside_for(v.sectors.get(), &pool)).sum(),
             has_shares: volumes.values().any(|v| v.share.get() != Share::default()),
+            reserve: self.reserve_for(
+                volumes.values().filter(|v| v.has_disk()).count() as u64,
+                areas.segments / pool.copies_now().max(1) as u64,
+            ),
         }
+    }
+
+    /// The reserve of so many volumes in so many segments. Each has a log of its own: what one has opened for its marks is no room for another one's,
+    /// and that one would wait for the first one's disk.
+    fn reserve_for(&self, volumes: u64, segments: u64) -> u32 {
+        let least = self.settings.reserve_segments;
+        if least == 0 { 0 } else { least.max(volumes.min(segments / 8) as u32) }
     }
 
     /// So many pieces, or as many as the cap of memory allows.

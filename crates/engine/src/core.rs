@@ -167,6 +167,8 @@ impl Pool {
 pub(crate) struct Pending {
     pub ticket: u64,
     pub blocks: Range<u64>,
+    /// Only moved, in the version that it has.
+    pub moves: bool,
 }
 
 /// A volume.
@@ -342,6 +344,10 @@ impl<B: Buf> Volume<B> {
     /// Whether a write that overlaps `blocks` is on its way into the log.
     pub fn is_pending(&self, blocks: &Range<u64>) -> bool {
         self.pending.borrow().iter().any(|p| meet(&p.blocks, blocks))
+    }
+    /// Whether a write of anything in a block is on its way into the log.
+    pub fn is_being_replaced(&self, block: u64) -> bool {
+        self.pending.borrow().iter().any(|p| !p.moves && p.blocks.contains(&block))
     }
     /// Whether somebody who came before `ticket` waits until nothing that overlaps `blocks` is on its way into the log.
     pub fn is_awaited(&self, blocks: &Range<u64>, ticket: u64) -> bool {
@@ -559,22 +565,29 @@ impl<B: Buf> Core<B> {
         headpond_format::data_seed(self.pool.borrow().key, volume, block, first, version)
     }
     /// Registers a write as on its way, from now on.
-    pub fn begin_pending(self: &Rc<Self>, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> PendingGuard<B> {
+    pub fn begin_pending(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> PendingGuard<B> {
+        self.pending(volume, blocks, false)
+    }
+    /// The same of what is moved.
+    pub fn begin_moving(&self, volume: &Rc<Volume<B>>, block: u64) -> PendingGuard<B> {
+        self.pending(volume, block..block + 1, true)
+    }
+    fn pending(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>, moves: bool) -> PendingGuard<B> {
         let ticket = self.ticket();
-        volume.pending.borrow_mut().push(Pending { ticket, blocks });
+        volume.pending.borrow_mut().push(Pending { ticket, blocks, moves });
         PendingGuard { volume: volume.clone(), ticket }
     }
     /// Somebody waits until nothing that overlaps `blocks` is on its way into the log, until the guard is dropped.
     pub fn begin_awaiting(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> AwaitingGuard<B> {
         let ticket = self.ticket();
-        volume.awaited.borrow_mut().push(Pending { ticket, blocks });
+        volume.awaited.borrow_mut().push(Pending { ticket, blocks, moves: false });
         AwaitingGuard { volume: volume.clone(), ticket }
     }
     /// A request begins to change `blocks`: spoils fills, and keeps new ones away until the guard is dropped (R5).
     pub fn begin_writing(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> WritingGuard<B> {
         volume.fills.spoil(&blocks);
         let ticket = self.ticket();
-        volume.writing.borrow_mut().push(Pending { ticket, blocks });
+        volume.writing.borrow_mut().push(Pending { ticket, blocks, moves: false });
         WritingGuard { volume: volume.clone(), ticket }
     }
     /// Something is being appended, or appended and not yet in the map, until the guard is dropped.

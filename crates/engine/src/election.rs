@@ -145,6 +145,13 @@ fn members_of(bits: u64) -> Vec<u8> {
     (0..64).filter(|m| bits >> m & 1 == 1).collect()
 }
 
+/// Whether one of these members has left by a superblock's word. By all their identities: it must know them.
+fn has_one_that_left(in_sync: &InSync, s: &Superblock) -> bool {
+    let numbers = members_of(in_sync.numbers);
+    let entries = || numbers.iter().filter_map(|m| s.members.get(usize::from(*m)).map(|e| (*m, e)));
+    in_sync.agrees_with(&InSync::of(entries().map(|(m, e)| (m, e.id)))) && entries().any(|(_, e)| e.state == MemberState::Out)
+}
+
 /// Holds the election among the newest superblock of each device found.
 ///
 /// # Errors
@@ -158,7 +165,13 @@ pub fn elect(found: &[Superblock], witness: WitnessVote) -> Result<Election, Ref
         WitnessVote::Found(w) => w.pool != s.pool || w.epoch != s.epoch || w.in_sync.agrees_with(&s.in_sync()),
         _ => true,
     };
-    let newest = match (best(&mut found.iter().filter(heard)), witness) {
+    // Nor is one that was not agreed on an ancestor of what the witness knows, if that has a member in sync which it calls out: who has left does not
+    // come back under its identity.
+    let descends = |s: &&Superblock| match witness {
+        WitnessVote::Found(w) if w.pool == s.pool && w.epoch > s.epoch && s.agreed < s.epoch => !has_one_that_left(&w.in_sync, s),
+        _ => true,
+    };
+    let newest = match (best(&mut found.iter().filter(heard).filter(descends)), witness) {
         (Some(newest), _) => newest,
         (None, WitnessVote::Found(w)) => {
             let needed = members_of(w.in_sync.numbers);

@@ -24,8 +24,35 @@ pub(crate) struct Victim {
 
 /// The segment to let go for whoever wants room: none of a volume that would have less than it is sure of then.
 pub(crate) fn victim<B: Buf>(core: &Core<B>) -> Option<Victim> {
-    let sure = core.sure_of_something();
-    choose(core, |s| sure.iter().all(|(number, stands)| *number != s.volume || stands.may_lose(s)))
+    let (sure, room) = (core.sure_of_something(), core.room_by_member());
+    choose(core, |s| room.wins(s) && sure.iter().all(|(number, stands)| *number != s.volume || stands.may_lose(s)))
+}
+
+/// Slots that are free on a member beyond those of all others together, and that are taken for chance: what is won back comes from members by turns.
+const MUCH_MORE: u64 = 8;
+
+/// Which members have how much that is free.
+struct RoomByMember {
+    /// Slots, by member.
+    free: Vec<u64>,
+    /// What is wanted is room for clean data as well, or there is one copy of everything: any slot wins something.
+    any: bool,
+}
+
+impl RoomByMember {
+    /// Whether room is won for pairs by what a segment takes: where one member has much more than all others together, a slot more of it makes none.
+    fn wins(&self, s: &Segment) -> bool {
+        let all: u64 = self.free.iter().sum();
+        self.any || s.places().any(|p| self.free.get(usize::from(p.member)).is_some_and(|free| 2 * free <= all + MUCH_MORE))
+    }
+}
+
+impl<B: Buf> Core<B> {
+    fn room_by_member(&self) -> RoomByMember {
+        let (segments, copies) = (self.segments.borrow(), self.bounds().copies as u32);
+        let free = (0..self.pool.borrow().members.len() as u8).map(|m| u64::from(segments.free_on(m))).collect();
+        RoomByMember { free, any: copies < 2 || segments.free_sets(1) < self.free_target() * copies }
+    }
 }
 
 /// The same without regard to what volumes are sure of: that is of segments, and where the map is full they cannot have it.

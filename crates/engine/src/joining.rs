@@ -21,6 +21,8 @@ use headpond_format::{Class, Layout, MAX_MEMBERS, MemberState, SUPERBLOCK_BYTES}
 const DEPTH: usize = 64;
 /// How often one that waits for data to be copied looks again, in nanoseconds.
 const AGAIN_NS: u64 = 20_000_000;
+/// After so long without anything being copied volumes are made clean for it, in nanoseconds.
+const DESTAGES_AFTER_NS: u64 = 1_000_000_000;
 /// After so long without anything being copied nobody waits any longer, in nanoseconds.
 const NO_PROGRESS_NS: u64 = 10_000_000_000;
 
@@ -292,10 +294,12 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
         match next {
             None if dirty == 0 => break Ok(()),
             // The reserve is for what wins space.
-            Some(n) if core.free() > core.settings.reserve_segments && relocate(core, n).await => {}
+            Some(n) if core.free() > core.bounds().reserve && relocate(core, n).await => {}
             _ if core.exec.attended() - since > NO_PROGRESS_NS => break Err(CommandError::CannotEmpty { blocks: dirty }),
             _ => {
-                if destages.is_empty() && next.is_some() {
+                // What is clean goes first, and that takes housekeeping a moment: until then volumes go on as they are.
+                core.space_is_short();
+                if destages.is_empty() && next.is_some() && core.exec.attended() - since > DESTAGES_AFTER_NS {
                     core.mark(Mark::RemovalDestages);
                     destages = core.all_volumes();
                     for v in &destages {

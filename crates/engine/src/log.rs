@@ -88,6 +88,7 @@ impl<B: Buf> Item<B> {
     fn draw(&self) -> Draw {
         match self {
             Item::Write { .. } | Item::Zeroes { .. } => Draw::Demand,
+            Item::Fill { queue: Queue::Main, .. } => Draw::Carried,
             Item::Fill { .. } => Draw::Spare,
             Item::Move { .. } => Draw::Move,
             Item::MarkClean { .. } | Item::Forget { .. } => Draw::Reserve,
@@ -222,6 +223,8 @@ pub(crate) struct Log<B: Buf> {
     turn: Cell<usize>,
     borders: RefCell<Bands>,
     in_flight: Cell<usize>,
+    /// When the last record was.
+    added: Cell<u64>,
     scheduled: Cell<bool>,
     /// Clean data waits: only what fills a record goes now, and the rest in a while.
     gathers: Cell<bool>,
@@ -236,6 +239,7 @@ impl<B: Buf> Log<B> {
             turn: Cell::new(0),
             borders: RefCell::default(),
             in_flight: Cell::new(0),
+            added: Cell::new(0),
             scheduled: Cell::new(false),
             gathers: Cell::new(false),
         })
@@ -255,7 +259,7 @@ impl<B: Buf> Log<B> {
             Item::Fill { start, queue, .. } => return self.lane_of(core, *start).0 * CLEAN + *queue as usize,
             Item::Write { start, .. } => start / BLOCK_SECTORS,
             Item::Zeroes { block, .. } => *block,
-            Item::Move { block, .. } if core.free() > core.settings.reserve_segments + bands::MOST as u32 => *block,
+            Item::Move { block, .. } if core.free() > core.bounds().reserve + bands::MOST as u32 => *block,
             // What may draw on the reserve opens one segment, and not one for each band: the rest of it is for marks. It is
             // the last, which the sweep comes to when it has gone round: by then another checkpoint has made up for its
             // marks, and rests are what the sweep has gone by. In the first, segments would be taken for their marks alone.
@@ -384,6 +388,11 @@ impl<B: Buf> Log<B> {
     /// The open segments, and where the next record of each will begin.
     pub fn positions(&self, core: &Core<B>) -> Vec<(u32, u32)> {
         (0..bands::MOST).filter_map(|band| self.position(core, band)).collect()
+    }
+
+    /// Whether a segment is open, and nothing was added to any for so long, in nanoseconds.
+    pub fn rests(&self, core: &Core<B>, nanoseconds: u64) -> bool {
+        self.has_open(core) && self.in_flight.get() == 0 && self.queued() == 0 && core.now() - self.added.get() >= nanoseconds
     }
 
     /// Whether a segment is open.
@@ -561,6 +570,7 @@ impl<B: Buf> Log<B> {
         core.appended(bytes);
         let flight = core.begin_flight();
         let epoch = core.pool.borrow().epoch;
+        self.added.set(core.now());
         self.in_flight.set(self.in_flight.get() + 1);
         self.bands.borrow_mut()[band].in_flight += 1;
         let header = self.bands.borrow()[band].open.as_ref().map(|o| o.header.clone());
@@ -738,14 +748,16 @@ impl<B: Buf> Log<B> {
     }
 
     /// What need not be appended any more is not: a fill that a write overlapped (R5), a move of what has been
-    /// replaced or cleaned. Left in the queue it could reach the media after the mark that outdates it was dropped. How many
-    /// of them there were.
+    /// replaced or cleaned. Left in the queue it could reach the media after the mark that outdates it was dropped. Nor is a move of what is being
+    /// replaced: behind what replaces it, it would be replayed alone after a checkpoint that begins between the two. How many of them there were.
     fn drop_stale(&self, volume: &Rc<Volume<B>>, band: usize) -> usize {
         let mut gone = Vec::new();
         self.bands.borrow_mut()[band].queue.retain(|(item, batch)| {
             let keep = match item {
                 Item::Fill { fill, .. } => !fill.spoiled.get(),
-                Item::Move { block, first, sectors, from, .. } => still_there(volume, *block, from, mask(*first, *sectors)),
+                Item::Move { block, first, sectors, from, .. } => {
+                    !volume.is_being_replaced(*block) && still_there(volume, *block, from, mask(*first, *sectors))
+                }
                 _ => true,
             };
             if !keep {
@@ -777,6 +789,8 @@ pub(crate) enum Draw {
     Move,
     /// For clients' writes.
     Demand,
+    /// For clean data that is written again: as long as half of what is kept ahead of demand is free.
+    Carried,
     /// For clean data: only while there is more free than is kept ahead of demand.
     Spare,
 }
@@ -919,31 +933,25 @@ impl<B: Buf> Core<B> {
             Class::Mirrored => self.bounds().copies,
             Class::Single => 1,
         };
-        let (free, total) = {
-            let s = self.segments.borrow();
-            (s.free_sets(copies), s.total_sets(copies))
-        };
-        let ahead = (total * self.settings.free_percent / 100).max(1);
-        let of = self.volume(volume).filter(|_| matches!(draw, Draw::Demand | Draw::Spare));
+        let free = self.segments.borrow().free_sets(copies);
+        let of = self.volume(volume).filter(|_| matches!(draw, Draw::Demand | Draw::Carried | Draw::Spare));
         let left = of.as_ref().map_or(0, |v| self.left_to_others(v));
         let needed = match draw {
             Draw::Reserve => 0,
-            Draw::Demand | Draw::Move => self.settings.reserve_segments + left,
-            // Who has less than he is sure of does not stand back behind others' writes.
-            Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v)) => self.settings.reserve_segments,
-            Draw::Spare => self.settings.reserve_segments + ahead + left * self.bounds().copies as u32,
+            Draw::Demand | Draw::Move => self.bounds().reserve + left,
+            Draw::Carried => self.kept_from_carried(),
+            Draw::Spare => of.as_ref().map_or(u32::MAX, |v| self.kept_from_clean(v)),
         };
         if free <= needed {
             self.space_is_short();
         }
         // Two single slots are no segment for what others write.
-        let takes_theirs = draw == Draw::Spare && left > 0 && self.free() <= self.settings.reserve_segments + left;
+        let takes_theirs = matches!(draw, Draw::Carried | Draw::Spare) && left > 0 && self.free() <= self.bounds().reserve + left;
         if takes_theirs || of.is_some_and(|v| !self.share_allows(&v, wanted_for(class))) {
             return None;
         }
         self.mark_if(free <= needed && free > 0 && draw != Draw::Reserve, Mark::ReserveKept);
-        self.mark_if(free <= self.settings.reserve_segments && draw == Draw::Reserve, Mark::ReserveDrawnOn);
-        // Clean data may use a larger member's rest, but never what pairs are made of.
+        self.mark_if(free <= self.bounds().reserve && draw == Draw::Reserve, Mark::ReserveDrawnOn);
         if free <= needed && !(draw == Draw::Reserve && free > 0) {
             return None;
         }

@@ -67,11 +67,15 @@ impl Map {
         self.extra
     }
 
-    /// The next block from `from` on that is not one whole piece, and whether it is in several.
+    /// The next block from `from` on that is not one whole piece, and whether it is in several, of which one is clean.
     #[must_use]
     pub fn next_in_pieces(&self, from: u64) -> Option<(u64, bool)> {
         let block = self.aside.range(from * BLOCK_SECTORS..).next()?.0 / BLOCK_SECTORS;
-        Some((block, self.pieces_aside(block).nth(1).is_some()))
+        let (mut pieces, mut clean) = (0, 0);
+        for p in self.pieces_aside(block) {
+            (pieces, clean) = (pieces + 1, clean + u32::from(!p.dirty()));
+        }
+        Some((block, pieces > 1 && clean > 0))
     }
 
     /// Blocks with anything dirty.

@@ -210,6 +210,8 @@ marks! {
     CheckpointForSpace,
     /// What clients asked for in a segment that is evicted was written to the main queue first.
     HotCarriedOver,
+    /// An open segment to which nothing was added for long is closed for want of room.
+    ClosedAtRest,
     /// What little is dirty in a segment is moved, to free it.
     Compacted,
     /// Dirty data that lost a copy with a member is copied again.

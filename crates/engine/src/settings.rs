@@ -49,7 +49,7 @@ pub struct Settings {
     /// An image of the map of up to so many pages (64 KiB, some 2,000 pieces) is read before the first request is answered; a larger one
     /// while requests are.
     pub pages_at_start: u32,
-    /// Segments that only marks, moves and invalidations may take.
+    /// Segments that only marks, moves and invalidations may take, at least; one for each volume, in no more than an eighth of all, if that is more.
     pub reserve_segments: u32,
     /// Percent of the segments kept free ahead of demand.
     pub free_percent: u32,

@@ -65,7 +65,7 @@ impl<B: Buf> Core<B> {
 
     /// Slots that volumes with a disk share: what is kept free is nobody's, nor what is set aside.
     fn shared_slots(&self) -> u64 {
-        let kept = u64::from(self.settings.reserve_segments + 2 * self.ahead_of_demand()) + self.bounds().set_aside;
+        let kept = u64::from(self.bounds().reserve + 2 * self.ahead_of_demand()) + self.bounds().set_aside;
         self.segments.borrow().total().saturating_sub(self.copies() * kept)
     }
 
@@ -116,6 +116,7 @@ impl<B: Buf> Core<B> {
         if self.bounds().has_shares {
             room = self.room_of_share(volume, room);
         }
+        room.taken_percent = room.taken_percent.max(self.fragments_percent(volume));
         let beside_streams = volume.has_streams(self.now(), self.settings.idle_ns);
         let mut onset = volume.onset.get();
         room.begin_percent = onset.begins_at(self.now(), self.settings.destage_percent, room.pressure(), beside_streams);
@@ -158,7 +159,19 @@ impl<B: Buf> Core<B> {
 
     /// How full the space for dirty data is for a volume, in percent.
     pub(crate) fn dirty_percent_for(&self, volume: &Volume<B>) -> u32 {
-        if self.bounds().has_shares { self.room_of(volume).taken_percent } else { self.dirty_percent() }
+        if self.bounds().has_shares {
+            self.room_of(volume).taken_percent
+        } else {
+            self.dirty_percent().max(self.fragments_percent(volume))
+        }
+    }
+
+    /// How much of the last sixteenth of the fragments that a volume may have is taken, in percent: what is clean of them goes at once
+    /// (`space.rs`), and what is dirty is won back by destage alone.
+    pub(crate) fn fragments_percent(&self, volume: &Volume<B>) -> u32 {
+        let most = self.settings.max_fragments;
+        let over = volume.map.borrow().extra_pieces().saturating_sub(most - most / 16);
+        if volume.has_disk() { (over * 100 / (most / 16).max(1)).min(100) as u32 } else { 0 }
     }
 
     /// How full it is by what volumes take of it, as `of` tells.

@@ -47,7 +47,7 @@ impl<B: Buf> Core<B> {
 
     /// Whether there is a segment, and room in the map, for what a client writes.
     pub(crate) fn has_space(&self, volume: &Volume<B>) -> bool {
-        let (free, reserve) = (self.free(), self.settings.reserve_segments);
+        let (free, reserve) = (self.free(), self.bounds().reserve);
         let open = volume.dirty_log.has_open(self);
         let is_free = free > reserve + self.left_to_others(volume) || open && free >= reserve;
         is_free && (open || self.share_allows(volume, For::Writes)) && self.map_has_room(volume)
@@ -83,26 +83,39 @@ impl<B: Buf> Core<B> {
         self.segments.borrow().free_sets(self.bounds().copies)
     }
 
-    /// Whether there is more free than is kept ahead of demand: then clean data may be written.
-    pub(crate) fn has_spare(&self) -> bool {
-        self.segments.borrow().free_sets(1) > self.settings.reserve_segments + self.ahead_of_demand()
-    }
-
-    /// The same for a volume's clean data: who has less than he is sure of has what is kept ahead of demand as well.
+    /// Whether there is so much free that clean data of a volume may be written that was not cached.
     pub(crate) fn has_spare_for(&self, volume: &Volume<B>) -> bool {
-        let is_free = self.segments.borrow().free_sets(1) > self.settings.reserve_segments;
-        self.has_spare() || is_free && self.is_under_minimum(volume)
+        self.segments.borrow().free_sets(1) > self.kept_from_clean(volume)
     }
 
-    /// Free segments that clean data leaves to what clients write.
+    /// Free slots that a volume's clean data leaves to what clients write and to what frees space. Who has less than he is sure of does not stand back
+    /// behind others' writes.
+    pub(crate) fn kept_from_clean(&self, volume: &Volume<B>) -> u32 {
+        let copies = self.bounds().copies as u32;
+        let ahead = if self.is_under_minimum(volume) { 0 } else { self.ahead_of_demand() + self.left_to_others(volume) };
+        (self.bounds().reserve + ahead) * copies
+    }
+
+    /// Whether what is worth it in a segment that is let go may be written again: that has half of what is kept ahead of demand, or who comes for the first
+    /// time would leave it none.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.segments.borrow().free_sets(1) > self.kept_from_carried()
+    }
+
+    /// Free slots that it leaves.
+    pub(crate) fn kept_from_carried(&self) -> u32 {
+        self.bounds().reserve * self.bounds().copies as u32 + self.ahead_of_demand()
+    }
+
+    /// Free segments, each with its copies, that clean data leaves to what clients write.
     pub(crate) fn ahead_of_demand(&self) -> u32 {
         let total = self.segments.borrow().total_sets(self.bounds().copies);
         (total * self.settings.free_percent / 100).max(1)
     }
 
     /// Free segments to keep ahead of demand.
-    fn free_target(&self) -> u32 {
-        self.settings.reserve_segments + 2 * self.ahead_of_demand() + self.under_minimum()
+    pub(crate) fn free_target(&self) -> u32 {
+        self.bounds().reserve + 2 * self.ahead_of_demand() + self.under_minimum()
     }
 
     /// Somebody found less room than he should.
@@ -123,6 +136,7 @@ const SOON_NS: u64 = 10_000_000;
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     let mut pause = LOOK_NS;
     let mut for_shares = ForShares::new(core.now());
+    let mut thins_from = 0;
     loop {
         let wait = core.space.wait_until(core.now() + pause);
         wait.await;
@@ -148,7 +162,10 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
                 break;
             }
         }
-        core.all_volumes().iter().for_each(|v| thin_fragments(&core, v));
+        if now >= thins_from {
+            core.all_volumes().iter().for_each(|v| thin_fragments(&core, v));
+            thins_from = now + LOOK_NS;
+        }
         // What is clean goes first: that takes no checkpoint.
         diskless::compact(&core).await;
         keep_to_maximums(&core, &mut for_shares).await;
@@ -178,7 +195,24 @@ async fn win_one<B: Buf>(core: &Rc<Core<B>>, now: u64) -> bool {
     {
         return let_go(core, victim).await;
     }
-    false
+    close_what_rests(core)
+}
+
+/// So long an open segment rests that nothing was added to before it is closed for want of room, in nanoseconds.
+const RESTS_NS: u64 = 10_000_000_000;
+
+/// Closes the open segments of logs to which nothing was added for long: as long as one is open nothing in it can be let go, and many volumes that
+/// rest would keep all there is from the others. Whether there were any.
+fn close_what_rests<B: Buf>(core: &Core<B>) -> bool {
+    let mut is_any = false;
+    for v in core.all_volumes() {
+        for log in [&v.dirty_log, &v.clean_log].into_iter().filter(|log| log.rests(core, RESTS_NS)) {
+            core.mark(Mark::ClosedAtRest);
+            log.seal(core);
+            is_any = true;
+        }
+    }
+    is_any
 }
 
 /// Evicts a segment, after what is worth it in it was written again.
@@ -198,7 +232,7 @@ pub(crate) fn waiting_of<B: Buf>(core: &Core<B>, volume: u16) -> u64 {
 }
 
 fn awaits_checkpoint(s: &Segment) -> bool {
-    s.state == SegmentState::Limbo || s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0
+    s.state == SegmentState::Limbo || s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0 && s.pins == 0
 }
 
 /// Lets go of clean pieces until an image has room for what is left. That takes no device: who waits for a checkpoint, as a stop does,
@@ -254,7 +288,7 @@ fn thin_one<B: Buf>(core: &Core<B>) -> bool {
 const FRAGMENTS_AT_ONCE: usize = 1024;
 
 /// Lets go of what is clean in blocks that are in several pieces, where a volume has nearly as many fragments as it may: it would take nothing more
-/// into the cache, and nothing else wins that back. What is asked for again comes in one piece.
+/// into the cache. What is asked for again comes in one piece; what is dirty is for the sweep ([`Core::fragments_percent`]).
 fn thin_fragments<B: Buf>(core: &Core<B>, volume: &Volume<B>) {
     let most = core.settings.max_fragments;
     if !volume.has_disk() || volume.map.borrow().extra_pieces() < most - most / 32 {
@@ -268,11 +302,11 @@ fn thin_fragments<B: Buf>(core: &Core<B>, volume: &Volume<B>) {
         if map.extra_pieces() < most - most / 16 {
             break;
         }
-        let Some((block, in_several)) = map.next_in_pieces(at) else {
+        let Some((block, is_won)) = map.next_in_pieces(at) else {
             at = 0;
             break;
         };
-        if in_several {
+        if is_won {
             map.drop_clean(&mut segments, block, |_| true);
             core.mark(Mark::FragmentsThinned);
         }
@@ -308,7 +342,7 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>, now: u64) -> bool {
 /// gone by, and its segment would be taken until the next one comes round. And what is left of a burst, which was not
 /// sorted: each of its segments would be taken until the sweep is round, though most of it is down.
 async fn gather_rests<B: Buf>(core: &Rc<Core<B>>) {
-    if core.free() <= core.settings.reserve_segments {
+    if core.free() <= core.bounds().reserve {
         return;
     }
     // For which volumes it is short, and how full it is for them.
@@ -337,14 +371,18 @@ const AT_ONCE: usize = 16;
 /// there may be more of it.
 async fn gather_sparse<B: Buf>(core: &Rc<Core<B>>) -> bool {
     let mut sparse = look_for_sparse(core);
-    if core.dirty_percent() <= core.settings.destage_percent
-        || core.free() <= core.settings.reserve_segments
-        || core.pool.borrow().stalled
+    if core.dirty_percent() <= core.settings.destage_percent || core.free() <= core.bounds().reserve || core.pool.borrow().stalled
     {
         return false;
     }
     sparse.sort_unstable();
-    let moves: Vec<_> = sparse.into_iter().take(AT_ONCE).map(|(_, n)| begin_move(core, n)).collect();
+    // No more than there is room for: of those that are half moved none is won, and the reserve is gone.
+    let mut room = u64::from(core.free() - core.bounds().reserve) * u64::from(core.pool.borrow().segment_sectors());
+    let fits = |(left, _): &(u32, u32)| {
+        room = room.saturating_sub(u64::from(*left));
+        room > 0
+    };
+    let moves: Vec<_> = sparse.into_iter().take(AT_ONCE).take_while(fits).map(|(_, n)| begin_move(core, n)).collect();
     let mut all_moved = !moves.is_empty();
     for moved in moves {
         all_moved &= moved.get().await;
@@ -415,7 +453,7 @@ async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
         };
         let Some(n) = found else { return };
         // The reserve is for marks: without them nothing gets clean, and nothing is free ever again. Destage makes room first.
-        if core.free() <= core.settings.reserve_segments {
+        if core.free() <= core.bounds().reserve {
             core.mark(Mark::MendingWaits);
             return;
         }
@@ -447,7 +485,8 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
     let (mut moved, mut is_readable) = (false, true);
     for some in blocks.chunks(64) {
         let mut pieces: Vec<(u64, Piece)> = Vec::new();
-        for b in some {
+        // What is being replaced would not be appended (`Log::drop_stale`): who asks for the same again at once must not be told that it moved.
+        for b in some.iter().filter(|b| !volume.is_being_replaced(**b)) {
             volume.map.borrow().each(*b, |p| {
                 if p.segment == segment && p.dirty() && !pieces.contains(&(*b, *p)) {
                     pieces.push((*b, *p));
@@ -455,7 +494,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
             });
         }
         // What is being appended counts as existing (R4): writes past the log to these blocks wait for the move.
-        let _pending: Vec<_> = pieces.iter().map(|(b, _)| core.begin_pending(&volume, *b..b + 1)).collect();
+        let _pending: Vec<_> = pieces.iter().map(|(b, _)| core.begin_moving(&volume, *b)).collect();
         let read = fetch_aside(core, &volume, &pieces.iter().copied().filter(|(_, p)| !p.zeroes()).collect::<Vec<_>>()).await;
         let mut read = read.into_iter();
         let mut items = Vec::new();

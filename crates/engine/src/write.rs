@@ -265,7 +265,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         // Where it is not for dirty data that there is no room, destage will not win any.
         let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent || core.has_nothing_to_win(volume);
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
-        let too_long = waited >= pace::LONGEST_NS || bytes >= pace::LARGE;
+        let too_long = waited >= volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
         if hopeless || too_long || volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
             return Turn::Late;
         }

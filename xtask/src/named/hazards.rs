@@ -103,7 +103,7 @@ pub const MISTAKES: &[Mistake] = &[
             },
             Edit {
                 file: "log.rs",
-                old: "            Draw::Demand | Draw::Move => self.settings.reserve_segments + left,",
+                old: "            Draw::Demand | Draw::Move => self.bounds().reserve + left,",
                 new: "            Draw::Demand | Draw::Move => 0,",
             },
         ],

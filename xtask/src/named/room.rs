@@ -16,6 +16,11 @@ pub const TOLD: &[Told] = &[
     ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "an image begun that has no room"),
     ("room::a_checkpoint_has_room_again_after_a_cache_device_has_left", "room reckoned with cache devices that have left"),
     ("hazards::h11_failed_append_is_a_death", "room reckoned with cache devices that have left"),
+    ("room::a_volume_full_of_dirty_fragments_is_destaged_though_its_disk_is_used", "fragments that are no reason to destage"),
+    ("room::fragments_that_are_dirty_are_left_to_the_sweep", "what is dirty looked through for what is clean"),
+    ("room::volumes_that_rest_do_not_keep_the_room_of_others", "open segments that are never closed"),
+    ("room::clean_data_leaves_the_reserve_in_pairs", "a reserve of pairs counted in slots"),
+    ("room::a_removal_from_a_full_clean_cache_lets_clients_write_to_it", "a removal that makes volumes clean at once"),
 ];
 
 /// Scenes of it that no mistake has, with the reason.
@@ -81,6 +86,61 @@ pub const MISTAKES: &[Mistake] = &[
             file: "space.rs",
             old: "        core.all_volumes().iter().for_each(|v| thin_fragments(&core, v));\n",
             new: "        let _ = thin_fragments::<B>;\n",
+        }],
+    },
+    Mistake {
+        name: "fragments that are no reason to destage",
+        story: "A volume has as many fragments as it may, all dirty: each write goes to the disk, over what is dirty there, with a flush of its own.",
+        edits: &[Edit {
+            file: "shares.rs",
+            old: "        room.taken_percent = room.taken_percent.max(self.fragments_percent(volume));\n",
+            new: "",
+        }],
+    },
+    Mistake {
+        name: "what is dirty looked through for what is clean",
+        story: "A thousand blocks at each write, on the thread that serves all volumes, and nothing is won.",
+        edits: &[Edit {
+            file: "map.rs",
+            old: "Some((block, pieces > 1 && clean > 0))",
+            new: "Some((block, pieces > 1 && clean + 1 > 0))",
+        }],
+    },
+    Mistake {
+        name: "open segments that are never closed",
+        story: "Volumes that rest keep a segment open each, and one more volume finds no room, though nothing is dirty.",
+        edits: &[
+            Edit { file: "space.rs", old: "    close_what_rests(core)\n}", new: "    close_what_rests(core) && false\n}" },
+            Edit {
+                file: "space.rs",
+                old: ".filter(|log| log.rests(core, RESTS_NS))",
+                new: ".filter(|log| log.rests(core, RESTS_NS << 20))",
+            },
+        ],
+    },
+    Mistake {
+        name: "a reserve of pairs counted in slots",
+        story: "Reads take one of the two pairs that are for marks, and writes go to the disk.",
+        edits: &[
+            Edit {
+                file: "space.rs",
+                old: "(self.bounds().reserve + ahead) * copies",
+                new: "self.bounds().reserve + ahead * copies / 2",
+            },
+            Edit {
+                file: "space.rs",
+                old: "self.bounds().reserve * self.bounds().copies as u32 + self.ahead_of_demand()",
+                new: "self.bounds().reserve + self.ahead_of_demand() / 2",
+            },
+        ],
+    },
+    Mistake {
+        name: "a removal that makes volumes clean at once",
+        story: "Housekeeping has not had its moment to let go of what is clean: all volumes are written to past the cache until a device has gone.",
+        edits: &[Edit {
+            file: "joining.rs",
+            old: "core.exec.attended() - since > DESTAGES_AFTER_NS {",
+            new: "core.exec.attended() >= since {",
         }],
     },
 ];

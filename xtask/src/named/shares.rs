@@ -64,9 +64,9 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A volume that has nothing yet reads, and another has written all there is: what is free is kept for that one's next write.",
         edits: &[
             Edit {
-                file: "log.rs",
-                old: "Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v)) =>",
-                new: "Draw::Spare if of.as_ref().is_some_and(|v| self.is_under_minimum(v) && v.share.get().min > 100) =>",
+                file: "space.rs",
+                old: "let ahead = if self.is_under_minimum(volume) {",
+                new: "let ahead = if self.is_under_minimum(volume) && volume.share.get().min > 100 {",
             },
             Edit {
                 file: "shares.rs",

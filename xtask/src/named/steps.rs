@@ -72,6 +72,7 @@ pub const TOLD: &[Told] = &[
     ("steps::pages_that_move_take_their_bits_with_them", "pages named where they are not yet"),
     ("steps::of_the_pages_that_a_volume_grows_by_both_slots_are_its_own", "an earlier volume's pages left under one that grows"),
     ("steps::a_page_is_given_away_when_nothing_is_written_there_any_more", "pages given away that are still being written"),
+    ("steps::what_is_replaced_while_it_is_moved_does_not_come_back_after_a_checkpoint", "a move placed behind what replaces it"),
 ];
 
 /// Mistakes that no other list has.
@@ -341,5 +342,10 @@ pub const MISTAKES: &[Mistake] = &[
         name: "an older intent page believed for a damaged one",
         story: "The newest one rots where no other cache device has it: what the older one does not say is taken for clean.",
         edits: &[Edit { file: "intent.rs", old: "        if !whole {\n", new: "        if newest.sequence == 0 {\n" }],
+    },
+    Mistake {
+        name: "a move placed behind what replaces it",
+        story: "A checkpoint begins between a write and a move of what it replaces: after a crash the older data is there alone, and counts as clean.",
+        edits: &[Edit { file: "log.rs", old: "!volume.is_being_replaced(*block) && still_there", new: "still_there" }],
     },
 ];

@@ -86,6 +86,7 @@ pub const TOLD: &[Told] = &[
         "witness::what_a_slow_witness_took_late_is_durable_before_the_other_record_is_written_over",
         "a record in the witness's cache taken for its newest",
     ),
+    ("witness::two_epochs_that_nobody_agreed_on_do_not_stop_those_who_are_all_there", "an epoch in vain taken for the newest"),
 ];
 
 /// Mistakes that only they need.
@@ -366,5 +367,10 @@ pub const MISTAKES: &[Mistake] = &[
             old: "WitnessSlot::InDoubt if self.exec.io(Device::Witness, DeviceOp::Flush).await.is_err() =>",
             new: "WitnessSlot::InDoubt if false =>",
         }],
+    },
+    Mistake {
+        name: "an epoch in vain taken for the newest",
+        story: "Two starts have told some of other epochs, and died before anybody agreed: all devices and the witness are there, and no start goes on.",
+        edits: &[Edit { file: "election.rs", old: ".filter(heard).filter(descends)", new: ".filter(heard)" }],
     },
 ];

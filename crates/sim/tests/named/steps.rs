@@ -1094,3 +1094,40 @@ fn what_has_just_left_is_no_copy_to_a_checkpoint() {
     let Device::Member(second) = copies[1] else { unreachable!() };
     assert_eq!(s.end_of(start), Err(CommandError::Start(StartError::CopiesMissing { missing: vec![second] })));
 }
+
+/// What is dirty is moved while a zeroing of it is being appended, and a checkpoint begins between the two. The zeroing went down, and out of the map, before the image came
+/// to it; so the image had nothing of it, and a start found the move behind the image, marked clean, and served what had been zeroed long ago. Found by reading.
+#[test]
+fn what_is_replaced_while_it_is_moved_does_not_come_back_after_a_checkpoint() {
+    let mut s = Scene::new("a move behind what replaces it", Stage { members: 3, segments: 40, ..Stage::default() });
+    (0..6).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    s.rest();
+    let Device::Member(member) = s.copies(0)[0].0 else { panic!("a copy is on a cache device") };
+    s.hold_back(appended(&s.stage));
+    let zeroing = s.world.write_zeroes(0, 0, 8, false);
+    s.until_held();
+    s.hold_back(|_, _| false);
+    // For this the checkpoint waits; it is appended when all else has happened.
+    s.world.write(0, 100_000, 8, false);
+    s.pass(MOMENT / 20);
+    s.world.hold(400 * MOMENT);
+    let checkpoints = s.status().stats.checkpoints;
+    s.world.command(Command::Checkpoint);
+    s.pass(MOMENT);
+    s.world.command(Command::RemoveMember { member });
+    s.pass(50 * MOMENT);
+    s.let_go();
+    assert!(s.answer_to(zeroing), "{}", s.story());
+    s.world.command(Command::Destage { volume: 0 });
+    s.pass(200 * MOMENT);
+    assert!(
+        s.copies(0).is_empty() && s.status().stats.checkpoints == checkpoints,
+        "{}: it is down, and the image is not taken",
+        s.story()
+    );
+    s.until("the checkpoint is taken", |w| w.engine.as_ref().is_some_and(|e| e.status().stats.checkpoints > checkpoints));
+    s.lose_power();
+    s.read_all();
+    s.end();
+}

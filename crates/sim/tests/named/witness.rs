@@ -255,6 +255,40 @@ fn two_lives_that_raised_the_same_epoch_are_told_apart_by_the_witness() {
     s.end();
 }
 
+/// Cache device 0 of three fails, and 1 and the witness have been told who is left when the daemon dies. 0 and 2 start with the witness, tell it of another epoch, and die
+/// before they have it. With all three and the witness there, what 1 knew was taken for the newest, which no other would go on from: each start was refused, and
+/// asked for devices that were there. Found by reading.
+#[test]
+fn two_epochs_that_nobody_agreed_on_do_not_stop_those_who_are_all_there() {
+    let mut s = Scene::new("two epochs in vain", Stage { members: 3, ..Stage::default() });
+    let third = Device::Member(2);
+    (0..4).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    s.rest();
+    let stage = s.stage.clone();
+    s.hold_back(move |device, op| device == third && is_superblock(&stage, op));
+    s.set_dead(FIRST, true);
+    for n in 0..4 {
+        s.world.write(0, n * 8000, 8, false);
+    }
+    s.until_held();
+    s.pass(SECOND / 10);
+    killed(&mut s);
+    s.set_dead(FIRST, false);
+    s.set_dead(SECOND_ONE, true);
+    let stage = s.stage.clone();
+    s.hold_back(move |device, op| matches!(device, Device::Member(_)) && is_superblock(&stage, op));
+    s.begin_start();
+    s.until_held();
+    s.pass(SECOND / 10);
+    killed(&mut s);
+    s.set_dead(SECOND_ONE, false);
+    s.start();
+    assert_eq!(in_sync(&s), 3, "{}", s.story());
+    s.read_all();
+    s.end();
+}
+
 /// The witness's file system was full at a start: it is told later, without another start, and has its vote when a device is lost.
 #[test]
 fn a_witness_that_could_not_be_told_is_told_later() {
