@@ -88,7 +88,7 @@ pub(crate) fn follow<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, range: 
 }
 
 fn disk_is_sooner<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) -> bool {
-    let lines = (volume.ssd_line(), volume.disk_in_use.get());
+    let lines = (volume.ssd_line(), volume.disk_use.under_way.get());
     // Those that read ahead are streams themselves.
     core.settings.route
         && volume.has_disk()

@@ -26,7 +26,7 @@ fn most_watched<B: Buf>(core: &Core<B>) -> usize {
 /// A read of these blocks that stands by itself was answered by the disk, and is let into the cache; it took so much of the disk's
 /// time, in nanoseconds.
 pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed: &Range<u64>, took: u64) {
-    let most = (volume.disk_reads.get() / READS_FOR_ONE).max(1);
+    let most = (volume.disk_use.reads.get() / READS_FOR_ONE).max(1);
     // What is not known yet may be dirty: nothing is brought over it.
     if !core.is_loaded.get() || !core.settings.read_around || volume.filling.get() >= most || !core.has_spare_for(volume) {
         return;
@@ -52,7 +52,7 @@ pub(crate) fn missed<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, missed:
     core.clone().exec.spawn(async move {
         let (present, coming) = (volume.map.borrow().present_in(&blocks), of_ranges(&blocks, &batch));
         let missing = [0, 1, 2, 3].map(|n| coming[n] & !present[n]);
-        let line = u64::from(volume.disk_in_use.get()) + 1;
+        let line = u64::from(volume.disk_use.under_way.get()) + 1;
         // Where the disk fails, the client that asks for it will be told.
         let filled = preload::fill(&core, &volume, &batch, Queue::Probation).await.unwrap_or(0);
         if filled > 0 {

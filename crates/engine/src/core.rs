@@ -3,6 +3,7 @@
 use crate::ahead::Kept;
 use crate::bounds::{Bounds, Known};
 use crate::destage::{Chunk, Stuck};
+use crate::disk_use::DiskUse;
 use crate::exec::{Exec, Signal};
 use crate::fills::Fills;
 use crate::flusher::Flusher;
@@ -222,22 +223,10 @@ pub(crate) struct Volume<B: Buf> {
     pub reads: RefCell<Streams>,
     pub writes: RefCell<Streams>,
     pub flushes_seen: Cell<u64>,
-    pub disk_in_use: Cell<u32>,
-    /// Of these, the reads.
-    pub disk_reads: Cell<u32>,
-    /// Of these, what streams read and write.
-    pub disk_streams: Cell<u32>,
-    /// When the last of those ended.
-    pub disk_last_stream: Cell<u64>,
+    /// What clients want of its disk.
+    pub disk_use: DiskUse,
     /// How far streams are spared.
     pub onset: Cell<Onset>,
-    pub disk_last_used: Cell<u64>,
-    /// Of its reads, the ones that are no stream's: each waits for its own turn.
-    pub disk_lone_reads: Cell<u32>,
-    /// When the last of those ended.
-    pub disk_last_lone_read: Cell<u64>,
-    /// Flushes that clients wait for and the disk has something to do for.
-    pub disk_flushes: Cell<u32>,
     pub requests: Cell<u32>,
     pub requests_changed: Signal<B>,
     pub sweep_at: Cell<u64>,
@@ -260,9 +249,6 @@ pub(crate) struct Volume<B: Buf> {
     pub waiting: Cell<u32>,
     pub direct: Cell<Direct>,
     pub direct_writes: Cell<u32>,
-    /// Writes of bursts that the disk has under way as its share, and when the last of those was answered.
-    pub sharing: Cell<u32>,
-    pub disk_last_shared: Cell<u64>,
     /// Whether writes gain anything from the cache while space is short, and what sweeps have written, in bytes.
     pub gain: Cell<Gain>,
     pub swept: Cell<u64>,
@@ -392,31 +378,6 @@ impl<B: Buf> Volume<B> {
         let mut synchronous = self.synchronous.get();
         synchronous.flush();
         self.synchronous.set(synchronous);
-    }
-
-    /// Clients have left the disk alone for `idle` nanoseconds. Who waits for its flush has not: the kernel holds back for it what he would
-    /// ask next, and a sweep that begins then has its writes before his.
-    pub fn disk_idle(&self, now: u64, idle: u64) -> bool {
-        self.disk_in_use.get() == 0 && self.disk_flushes.get() == 0 && now.saturating_sub(self.disk_last_used.get()) >= idle
-    }
-
-    /// The same, but for the shares of bursts that it has.
-    pub fn disk_idle_but_for_shares(&self, now: u64, idle: u64) -> bool {
-        let last = self.disk_last_used.get();
-        let is_left = now.saturating_sub(last) >= idle || last == self.disk_last_shared.get();
-        self.disk_in_use.get() == self.sharing.get() && is_left
-    }
-
-    /// Whether streams use the disk just now, or will soon again, and nobody reads there here and there.
-    pub fn has_streams(&self, now: u64, idle: u64) -> bool {
-        let lately = now.saturating_sub(self.disk_last_stream.get()) < idle;
-        (self.disk_streams.get() > 0 || lately) && !self.has_lone_readers(now, idle)
-    }
-
-    /// Whether clients read from the disk here and there just now, or will soon again. A stream, whose reads go on where the heads
-    /// are, has its share of a disk that writes out of its own cache.
-    pub fn has_lone_readers(&self, now: u64, idle: u64) -> bool {
-        self.disk_lone_reads.get() > 0 || now.saturating_sub(self.disk_last_lone_read.get()) < idle
     }
 }
 
@@ -606,21 +567,6 @@ impl<B: Buf> Core<B> {
         self.marks_held.set(self.marks_held.get() + 1);
         MarksGuard { core: self.clone() }
     }
-    /// A client's request uses the disk, until the guard is dropped.
-    pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>, wants: DiskWants) -> DiskUse<B> {
-        volume.disk_in_use.set(volume.disk_in_use.get() + 1);
-        volume.disk_reads.set(volume.disk_reads.get() + u32::from(wants.is_read()));
-        volume.disk_streams.set(volume.disk_streams.get() + u32::from(wants.is_stream()));
-        volume.disk_lone_reads.set(volume.disk_lone_reads.get() + u32::from(wants == DiskWants::LoneRead));
-        DiskUse { core: self.clone(), volume: volume.clone(), wants }
-    }
-    /// A client waits for the disk to flush, until the guard is dropped; none if it has nothing of clients to make durable.
-    pub fn use_disk_for_flush(self: &Rc<Self>, volume: &Rc<Volume<B>>) -> Option<DiskFlush<B>> {
-        (volume.has_disk() && volume.disk_flusher.owes()).then(|| {
-            volume.disk_flushes.set(volume.disk_flushes.get() + 1);
-            DiskFlush { core: self.clone(), volume: volume.clone() }
-        })
-    }
     /// How full the space for dirty data is: percent of the segments, or of the map's pieces, that may hold it.
     pub fn dirty_percent(&self) -> u32 {
         self.dirty_percent_of(&self.segments.borrow())
@@ -727,64 +673,6 @@ pub(crate) struct WritingGuard<B: Buf> {
 impl<B: Buf> Drop for WritingGuard<B> {
     fn drop(&mut self) {
         self.volume.writing.borrow_mut().retain(|p| p.ticket != self.ticket);
-    }
-}
-
-/// What a client's request wants of the disk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DiskWants {
-    /// A write of a stream, or a large one.
-    StreamWrite,
-    /// Any other write.
-    LoneWrite,
-    /// A read of a stream.
-    StreamRead,
-    /// Any other read.
-    LoneRead,
-}
-
-impl DiskWants {
-    fn is_read(self) -> bool {
-        matches!(self, Self::StreamRead | Self::LoneRead)
-    }
-    fn is_stream(self) -> bool {
-        matches!(self, Self::StreamWrite | Self::StreamRead)
-    }
-}
-
-/// Counts a client's use of the disk.
-pub(crate) struct DiskUse<B: Buf> {
-    core: Rc<Core<B>>,
-    volume: Rc<Volume<B>>,
-    wants: DiskWants,
-}
-
-impl<B: Buf> Drop for DiskUse<B> {
-    fn drop(&mut self) {
-        self.volume.disk_in_use.set(self.volume.disk_in_use.get() - 1);
-        self.volume.disk_reads.set(self.volume.disk_reads.get() - u32::from(self.wants.is_read()));
-        self.volume.disk_streams.set(self.volume.disk_streams.get() - u32::from(self.wants.is_stream()));
-        self.volume.disk_last_used.set(self.core.now());
-        if self.wants.is_stream() {
-            self.volume.disk_last_stream.set(self.core.now());
-        }
-        if self.wants == DiskWants::LoneRead {
-            self.volume.disk_lone_reads.set(self.volume.disk_lone_reads.get() - 1);
-            self.volume.disk_last_lone_read.set(self.core.now());
-        }
-    }
-}
-
-/// Counts a client's flush of the disk, which is a use of it.
-pub(crate) struct DiskFlush<B: Buf> {
-    core: Rc<Core<B>>,
-    volume: Rc<Volume<B>>,
-}
-
-impl<B: Buf> Drop for DiskFlush<B> {
-    fn drop(&mut self) {
-        self.volume.disk_flushes.set(self.volume.disk_flushes.get() - 1);
-        self.volume.disk_last_used.set(self.core.now());
     }
 }
 

@@ -231,10 +231,10 @@ fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
     Load {
         // What writes will take counts where there are any.
         dirty_percent: if is_wanted { room.pressure() } else { room.taken_percent },
-        disk_idle: volume.disk_idle(core.now(), core.settings.idle_ns),
+        disk_idle: volume.disk_use.is_idle(core.now(), core.settings.idle_ns),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
-        beside_readers: volume.disk_lone_reads.get() > 0,
+        beside_readers: volume.disk_use.lone_reads.get() > 0,
         begin_percent: begin_percent(room.begin_percent, is_wanted),
         absorbing: volume.absorbing.get() > 0 || core.now().saturating_sub(volume.last_absorbed.get()) < core.settings.idle_ns,
     }
@@ -249,8 +249,8 @@ fn wanted_depth<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> usize {
 }
 
 fn clients<B: Buf>(volume: &Volume<B>) -> Clients {
-    let reads = volume.disk_reads.get();
-    Clients { reads, writes: volume.disk_in_use.get() - reads, direct: volume.direct_writes.get() }
+    let reads = volume.disk_use.reads.get();
+    Clients { reads, writes: volume.disk_use.under_way.get() - reads, direct: volume.direct_writes.get() }
 }
 
 /// A chunk of a sweep: what its workers share, and whoever overwrites what it has written.
@@ -439,7 +439,7 @@ async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Writt
 async fn for_a_commit<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, patience: u64) {
     let until = core.now().saturating_add(patience);
     let look_every = (core.settings.idle_ns / 4).max(MOMENT_NS);
-    while core.now() < until && !volume.disk_idle(core.now(), core.settings.idle_ns) {
+    while core.now() < until && !volume.disk_use.is_idle(core.now(), core.settings.idle_ns) {
         core.exec.sleep(look_every.min(until - core.now())).await;
     }
 }
@@ -528,7 +528,7 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
     parts.sort_unstable_by_key(|p| p.0.start);
     // What lies in the disk's own cache when a chunk's flush comes is written before readers have their turn: hundreds of places, and
     // half a second. Beside them it goes past that cache, and has its turn among them.
-    let beside_readers = volume.has_lone_readers(core.now(), core.settings.idle_ns);
+    let beside_readers = volume.disk_use.has_lone_readers(core.now(), core.settings.idle_ns);
     let reach = if beside_readers { Reach::PastCache } else { Reach::Cache };
     let mut writes = Vec::new();
     let mut at = 0;

@@ -16,6 +16,7 @@ mod cancel;
 mod checkpoint;
 mod core;
 mod destage;
+mod disk_use;
 mod diskless;
 mod doubts;
 mod engine;

@@ -116,7 +116,7 @@ async fn bring_all<B: Buf>(
         preload.brought += brought;
         preload.left_out += left_out;
         volume.preload.set(preload);
-        if volume.disk_in_use.get() > 0 {
+        if volume.disk_use.under_way.get() > 0 {
             // Clients have the disk for as long as it had been ours.
             let until = core.now() + (core.now() - begun);
             while core.now() < until {
@@ -377,7 +377,7 @@ async fn keep_those_of<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
     let is_there = || core.volume(volume.number).is_some_and(|v| Rc::ptr_eq(&v, volume)) && !volume.pins.borrow().is_empty();
     while is_there() {
         core.exec.sleep(KEEP_NS).await;
-        let idle = volume.disk_idle(core.now(), core.settings.idle_ns);
+        let idle = volume.disk_use.is_idle(core.now(), core.settings.idle_ns);
         if !volume.serving.get() || volume.mode() == Mode::PassThrough || !idle || core.stopping.get() || core.quiet.get() {
             continue;
         }

@@ -2,7 +2,8 @@
 
 use crate::ahead;
 use crate::around;
-use crate::core::{Core, DiskUse, DiskWants, Volume};
+use crate::core::{Core, Volume};
+use crate::disk_use::{DiskWants, UsesDisk};
 use crate::fetch::{fetch, fetch_one};
 use crate::fills::{Fill, insert_clean};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, RequestError};
@@ -74,8 +75,8 @@ pub(crate) async fn read<B: Buf>(
     // A damaged clean piece is let go, and all that is clean is read from the disk instead.
     for _ in 0..4 {
         ahead::wait(core, volume, &range).await;
-        let (ssd_line, disk_line, since) = (volume.ssd_line(), volume.disk_in_use.get(), core.now());
-        let beside_streams = volume.disk_streams.get() > 0 && !stream;
+        let (ssd_line, disk_line, since) = (volume.ssd_line(), volume.disk_use.under_way.get(), core.now());
+        let beside_streams = volume.disk_use.streams.get() > 0 && !stream;
         let joins = match disk_failed {
             true => Joins::Nothing,
             false if stream && belongs.run_sectors > sectors => beside(core, volume, &range),
@@ -137,7 +138,7 @@ pub(crate) async fn read<B: Buf>(
         core.mark_if(fills.iter().any(Option::is_none), Mark::FillKeptOut);
         let version = if fills.is_empty() { 0 } else { core.next_version() };
         let wants = if stream { DiskWants::StreamRead } else { DiskWants::LoneRead };
-        let using: Option<DiskUse<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume, wants));
+        let using: Option<UsesDisk<B>> = (!plan.disk.is_empty()).then(|| core.use_disk(volume, wants));
         // What is admitted is looked at when the client has its memory back.
         let into = into.filter(|_| fills.iter().all(Option::is_none));
         let disk: Vec<_> = plan
@@ -277,7 +278,7 @@ pub(crate) fn let_go<B: Buf>(core: &Core<B>, volume: &Volume<B>, bad: &[(u64, Pi
 /// What is cached right beside a request of a stream, where the disk serves no others: those who read here and there want its heads for
 /// something else than what passes under them.
 fn beside<B: Buf>(core: &Core<B>, volume: &Volume<B>, range: &Range<u64>) -> Joins {
-    if volume.disk_lone_reads.get() > 0 || volume.disk_idle(core.now(), core.settings.idle_ns) {
+    if volume.disk_use.lone_reads.get() > 0 || volume.disk_use.is_idle(core.now(), core.settings.idle_ns) {
         return Joins::Between;
     }
     let (map, extent, blocks) = (volume.map.borrow(), volume.extent(), Volume::<B>::blocks(range));

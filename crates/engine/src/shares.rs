@@ -117,7 +117,7 @@ impl<B: Buf> Core<B> {
             room = self.room_of_share(volume, room);
         }
         room.taken_percent = room.taken_percent.max(self.fragments_percent(volume));
-        let beside_streams = volume.has_streams(self.now(), self.settings.idle_ns);
+        let beside_streams = volume.disk_use.has_streams(self.now(), self.settings.idle_ns);
         let mut onset = volume.onset.get();
         room.begin_percent = onset.begins_at(self.now(), self.settings.destage_percent, room.pressure(), beside_streams);
         volume.onset.set(onset);

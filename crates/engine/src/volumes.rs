@@ -7,6 +7,7 @@
 use crate::cancel::Cancel;
 use crate::core::{Core, Volume};
 use crate::destage::{self, Obstacle, Stuck};
+use crate::disk_use::DiskUse;
 use crate::exec::Signal;
 use crate::fills::Fills;
 use crate::flusher::Flusher;
@@ -74,15 +75,8 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         reads: RefCell::default(),
         writes: RefCell::default(),
         flushes_seen: Cell::new(0),
-        disk_in_use: Cell::new(0),
-        disk_reads: Cell::new(0),
-        disk_streams: Cell::new(0),
-        disk_last_stream: Cell::new(0),
+        disk_use: DiskUse::from(core.now()),
         onset: Cell::default(),
-        disk_last_used: Cell::new(core.now()),
-        disk_lone_reads: Cell::new(0),
-        disk_last_lone_read: Cell::new(0),
-        disk_flushes: Cell::new(0),
         requests: Cell::new(0),
         requests_changed: Signal::new(exec),
         sweep_at: Cell::new(0),
@@ -99,8 +93,6 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         waiting: Cell::default(),
         direct: Cell::default(),
         direct_writes: Cell::default(),
-        sharing: Cell::default(),
-        disk_last_shared: Cell::default(),
         gain: Cell::default(),
         swept: Cell::default(),
         commits: Cell::default(),

@@ -1,7 +1,8 @@
 //! The life of a write, of a discard and of a zeroing.
 
-use crate::core::{Core, DiskWants, Volume};
+use crate::core::{Core, Volume};
 use crate::destage::{tell, withdraw};
+use crate::disk_use::DiskWants;
 use crate::diskless;
 use crate::fills::{Fill, insert_clean};
 use crate::flush::{durable, settled};
@@ -98,14 +99,15 @@ pub(crate) async fn write<B: Buf>(
     let (failures, came) = (volume.disk_flusher.failures(), core.now());
     let direct = u32::from(reason == Bypass::Full);
     volume.direct_writes.set(volume.direct_writes.get() + direct);
-    volume.sharing.set(volume.sharing.get() + u32::from(is_share));
+    if is_share {
+        volume.disk_use.share_begins();
+    }
     // Also where the mode has it written to the disk, whatever it is.
     let is_stream = matches!(content, Content::Data(_)) && passes(core, volume, &range, belongs).is_some();
     let written = Box::pin(to_disk(core, volume, &range, &content, reason, is_share, is_stream)).await;
     volume.direct_writes.set(volume.direct_writes.get() - direct);
-    volume.sharing.set(volume.sharing.get() - u32::from(is_share));
     if is_share {
-        volume.disk_last_shared.set(core.now());
+        volume.disk_use.share_ends(core.now());
     }
     if reason == Bypass::NoGain {
         note_gain(core, volume, came, bytes, written.is_ok());
@@ -278,7 +280,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
 
 /// Writes that the disk has under way: clients', and the sweep's.
 fn disk_line<B: Buf>(volume: &Volume<B>) -> u32 {
-    volume.disk_in_use.get() + volume.sweeping.get()
+    volume.disk_use.under_way.get() + volume.sweeping.get()
 }
 
 fn decide<B: Buf>(
@@ -366,7 +368,7 @@ fn gains_nothing<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, range: &Range<u
             is_short: room.pressure() > room.begin_percent,
             presses: room.pressure() > room.begin_percent.midpoint(100),
             is_full: room.taken_percent >= gain::full_percent(room.begin_percent),
-            beside_readers: volume.has_lone_readers(now, core.settings.idle_ns),
+            beside_readers: volume.disk_use.has_lone_readers(now, core.settings.idle_ns),
         }
     };
     let levels = || {
@@ -397,8 +399,8 @@ fn note_gain<B: Buf>(core: &Core<B>, volume: &Volume<B>, came: u64, bytes: u64, 
 
 /// Whether the disk is expected to take a write sooner than the log.
 fn sooner_on_disk<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, content: &Content<B>) -> bool {
-    let (here, there) = (volume.absorbing.get(), volume.disk_in_use.get());
-    let beside_streams = volume.disk_streams.get() > 0;
+    let (here, there) = (volume.absorbing.get(), volume.disk_use.under_way.get());
+    let beside_streams = volume.disk_use.streams.get() > 0;
     core.settings.route
         && matches!(content, Content::Data(_))
         && volume.write_route.borrow().prefers_disk(core.now(), bytes, here, there, beside_streams)
@@ -406,11 +408,11 @@ fn sooner_on_disk<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, conten
 
 /// Whether a write is what a disk that has nothing else to do takes of a burst.
 fn is_disks_share<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64, content: &Content<B>) -> bool {
-    let (now, here, there) = (core.now(), volume.absorbing.get(), volume.disk_in_use.get());
+    let (now, here, there) = (core.now(), volume.absorbing.get(), volume.disk_use.under_way.get());
     core.settings.route
         && here >= LEAST_BURST
         && matches!(content, Content::Data(_))
-        && volume.disk_idle_but_for_shares(now, core.settings.idle_ns)
+        && volume.disk_use.is_idle_but_for_shares(now, core.settings.idle_ns)
         // Where space is short the sweep needs all of the disk, though clients leave it alone.
         && !core.space_presses(volume)
         && volume.write_route.borrow_mut().shares(now, bytes, here, there, volume.destaging.get())
@@ -516,7 +518,7 @@ async fn to_disk<B: Buf>(
     let regions = Intent::<B>::regions(range);
     volume.intent.disk_write_begins(&regions);
     let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
-    let (line, all) = (volume.disk_in_use.get(), disk_line(volume));
+    let (line, all) = (volume.disk_use.under_way.get(), disk_line(volume));
     let _using = core.use_disk(volume, if is_stream { DiskWants::StreamWrite } else { DiskWants::LoneWrite });
     let ahead = if is_stream { AHEAD } else { 0 };
     if !ensure(core, volume, range, Bit::Intent, ahead).await {

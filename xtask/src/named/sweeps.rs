@@ -84,14 +84,14 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The flush at a chunk's end finds hundreds of writes there, and readers wait for all of them.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "    let beside_readers = volume.has_lone_readers(core.now(), core.settings.idle_ns);\n",
+            old: "    let beside_readers = volume.disk_use.has_lone_readers(core.now(), core.settings.idle_ns);\n",
             new: "    let beside_readers = false;\n",
         }],
     },
     Mistake {
         name: "a disk that stands still for a flush taken for idle",
         story: "Whoever waits for it asks nothing else meanwhile, and a sweep has its writes before what he asks next.",
-        edits: &[Edit { file: "core.rs", old: "&& self.disk_flushes.get() == 0 && now", new: "&& now" }],
+        edits: &[Edit { file: "disk_use.rs", old: "&& self.flushes.get() == 0 && now", new: "&& now" }],
     },
     Mistake {
         name: "a flush of the disk for each chunk beside commits",
@@ -108,7 +108,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The disk is idle, nothing becomes clean, and writes wait for space, for up to six seconds.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "    while core.now() < until && !volume.disk_idle(core.now(), core.settings.idle_ns) {",
+            old: "    while core.now() < until && !volume.disk_use.is_idle(core.now(), core.settings.idle_ns) {",
             new: "    while core.now() < until {",
         }],
     },
