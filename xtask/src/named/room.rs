@@ -20,7 +20,6 @@ pub const TOLD: &[Told] = &[
     ("room::fragments_that_are_dirty_are_left_to_the_sweep", "what is dirty looked through for what is clean"),
     ("room::volumes_that_rest_do_not_keep_the_room_of_others", "open segments that are never closed"),
     ("room::clean_data_leaves_the_reserve_in_pairs", "a reserve of pairs counted in slots"),
-    ("room::a_removal_from_a_full_clean_cache_lets_clients_write_to_it", "a removal that makes volumes clean at once"),
 ];
 
 /// Scenes of it that no mistake has, with the reason.
@@ -133,14 +132,5 @@ pub const MISTAKES: &[Mistake] = &[
                 new: "self.bounds().reserve + self.ahead_of_demand() / 2",
             },
         ],
-    },
-    Mistake {
-        name: "a removal that makes volumes clean at once",
-        story: "Housekeeping has not had its moment to let go of what is clean: all volumes are written to past the cache until a device has gone.",
-        edits: &[Edit {
-            file: "joining.rs",
-            old: "core.exec.attended() - since > DESTAGES_AFTER_NS {",
-            new: "core.exec.attended() >= since {",
-        }],
     },
 ];

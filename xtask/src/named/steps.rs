@@ -346,6 +346,9 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a move placed behind what replaces it",
         story: "A checkpoint begins between a write and a move of what it replaces: after a crash the older data is there alone, and counts as clean.",
-        edits: &[Edit { file: "log.rs", old: "!volume.is_being_replaced(*block) && still_there", new: "still_there" }],
+        edits: &[
+            Edit { file: "log.rs", old: "!volume.is_being_replaced(*block) && still_there", new: "still_there" },
+            Edit { file: "space.rs", old: ".filter(|b| !volume.is_being_replaced(**b))", new: "" },
+        ],
     },
 ];
