@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,10 @@ use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
 use crate::device::facts::Facts;
-use crate::events::{Journal, News};
+use crate::events::Journal;
 use crate::frontend::{NbdVolumes, UblkVolume};
 use crate::huge_pages::Keeper;
+use crate::lock::lock;
 use crate::nbd::server::{Connections, Limits, ListenError};
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
@@ -228,10 +229,9 @@ struct Shared {
     frontend: Frontend,
     /// Where it listens.
     present: Present,
-    /// Changed by whoever has `writing` alone.
     places: Mutex<Places>,
-    /// What is remembered is written in the order of its changes; who only looks at it does not wait for the disk.
-    writing: Mutex<()>,
+    /// What of it is in the state folder: written in the order of its changes, while who only looks at it does not wait for the disk.
+    written: Mutex<Places>,
     volumes: Mutex<BTreeMap<u16, Slot>>,
     /// One volume comes or goes at a time.
     changing: Mutex<()>,
@@ -389,10 +389,6 @@ const FLUSHED: Duration = Duration::from_secs(30);
 /// How long a disk may take to answer whoever takes over: clients of all volumes wait meanwhile. One that takes longer comes late.
 const ASKED: Duration = Duration::from_secs(2);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Daemon {
     /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones; others as soon
     /// as they come. `estate` is what an earlier life of this process has left.
@@ -506,12 +502,6 @@ impl Daemon {
             let _ = runtime.handle().begin(Command::Stop).wait(STOP);
             error
         };
-        if places != known_places
-            && let Err(error) = state.remember(&superblock.pool, &places)
-        {
-            warn_of_unknown_places(&error, places.members != known_places.members);
-        }
-
         for volume in superblock.volumes.iter().filter(|volume| options.give_up.contains(&volume.name)) {
             let removed = ublk::remove(ublk::mark(&superblock.pool, &volume.id));
             let removed =
@@ -561,7 +551,7 @@ impl Daemon {
             frontend,
             present,
             places: Mutex::new(places),
-            writing: Mutex::default(),
+            written: Mutex::new(known_places),
             volumes: Mutex::new(volumes),
             changing: Mutex::default(),
             under_way: Mutex::default(),
@@ -586,15 +576,16 @@ impl Daemon {
         shared.share_again();
         shared.pin_again();
         *lock(&shared.pause) = pause;
-        let start = watch::of_start(&shared.events, &shared.name);
-        shared.events.add(start);
+        // Written by the thread that looks for others: the state folder's disk may be silent.
+        shared.events.tell(watch::of_start(&shared.events, &shared.name));
         if let Some(pause) = pause {
-            shared.events.add(watch::of_succession(&shared.name, pause));
+            shared.events.tell(watch::of_succession(&shared.name, pause));
         }
         let watch = shared.watch();
         let late = Late::start(&shared, &superblock.volumes);
         let schedule = shared.schedule(options.scrub);
         let huge_pages = Keeper::start();
+        shared.write_places_soon();
         let mut daemon = Daemon { shared, runtime, nbd, control: None, metrics: None, watch, late, schedule, huge_pages };
         if let Err(error) = daemon.listen(listen.then_some(&socket), options.metrics.zip(listener)) {
             let _ = daemon.stop(STOP);
@@ -632,8 +623,7 @@ impl Daemon {
     /// Takes no more requests, answers those that were taken, and ends without a last checkpoint: who starts next, at once,
     /// finds all that was acknowledged. Block devices stay; what is asked of them waits. This process is to run another
     /// program then, or its own once more: threads of ublk devices are there until it does.
-    pub fn hand_over(mut self, to: &Path) -> Estate {
-        Shared::tell_soon(&self.shared, watch::of_hand_over(&self.shared.name, to), QUIESCE);
+    pub fn hand_over(mut self) -> Estate {
         let handle = self.runtime.handle().clone();
         for worker in [self.schedule.take(), self.watch.take()].into_iter().flatten() {
             worker.end(QUIESCE);
@@ -729,7 +719,6 @@ impl Daemon {
         let some_stay = !parked.is_empty();
         parked.into_iter().for_each(ublk::Device::freeze);
         if result.is_ok() {
-            Shared::tell_soon(&self.shared, watch::of_stop(&self.shared.name), QUIESCE);
             // Whoever asked for the end may keep the rest.
             lock(&self.shared.stale).clear();
         }
@@ -737,6 +726,14 @@ impl Daemon {
         self.shared.stopping.changed.notify_all();
         // Its threads hold what they need; those that wait for the end have it now.
         drop(self.control.take());
+        // Before the devices are let go of, as whoever starts next looks for it; and behind the answer, as the state folder's disk may be silent.
+        if result.is_ok() {
+            self.shared.events.add(watch::of_stop(&self.shared.name));
+            let until = Instant::now() + QUIESCE;
+            while self.shared.events.is_written() && Instant::now() < until {
+                thread::sleep(LOOK);
+            }
+        }
         if result.is_err() || some_stay {
             // The kernel may have requests that never end; waiting for them is for the kernel. And where a device stays, its
             // commands may be in the engine's ring, which is to end with the process.
@@ -902,32 +899,20 @@ impl Shared {
         left.iter().for_each(|id| self.end_left(id));
     }
 
-    /// Tells of an event, and waits no longer than `limit` until it is kept: the state folder's disk may answer nothing.
-    fn tell_soon(shared: &Arc<Shared>, news: News, limit: Duration) {
-        let (shared, (done, is_done)) = (Arc::clone(shared), mpsc::channel());
-        let add = move || {
-            shared.events.add(news);
-            drop(shared);
-            let _ = done.send(());
-        };
-        if thread::Builder::new().name("last-event".into()).spawn(add).is_ok() {
-            let _ = is_done.recv_timeout(limit);
-        }
-    }
-
     /// Changes what is remembered of the pool's places.
     fn remember(&self, change: impl FnOnce(&mut Places)) {
-        let _writing = lock(&self.writing);
-        let (before, now) = {
+        let mut written = lock(&self.written);
+        let now = {
             let mut places = lock(&self.places);
-            let before = places.clone();
             change(&mut places);
-            (before, places.clone())
+            places.clone()
         };
-        if now != before
-            && let Err(error) = self.state.remember(&self.pool, &now)
-        {
-            warn_of_unknown_places(&error, now.members != before.members);
+        if now == *written {
+            return;
+        }
+        match self.state.remember(&self.pool, &now) {
+            Ok(()) => *written = now,
+            Err(error) => warn_of_unknown_places(&error, now.members != written.members),
         }
     }
 
@@ -935,13 +920,22 @@ impl Shared {
     ///
     /// # Errors
     /// It cannot be written.
-    fn remember_durably(&self, change: impl FnOnce(&mut Places)) -> std::io::Result<()> {
-        let _writing = lock(&self.writing);
-        let mut changed = lock(&self.places).clone();
-        change(&mut changed);
-        self.state.remember(&self.pool, &changed)?;
-        *lock(&self.places) = changed;
+    fn remember_durably(&self, change: impl Fn(&mut Places)) -> std::io::Result<()> {
+        let mut written = lock(&self.written);
+        let mut now = lock(&self.places).clone();
+        change(&mut now);
+        self.state.remember(&self.pool, &now)?;
+        *written = now;
+        change(&mut lock(&self.places));
         Ok(())
+    }
+
+    /// Writes down where the start has found devices, if that was not noted before, beside it: the state folder's disk may be silent.
+    fn write_places_soon(self: &Arc<Shared>) {
+        let shared = Arc::clone(self);
+        if let Err(error) = thread::Builder::new().name("places".into()).spawn(move || shared.remember(|_| ())) {
+            warn_of_unknown_places(&error, true);
+        }
     }
 }
 

@@ -73,8 +73,8 @@ impl Shared {
             };
             Fault::failed(format!("Volume {name} was not created: {error}{but}"))
         })?;
-        self.events.add(watch::of_created(name, bytes));
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
+        self.events.add(watch::of_created(name, bytes));
         Ok(json!({ "number": number, "bytes": bytes, "place": place, "problem": problem }))
     }
 

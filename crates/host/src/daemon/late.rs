@@ -17,6 +17,7 @@ use super::{Busy, Shape, Shared, lock, watch};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
 use crate::device::facts;
+use crate::events::News;
 use crate::report::Advice;
 use crate::runtime::Running;
 
@@ -158,11 +159,11 @@ impl Shared {
             self.offer(volume, None);
             self.look_for_left_over(volume);
         }
+        self.is_free_again(number);
         if let Some(spec) = spec {
             let news = if volume.serving { watch::of_late_disk } else { watch::of_refused_disk };
             self.events.add(news(&volume.name, &spec));
         }
-        self.is_free_again(number);
         true
     }
 
@@ -221,34 +222,37 @@ impl Shared {
     fn has_come(&self, missing: &Missing) -> bool {
         let Missing { volume, spec, coming: Some((running, shape)), .. } = missing else { return false };
         let Some(result) = running.wait(SOON) else { return false };
-        self.take_in(volume, spec, shape, result);
+        let news = self.take_in(volume, spec, shape, result);
         self.is_free_again(volume.number);
+        news.into_iter().for_each(|news| self.events.add(news));
         true
     }
 
-    fn take_in(&self, volume: &VolumeEntry, spec: &Spec, shape: &Shape, result: Result<(), CommandError>) {
+    /// What is to be told of it then.
+    fn take_in(&self, volume: &VolumeEntry, spec: &Spec, shape: &Shape, result: Result<(), CommandError>) -> Option<News> {
         if let Err(error) = &result
             && *error != CommandError::Refused
         {
             // The daemon ends.
             tracing::info!("volume {} is not served: {error}", volume.name);
-            return self.handle.remove(Device::Backing(volume.number));
+            self.handle.remove(Device::Backing(volume.number));
+            return None;
         }
         if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
             (slot.shape, slot.problem) = (Some(shape.clone()), None);
         }
         if result.is_err() {
             // As at a start, it stays claimed.
-            return self.events.add(watch::of_refused_disk(&volume.name, spec));
+            return Some(watch::of_refused_disk(&volume.name, spec));
         }
-        self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
         if let Some(status) = self.handle.status()
             && let Some(now) = status.volume(&volume.name)
         {
             self.offer(now, None);
             self.look_for_left_over(now);
         }
-        self.events.add(watch::of_late_disk(&volume.name, spec));
+        self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
+        Some(watch::of_late_disk(&volume.name, spec))
     }
 }
 

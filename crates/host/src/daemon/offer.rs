@@ -100,9 +100,8 @@ impl Shared {
             None => ublk::Device::start(&options, backend)?,
         };
         device.warnings().iter().for_each(|warning| tracing::warn!("{warning}. {}", warning.next()));
-        self.remember(|places| {
-            places.ublk.insert(volume.name.clone(), device.id());
-        });
+        // Written with what is remembered next: it is a wish, and clients wait.
+        lock(&self.places).ublk.insert(volume.name.clone(), device.id());
         Ok(device)
     }
 
