@@ -33,7 +33,6 @@ use crate::{fuse, metrics, names, nbd, silence, ublk};
 pub use foresight::would_start;
 
 use disks::find_all;
-use late::Late;
 use members::same_file;
 use offer::ublk_options;
 use worker::Worker;
@@ -211,7 +210,7 @@ pub struct Daemon {
     control: Option<control::Server>,
     metrics: Option<metrics::Server>,
     watch: Option<Worker>,
-    late: Option<Late>,
+    late: Option<Worker>,
     schedule: Option<Worker>,
     huge_pages: Option<Keeper>,
 }
@@ -582,7 +581,7 @@ impl Daemon {
             shared.events.tell(watch::of_succession(&shared.name, pause));
         }
         let watch = shared.watch();
-        let late = Late::start(&shared, &superblock.volumes);
+        let late = shared.look_for_late(&superblock.volumes);
         let schedule = shared.schedule(options.scrub);
         let huge_pages = Keeper::start();
         shared.write_places_soon();
@@ -620,16 +619,18 @@ impl Daemon {
         None
     }
 
+    /// Those that work beside it, to be ended.
+    fn workers(&mut self) -> impl Iterator<Item = Worker> {
+        [self.schedule.take(), self.watch.take(), self.late.take()].into_iter().flatten()
+    }
+
     /// Takes no more requests, answers those that were taken, and ends without a last checkpoint: who starts next, at once,
     /// finds all that was acknowledged. Block devices stay; what is asked of them waits. This process is to run another
     /// program then, or its own once more: threads of ublk devices are there until it does.
     pub fn hand_over(mut self) -> Estate {
         let handle = self.runtime.handle().clone();
-        for worker in [self.schedule.take(), self.watch.take()].into_iter().flatten() {
-            worker.end(QUIESCE);
-        }
+        Worker::end(self.workers(), QUIESCE);
         drop(self.huge_pages.take());
-        drop(self.late.take());
         self.shared.end_changes(Instant::now() + QUIESCE);
         // While clients are served yet: the disk need not be waited for later.
         let _ = handle.begin(Command::Quiesce).wait(QUIESCE);
@@ -689,7 +690,7 @@ impl Daemon {
         let until = Instant::now() + limit;
         let left = || until.saturating_duration_since(Instant::now());
         self.shared.begin_to_stop();
-        drop(self.late.take());
+        Worker::end(self.workers(), QUIESCE.min(left() / 4));
         self.shared.end_changes(Instant::now() + left() / 2);
         if let Some(nbd) = self.nbd.take() {
             let cut = nbd.shutdown(left().min(Duration::from_secs(5)));
@@ -700,9 +701,6 @@ impl Daemon {
             }
         }
         drop(self.metrics.take());
-        for worker in [self.schedule.take(), self.watch.take()].into_iter().flatten() {
-            worker.end(QUIESCE.min(left() / 4));
-        }
         drop(self.huge_pages.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());

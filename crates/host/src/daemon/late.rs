@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Command, CommandError, Device};
@@ -13,6 +12,7 @@ use headpond_format::VolumeEntry;
 use rustix::fs::FileType;
 
 use super::disks::{Mismatch, open_disk, problem_with};
+use super::worker::Worker;
 use super::{Busy, Shape, Shared, lock, watch};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
@@ -27,68 +27,6 @@ const LOOK: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_millis(100);
 /// How long one may take to answer until the next look.
 const ASKED: Duration = Duration::from_millis(500);
-
-/// A thread that looks for the backing devices of volumes that have none, until all are there or it is dropped.
-pub(super) struct Late {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Late {
-    /// `None` where nothing is missing. `volumes` are all of the pool's at the start.
-    pub(super) fn start(shared: &Arc<Shared>, volumes: &[VolumeEntry]) -> Option<Late> {
-        let mut missing: BTreeMap<u16, Missing> = {
-            let slots = lock(&shared.volumes);
-            let missing = |volume: &VolumeEntry| {
-                let slot = slots.get(&volume.number).filter(|slot| slot.shape.is_none())?;
-                Some((volume.number, Missing { volume: volume.clone(), spec: slot.spec.clone()?, not: None, coming: None }))
-            };
-            volumes.iter().filter_map(missing).collect()
-        };
-        let mut silent = shared.silent_disks();
-        if missing.is_empty() && silent.is_empty() {
-            return None;
-        }
-        let (end, ended) = mpsc::channel::<()>();
-        let shared: Weak<Shared> = Arc::downgrade(shared);
-        let body = move || {
-            let mut looked = Instant::now();
-            while !(missing.is_empty() && silent.is_empty()) {
-                let pause = if missing.values().any(|missing| missing.coming.is_some()) { Duration::ZERO } else { LOOK };
-                let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) else { return };
-                let Some(shared) = shared.upgrade() else { return };
-                let looks = looked.elapsed() >= LOOK;
-                if looks {
-                    looked = Instant::now();
-                }
-                // Each may take its time, and the end of the daemon waits for this thread.
-                let goes_on = || matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
-                missing.retain(|_, missing| {
-                    let is_done = match missing.coming {
-                        Some(_) => shared.has_come(missing),
-                        None => looks && goes_on() && shared.look_for(missing),
-                    };
-                    !is_done
-                });
-                silent.retain(|number| !looks || !shared.offer_late(*number));
-            }
-        };
-        let thread = thread::Builder::new().name("late-disks".into()).spawn(body);
-        if let Err(error) = &thread {
-            tracing::warn!("no thread that looks for missing backing devices: {error}; restart the daemon when they are there");
-        }
-        Some(Late { end: Some(end), thread: thread.ok() })
-    }
-}
-
-impl Drop for Late {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// A volume without its backing device.
 struct Missing {
@@ -124,6 +62,53 @@ impl Sight {
 }
 
 impl Shared {
+    /// A thread that looks for the backing devices of volumes that have none, until all are there; `None` where nothing is missing. `volumes` are
+    /// all of the pool's at the start.
+    pub(super) fn look_for_late(self: &Arc<Shared>, volumes: &[VolumeEntry]) -> Option<Worker> {
+        let mut missing: BTreeMap<u16, Missing> = {
+            let slots = lock(&self.volumes);
+            let missing = |volume: &VolumeEntry| {
+                let slot = slots.get(&volume.number).filter(|slot| slot.shape.is_none())?;
+                Some((volume.number, Missing { volume: volume.clone(), spec: slot.spec.clone()?, not: None, coming: None }))
+            };
+            volumes.iter().filter_map(missing).collect()
+        };
+        let mut silent = self.silent_disks();
+        if missing.is_empty() && silent.is_empty() {
+            return None;
+        }
+        let shared: Weak<Shared> = Arc::downgrade(self);
+        let body = move |ended: Receiver<()>| {
+            let mut looked = Instant::now();
+            while !(missing.is_empty() && silent.is_empty()) {
+                let pause = if missing.values().any(|missing| missing.coming.is_some()) { Duration::ZERO } else { LOOK };
+                let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) else { return };
+                let Some(shared) = shared.upgrade() else { return };
+                let looks = looked.elapsed() >= LOOK;
+                if looks {
+                    looked = Instant::now();
+                }
+                // Each may take its time.
+                let goes_on = || matches!(ended.try_recv(), Err(TryRecvError::Empty));
+                missing.retain(|_, missing| {
+                    let is_done = match missing.coming {
+                        Some(_) => shared.has_come(missing),
+                        None => looks && goes_on() && shared.look_for(missing),
+                    };
+                    !is_done
+                });
+                silent.retain(|number| !looks || !shared.offer_late(*number));
+            }
+        };
+        Worker::start("late-disks", body)
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "no thread that looks for missing backing devices: {error}; restart the daemon when they are there"
+                );
+            })
+            .ok()
+    }
+
     /// The volumes whose disks are there, and have not answered the engine by the end of the start: it goes on asking them.
     fn silent_disks(&self) -> BTreeSet<u16> {
         let Some(status) = self.handle.status() else { return BTreeSet::new() };
