@@ -215,7 +215,7 @@ fn a_stop_does_not_wait_for_the_state_folders_disk() {
     let did = |program: &str, args: &[&str]| Command::new(program).args(args).status().is_ok_and(|it| it.success());
     std::fs::create_dir(&state).unwrap();
     let (device, folder) = (disk.path().display().to_string(), state.display().to_string());
-    if !did("mkfs.ext4", &["-q", &device]) || !did("mount", &[&device, &folder]) {
+    if !did("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", &device]) || !did("mount", &[&device, &folder]) {
         println!("skipped: it takes mkfs.ext4, and mounts");
         return;
     }
