@@ -162,7 +162,8 @@ pub enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(
-        "Metrics cannot be served at {address}: {source}. A pool is not started without them. Choose another address with --metrics, or leave it out"
+        "Metrics cannot be served at {address}: {source}. Choose another address with --metrics, or `listen` under [metrics] in the configuration, or \
+         leave it out; the packaged service has no network without its metrics.conf"
     )]
     Metrics { address: SocketAddr, source: std::io::Error },
     #[error("There are no ublk devices on this host: {0}. Nothing was changed. Serve with --frontend fuse or nbd")]
@@ -257,6 +258,8 @@ struct Shared {
     left: Mutex<BTreeMap<[u8; 16], fuse::Left>>,
     /// How long nobody answered while it took over from that one.
     pause: Mutex<Option<Duration>>,
+    /// Why its metrics are not served that should be.
+    no_metrics: Mutex<Option<Advice>>,
     /// Devices in use that are left to the kernel when this process ends.
     parked: Mutex<Vec<ublk::Device>>,
 }
@@ -453,17 +456,6 @@ impl Daemon {
             devices.extend(given);
             volumes.insert(volume.number, slot);
         }
-        // What can be refused is, before the engine begins.
-        let listener = match options.metrics.map(listen_for_metrics).transpose() {
-            // Clients wait for whoever takes over, and are not failed for figures.
-            Err(error) if estate.pause().is_some() => {
-                tracing::warn!(
-                    "the pool is served, but without its metrics, until it is started again: {error}. Put the address right for then"
-                );
-                None
-            }
-            listener => listener?,
-        };
         let max_pieces = options.settings.max_pieces;
         let setup = Setup { settings: options.settings, election: open.election, devices };
         tracing::info!("all devices are claimed");
@@ -567,6 +559,7 @@ impl Daemon {
             left: Mutex::new(std::mem::take(&mut estate.fuse)),
             pause: Mutex::default(),
             parked: Mutex::default(),
+            no_metrics: Mutex::default(),
         });
         shared.end_what_nobody_takes_over(&superblock.volumes);
         shared.offer_all(ready);
@@ -580,25 +573,24 @@ impl Daemon {
         if let Some(pause) = pause {
             shared.events.tell(watch::of_succession(&shared.name, pause));
         }
-        let watch = shared.watch();
+        let huge_pages = Keeper::start();
         let late = shared.look_for_late(&superblock.volumes);
         let schedule = shared.schedule(options.scrub);
-        let huge_pages = Keeper::start();
-        shared.write_places_soon();
-        let mut daemon = Daemon { shared, runtime, nbd, control: None, metrics: None, watch, late, schedule, huge_pages };
-        if let Err(error) = daemon.listen(listen.then_some(&socket), options.metrics.zip(listener)) {
-            let _ = daemon.stop(STOP);
-            return Err(error);
+        let mut daemon = Daemon { shared, runtime, nbd, control: None, metrics: None, watch: None, late, schedule, huge_pages };
+        if listen {
+            match control::Server::start(&socket, daemon.shared.clone()) {
+                Ok(control) => daemon.control = Some(control),
+                Err(error) => {
+                    let _ = daemon.stop(STOP);
+                    return Err(error.into());
+                }
+            }
         }
+        daemon.metrics = options.metrics.and_then(|address| serve_metrics(address, &daemon.shared));
+        // What is wrong by now it tells of as a problem at the start.
+        daemon.watch = daemon.shared.watch();
+        daemon.shared.write_places_soon();
         Ok(daemon)
-    }
-
-    fn listen(&mut self, socket: Option<&PathBuf>, metrics: Option<(SocketAddr, TcpListener)>) -> Result<(), StartError> {
-        self.control = socket.map(|socket| control::Server::start(socket, self.shared.clone())).transpose()?;
-        let serve =
-            |(address, listener)| serve_metrics(listener, &self.shared).map_err(|source| StartError::Metrics { address, source });
-        self.metrics = metrics.map(serve).transpose()?;
-        Ok(())
     }
 
     /// Where its metrics are, if they are served.
@@ -796,13 +788,26 @@ fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|source| StartError::Metrics { address, source })
 }
 
-fn serve_metrics(listener: TcpListener, shared: &Arc<Shared>) -> std::io::Result<metrics::Server> {
-    let shared = shared.clone();
+/// Serves metrics; where that cannot be, says so: a pool is not kept from its clients for figures.
+fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Option<metrics::Server> {
+    let of = shared.clone();
     let source = move || {
-        let snapshot = shared.handle.snapshot()?;
-        metrics::render(&shared.report_of(&snapshot), &snapshot.requests).ok()
+        let snapshot = of.handle.snapshot()?;
+        metrics::render(&of.report_of(&snapshot), &snapshot.requests).ok()
     };
-    metrics::Server::start(listener, Arc::new(source))
+    let serve = |listener| metrics::Server::start(listener, Arc::new(source));
+    match listen_for_metrics(address).and_then(|it| serve(it).map_err(|source| StartError::Metrics { address, source })) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            let advice = Advice {
+                wrong: format!("The pool is served, but without its metrics. {error}."),
+                next: "Put that right, and restart; clients are served as they are until then.".into(),
+            };
+            tracing::warn!("{} {}", advice.wrong, advice.next);
+            *lock(&shared.no_metrics) = Some(advice);
+            None
+        }
+    }
 }
 
 /// How clients are to reach volumes. What they have open over FUSE goes on as it is, whatever `auto` would choose by now.
