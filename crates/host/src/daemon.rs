@@ -328,6 +328,14 @@ impl Export {
             }),
         }
     }
+
+    /// The same as the daemon ends: a last flush that fails is no reason to keep it.
+    fn end(&mut self, limit: Duration) -> Result<(), String> {
+        match self {
+            Export::Ublk(device) => device.end(limit).map_err(|error| format!("{error}. {}", error.next())),
+            Export::Loop(_) => self.stop(limit),
+        }
+    }
 }
 
 /// What front ends show of a volume.
@@ -388,6 +396,10 @@ const QUIESCE: Duration = Duration::from_secs(5);
 const ANSWERED: Duration = Duration::from_secs(30);
 /// How long the last flush of a block device may take: longer than a disk needs that answers at all.
 const FLUSHED: Duration = Duration::from_secs(30);
+/// How long those of all block devices together may take as the daemon ends: the engine flushes their volumes once more.
+const LAST_FLUSHED: Duration = Duration::from_secs(10);
+/// How long a daemon that ends waits for a change of a volume, and for users of a loop device, however long it may take in all.
+const LONG: Duration = Duration::from_secs(60);
 /// How long a disk may take to answer whoever takes over: clients of all volumes wait meanwhile. One that takes longer comes late.
 const ASKED: Duration = Duration::from_secs(2);
 
@@ -683,7 +695,7 @@ impl Daemon {
         let left = || until.saturating_duration_since(Instant::now());
         self.shared.begin_to_stop();
         Worker::end(self.workers(), QUIESCE.min(left() / 4));
-        self.shared.end_changes(Instant::now() + left() / 2);
+        self.shared.end_changes(Instant::now() + LONG.min(left() / 2));
         if let Some(nbd) = self.nbd.take() {
             let cut = nbd.shutdown(left().min(Duration::from_secs(5)));
             if cut > 0 {
@@ -869,37 +881,45 @@ impl Shared {
         }
     }
 
-    /// Lets go of all block devices. A ublk device in use is left to the kernel, which holds its I/O back until the next
-    /// start. A loop device in use is served on for half of the time that is left; then it goes as well.
+    /// Lets go of all block devices, all at once: what one of them waits for the others do not. A ublk device in use is left to the kernel, which
+    /// holds its I/O back until the next start. A loop device in use is served on for half of the time that is left, but no longer than [`LONG`];
+    /// then it goes as well.
     fn withdraw_block_devices(&self, until: Instant) {
-        let patience = Instant::now() + until.saturating_duration_since(Instant::now()) / 2;
+        let left = until.saturating_duration_since(Instant::now());
+        // The engine needs some of the time as well.
+        let (flushed, in_use) = (LAST_FLUSHED.min(left / 2), Instant::now() + LONG.min(left / 2));
         let numbers: Vec<u16> = lock(&self.volumes).keys().copied().collect();
-        for number in numbers {
-            let left = || until.saturating_duration_since(Instant::now());
-            // Those that come after, and the engine, need some of the time as well.
-            while let Err(error) = self.withdraw(number, FLUSHED.min(left() / 2)) {
-                let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
-                if let Frontend::Ublk { .. } = self.frontend {
-                    tracing::warn!("{error}. It stays, and its I/O waits until `headpond serve` is started again");
-                    if let Some(Export::Ublk(device)) = take() {
-                        device.park();
-                        lock(&self.parked).push(*device);
-                    }
-                    break;
-                }
-                if Instant::now() >= patience {
-                    tracing::error!(
-                        "{error}; it is taken away all the same: its users get I/O errors. Unmount volumes before a daemon is stopped"
-                    );
-                    drop(take());
-                    break;
-                }
-                tracing::warn!("{error}; waiting for it");
-                thread::sleep(Duration::from_millis(500));
+        thread::scope(|scope| {
+            for number in numbers {
+                scope.spawn(move || self.withdraw_at_the_end(number, flushed, in_use));
             }
-        }
+        });
         let left: Vec<[u8; 16]> = lock(&self.left).keys().copied().collect();
         left.iter().for_each(|id| self.end_left(id));
+    }
+
+    /// Lets go of the block device of a volume; a flush of it may take as long as `flushed`, and users of a loop device are waited for until `in_use`.
+    fn withdraw_at_the_end(&self, number: u16, flushed: Duration, in_use: Instant) {
+        while let Err(error) = self.withdraw(number, |export| export.end(flushed)) {
+            let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
+            if let Frontend::Ublk { .. } = self.frontend {
+                tracing::warn!("{error}. It stays, and its I/O waits until `headpond serve` is started again");
+                if let Some(Export::Ublk(device)) = take() {
+                    device.park();
+                    lock(&self.parked).push(*device);
+                }
+                return;
+            }
+            if Instant::now() >= in_use {
+                tracing::error!(
+                    "{error}; it is taken away all the same: its users get I/O errors. Unmount volumes before a daemon is stopped"
+                );
+                drop(take());
+                return;
+            }
+            tracing::warn!("{error}; waiting for it");
+            thread::sleep(Duration::from_millis(500));
+        }
     }
 
     /// Changes what is remembered of the pool's places.

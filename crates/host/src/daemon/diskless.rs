@@ -97,7 +97,7 @@ impl Shared {
                  `headpond volume delete {name} --throw-away`."
             )));
         }
-        self.withdraw(number, FLUSHED)
+        self.withdraw(number, |export| export.stop(FLUSHED))
             .map_err(|error| Fault::refused(format!("Volume {name} was not deleted, and nothing was changed: {error}.")))?;
         let end = self.handle.begin(Command::Abandon { volume: number }).end();
         let end = end.map_err(|error| Fault::failed(format!("Volume {name} was not deleted: {error}")));

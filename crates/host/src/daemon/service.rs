@@ -306,7 +306,7 @@ impl Shared {
         }
         // Before its block device goes.
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
-        self.withdraw(number, FLUSHED)
+        self.withdraw(number, |export| export.stop(FLUSHED))
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
         let limit = Limit::of(deadline_seconds);
         let mut long = |give_up_lost| self.long(&volume, Command::Detach { volume: number, give_up_lost }, limit, &mut *progress);

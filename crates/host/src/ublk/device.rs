@@ -460,6 +460,16 @@ impl Device {
     /// All that was written to it goes to the backend first, which must still be at work, and is to be flushed afterwards. Where that does
     /// not end within `limit` the device is in use as well, by the child that waits for it.
     pub fn stop(&mut self, limit: Duration) -> Result<(), Error> {
+        self.remove(limit, false)
+    }
+
+    /// The same as the daemon ends: where what was not flushed is not taken, that is only warned of. Nobody uses the device, and the engine's own end
+    /// flushes the volume, and writes down what its clients are to be told.
+    pub fn end(&mut self, limit: Duration) -> Result<(), Error> {
+        self.remove(limit, true)
+    }
+
+    fn remove(&mut self, limit: Duration, also_unflushed: bool) -> Result<(), Error> {
         let id = self.id;
         let until = Instant::now() + limit;
         // It was late the last time, and has the device open. How it ended says nothing of the one that comes now.
@@ -473,7 +483,11 @@ impl Device {
         let failed = |what| move |error: io::Error| failed(id, what, &error);
         // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
         let flushed = ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, until));
-        flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"))?;
+        let flushed = flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"));
+        match flushed {
+            Err(error) if also_unflushed => tracing::warn!("{error}. {}", error.next()),
+            flushed => flushed?,
+        }
         self.control.stop(id).map_err(failed("cannot be stopped"))?;
         self.end_queues();
         drop(ours);
