@@ -224,7 +224,10 @@ impl Device {
         self.set_limits(options);
         // What its attributes promise is tried as well. The volume is not asked: its disk may be silent, or fail flushes, and is to be served.
         let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
-        let flushed = self.flush(file.into(), Instant::now() + silence::LIMIT);
+        // And it is not said to be the daemon's own: what is a try is nobody's, and a client who flushes while `dd` ends is to be told what he is owed.
+        let begun = Flushing::begin(file.into(), || ()).map_err(|error| cannot_run_dd(id, &error))?;
+        self.flushing = Some(begun);
+        let flushed = self.flushed(Instant::now() + silence::LIMIT);
         self.flushes.set_tries(false);
         if self.flushes.came() > 0 {
             return Ok(());
@@ -508,7 +511,7 @@ impl Device {
         let flushes = Arc::clone(&self.flushes);
         let begun = Flushing::begin(device, move || flushes.set_own(false)).map_err(|error| {
             self.flushes.set_own(false);
-            failed(self.id, "cannot be flushed, as `dd` cannot be run", &error)
+            cannot_run_dd(self.id, &error)
         })?;
         self.flushing = Some(begun);
         self.flushed(until)
@@ -577,6 +580,10 @@ fn block_device(id: u32) -> String {
 fn failed(id: u32, what: &str, error: &io::Error) -> Error {
     let next = "Look at the kernel's log; `headpond status` shows how the volume stands";
     Error::new(format!("{} {what}: {error}", block_device(id)), next)
+}
+
+fn cannot_run_dd(id: u32, error: &io::Error) -> Error {
+    failed(id, "cannot be flushed, as `dd` cannot be run", error)
 }
 
 fn cannot_take_over(id: u32, why: &str) -> Error {
