@@ -19,10 +19,10 @@ use crate::control;
 use crate::device::DevicesError;
 use crate::device::facts::Facts;
 use crate::events::Journal;
-use crate::frontend::{NbdVolumes, UblkVolume};
+use crate::frontend::NbdVolumes;
 use crate::huge_pages::Keeper;
 use crate::lock::lock;
-use crate::nbd::server::{Connections, Limits, ListenError};
+use crate::nbd::server::{Connections, ListenError};
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Handle, Runtime, Setup};
@@ -32,9 +32,7 @@ use crate::{fuse, metrics, names, nbd, silence, ublk};
 
 pub use foresight::would_start;
 
-use disks::find_all;
 use members::same_file;
-use offer::ublk_options;
 use worker::Worker;
 
 mod diskless;
@@ -51,6 +49,7 @@ mod preload;
 mod scrub;
 mod service;
 mod shares;
+mod start;
 mod status;
 mod watch;
 mod worker;
@@ -427,69 +426,27 @@ impl Daemon {
         };
         let superblock = open.election.superblock.clone();
         let known_places = state.places(&superblock.pool);
-        let mut places = known_places.clone();
-        for given in &open.devices {
-            if let headpond_engine::Device::Member(number) = given.device {
-                let path = std::path::absolute(given.claim.path()).unwrap_or_else(|_| given.claim.path().to_owned());
-                // Whoever was there before is not.
-                places.members.retain(|_, place| !same_file(place, &path));
-                places.members.insert(number, path);
-            }
-        }
+        let mut places = start::places_of(&open, &known_places);
         are_its_volumes(&options, &superblock)?;
-        for name in options.configured.keys() {
-            let what = match superblock.volumes.iter().find(|volume| volume.name == *name) {
-                Some(volume) if volume.has_disk() => continue,
-                Some(_) => "has none: what it holds is on the cache devices alone",
-                None => "is not the pool's, or is not any more",
-            };
-            tracing::warn!("the configuration names the backing device of volume {name}, which {what}. Take it out of [backing]");
-        }
+        start::warn_of_nobodys_disks(&options, &superblock);
         let (socket, front) = reached_at(&options, &superblock, choice, listen)?;
-
-        let mut devices = open.devices;
-        let mut volumes = BTreeMap::new();
-        let mut wanted = Vec::new();
-        for volume in &superblock.volumes {
-            if !volume.has_disk() {
-                volumes.insert(volume.number, Slot::without_disk(volume.name.clone(), volume.sectors));
-                continue;
-            }
-            let named = options.backings.get(&volume.name).or_else(|| options.configured.get(&volume.name)).cloned();
-            let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
-            let spec = named.or_else(|| last.clone()).map(|spec| spec.after(last.as_ref()));
-            wanted.push((volume, spec));
-        }
         let limit = if estate.pause().is_some() { ASKED } else { silence::LIMIT };
-        for (volume, slot, given) in find_all(wanted, limit, options.patience) {
-            if let Some(spec) = slot.spec.as_ref().filter(|_| given.is_some()) {
-                places.volumes.insert(volume.name.clone(), spec.to_string());
-            }
-            devices.extend(given);
-            volumes.insert(volume.number, slot);
-        }
-        let max_pieces = options.settings.max_pieces;
-        let setup = Setup { settings: options.settings, election: open.election, devices };
+        let (volumes, disks) = start::disks(&options, &superblock, &mut places, limit);
+        let devices = open.devices.into_iter().chain(disks).collect();
         tracing::info!("all devices are claimed");
+
+        let setup = Setup { settings: options.settings.clone(), election: open.election, devices };
         let (runtime, started) = Runtime::start(setup)?;
         let handle = runtime.handle().clone();
-        // Clients of a daemon that was killed wait: what can be done beside the engine's start, is.
         let attended = Attended {
             queues: options.queues.unwrap_or_else(ublk::Queues::suiting_here),
             lends: options.zero_copy,
             patience: options.patience,
         };
-        let mut ready = BTreeMap::new();
-        for volume in superblock.volumes.iter().filter(|it| choice == Choice::Ublk && !options.give_up.contains(&it.name)) {
-            let Some(Slot { shape: Some(shape), .. }) = volumes.get(&volume.number) else { continue };
-            let wish = places.ublk.get(&volume.name).copied();
-            let mark = ublk::mark(&superblock.pool, &volume.id);
-            let of_device = ublk_options(mark, shape, volume.phase, wish, attended);
-            // What goes wrong here goes wrong again when the volume is offered, and is told then.
-            if let Ok(device) = ublk::Device::prepare(&of_device, UblkVolume::new(handle.clone(), volume.number)) {
-                ready.insert(volume.number, device);
-            }
-        }
+        let ready = match choice {
+            Choice::Ublk => start::prepared(&options, &superblock, &volumes, &places, &handle, attended),
+            _ => BTreeMap::new(),
+        };
         let events = Journal::open(state.events(&superblock.pool));
         loop {
             if !goes_on(handle.starting()) {
@@ -500,47 +457,12 @@ impl Daemon {
             }
         }
         tracing::info!("the engine is up");
-        // A start that ends now was no crash.
-        let stop = |error: StartError| {
+        let front = start::give_up(&options, &superblock).and_then(|()| start::front_end(choice, front, attended, &handle));
+        let (frontend, nbd) = front.inspect_err(|_| {
+            // A start that ends now was no crash.
             let _ = runtime.handle().begin(Command::Stop).wait(STOP);
-            error
-        };
-        for volume in superblock.volumes.iter().filter(|volume| options.give_up.contains(&volume.name)) {
-            let removed = ublk::remove(ublk::mark(&superblock.pool, &volume.id));
-            let removed =
-                removed.map_err(|error| stop(StartError::GiveUp { wrong: error.to_string(), next: error.next().into() }))?;
-            if let Some(path) = removed {
-                tracing::warn!(
-                    "{} of volume {} was given up: the I/O that waited there failed. Unmount what was on it",
-                    path.display(),
-                    volume.name
-                );
-            }
-        }
-        let (frontend, nbd) = match choice {
-            Choice::Ublk => (Frontend::Ublk(attended), None),
-            Choice::Nbd | Choice::Auto => {
-                let socket = std::path::absolute(&front).unwrap_or(front);
-                let volumes = NbdVolumes::new(handle.clone());
-                let server = nbd::server::Server::start(&socket, volumes.clone(), Limits::default());
-                let server = server.map_err(|error| stop(error.into()))?;
-                (Frontend::Nbd { socket, volumes, connections: server.connections() }, Some(server))
-            }
-            Choice::Fuse => (Frontend::Fuse { folder: front }, None),
-            Choice::None => (Frontend::None, None),
-        };
-        let mut sockets: Vec<PathBuf> = listen.then(|| socket.clone()).into_iter().collect();
-        if let Frontend::Nbd { socket, .. } = &frontend {
-            sockets.push(socket.clone());
-        }
-        let present = Present {
-            frontend: None,
-            metrics: options.metrics,
-            sockets,
-            control: listen.then(|| socket.clone()),
-            state: Some(state.path().to_owned()),
-            disks: BTreeMap::new(),
-        };
+        })?;
+        let present = start::present(&options, &state, listen.then_some(&socket), &frontend);
         let scrubbed = state.scrubbed(&superblock.pool);
         let pins = state.pins(&superblock.pool);
         let shares = state.shares(&superblock.pool);
@@ -549,7 +471,7 @@ impl Daemon {
             pool: superblock.pool,
             name: superblock.name.clone(),
             intent_pages: superblock.members.first().map_or(0, |member| member.layout.intent_pages),
-            max_pieces,
+            max_pieces: options.settings.max_pieces,
             state,
             frontend,
             present,
