@@ -162,7 +162,8 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration, said: &mut V
             Some((claim, superblock)) => other_pool((path, other), (claim.path(), superblock)),
             None => PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() },
         };
-        return Err(NotOpen { why, pool, missing });
+        // Where it is not known which pool is meant, none is made whole by where its devices were last.
+        return Err(NotOpen { why, pool, missing: if is_one { missing } else { Vec::new() } });
     }
     let election = match election {
         Ok(election) => election,
