@@ -8,11 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What systemd is told of all volumes' devices.
+pub const FOR_VOLUMES: &str = "packaging/dev-headpond-.device.conf";
 /// Where files of `packaging` go, and with which mode.
 const FILES: [(&str, &str, u32); 11] = [
     ("packaging/headpond@.service", "usr/lib/systemd/system/headpond@.service", 0o644),
     ("packaging/headpond-devices@.service", "usr/lib/systemd/system/headpond-devices@.service", 0o644),
-    ("packaging/dev-headpond-.device.conf", "usr/lib/systemd/system/dev-headpond-.device.d/headpond.conf", 0o644),
+    (FOR_VOLUMES, "usr/lib/systemd/system/dev-headpond-.device.d/10-headpond.conf", 0o644),
     ("packaging/61-headpond.rules", "usr/lib/udev/rules.d/61-headpond.rules", 0o644),
     ("packaging/63-z-headpond-raw-NAME.rules", "usr/share/doc/headpond/examples/63-z-headpond-raw-NAME.rules", 0o644),
     ("packaging/headpond.toml", "usr/share/doc/headpond/examples/headpond.toml", 0o644),
@@ -54,6 +56,12 @@ pub fn make(args: &[String]) -> Result<()> {
     let package = build(&binary, &out, version)?;
     println!("{}", package.display());
     if check { lives(&package, &build(&binary, &out, &format!("{version}+next"))?, &out) } else { Ok(()) }
+}
+
+/// Where a file of `packaging` goes, below the system's root.
+pub fn place_of(file: &str) -> Result<&'static Path> {
+    let of = FILES.iter().find(|(from, ..)| *from == file);
+    of.map(|(_, to, _)| Path::new(*to)).with_context(|| format!("{file} is not in the package"))
 }
 
 /// Puts the package of a version together in a folder.
@@ -145,7 +153,7 @@ fn lives(package: &Path, next: &Path, out: &Path) -> Result<()> {
     let units = place.join("usr/lib/systemd/system/headpond@.service");
     ensure!(units.is_file() && place.join("usr/share/man/man1/headpond-serve.1.gz").is_file(), "files are missing");
     let devices = place.join("usr/lib/systemd/system/headpond-devices@.service");
-    let patience = place.join("usr/lib/systemd/system/dev-headpond-.device.d/headpond.conf");
+    let patience = place.join(place_of(FOR_VOLUMES)?);
     ensure!(devices.is_file() && patience.is_file(), "units that the daemon's own waits for, or others for volumes, are missing");
     let rules = place.join("usr/lib/udev/rules.d/61-headpond.rules");
     ensure!(rules.is_file(), "the rules of udev are missing");

@@ -3,6 +3,7 @@
 //!
 //! `udevadm test` makes links and notes as the real udev does, so it sees a `/dev` and a `/run/udev` of its own.
 
+use crate::deb::{FOR_VOLUMES, place_of};
 use crate::headpond;
 use crate::root;
 use crate::steps::{output, run};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 const RAW: &str = "63-z-headpond-raw-NAME.rules";
 /// A volume whose disk the rules are told to be a device mapper device.
 const MAPPED: &str = "mapped";
+/// Where systemd's generator puts `x-systemd.device-timeout=`, in the folder of the device's drop-ins.
+const OWNERS_LIMIT: &str = "50-device-timeout.conf";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Systemd's reader of `/etc/fstab`, where distributions have it.
 const GENERATORS: [&str; 2] =
@@ -29,6 +32,7 @@ pub fn check(headpond: Option<&Path>) -> Result<()> {
     let scratch = std::env::temp_dir().join(format!("headpond-udev-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
     let result = guides_name_one_file_for_each_volume()
+        .and_then(|()| an_owners_limit_counts())
         .and_then(|()| boots(&scratch.join("units")))
         .and_then(|()| rules(headpond, &scratch));
     let _ = fs::remove_dir_all(&scratch);
@@ -396,6 +400,14 @@ fn comes_after(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("After=") && line.contains("headpond@tank.service"))
 }
 
+/// Of two drop-ins that say the same thing the one whose name sorts last counts, whatever folder it is in: a limit that the owner gives for a
+/// mount, which systemd's generator writes down, is to count before ours for all volumes.
+fn an_owners_limit_counts() -> Result<()> {
+    let (ours, owners) = (place_of(FOR_VOLUMES)?.file_name().context("it has no name")?, OWNERS_LIMIT);
+    ensure!(ours.as_encoded_bytes() < owners.as_bytes(), "{} would count before {owners}", ours.display());
+    Ok(())
+}
+
 /// Makes a mount of a line for `/etc/fstab`, in a folder of its own, and looks at it.
 fn mount(folder: &Path, generator: &str, line: &str) -> Result<()> {
     ensure!(!line.contains("UUID=") && !line.contains("LABEL="), "the disk has the same: {line}");
@@ -448,8 +460,8 @@ fn verified(folder: &Path, given: &[Unit]) -> Result<String> {
     for name in ["headpond@.service", "headpond-devices@.service"] {
         write(Path::new(name), &fs::read_to_string(root().join("packaging").join(name))?)?;
     }
-    let volumes = fs::read_to_string(root().join("packaging/dev-headpond-.device.conf"))?;
-    write(Path::new("dev-headpond-.device.d/headpond.conf"), &volumes)?;
+    let volumes = fs::read_to_string(root().join(FOR_VOLUMES))?;
+    write(place_of(FOR_VOLUMES)?.strip_prefix("usr/lib/systemd/system")?, &volumes)?;
     enable("headpond@tank.service", "headpond@.service")?;
     for (name, file, order) in OTHERS {
         let service = if file.ends_with(".service") { "[Service]\nType=oneshot\nExecStart=/bin/true\n" } else { "" };

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::http::get;
 use common::{MIB, Yard, have_with, served};
+use headpond_host::control::{Call, call};
 use serde_json::Value;
 
 fn events(yard: &Yard) -> Vec<Value> {
@@ -99,13 +100,12 @@ fn a_start_that_is_refused_is_no_crash() {
     yard.pool();
     yard.serve(&["a", "b"]).stop();
     fs::create_dir_all(yard.path("folder/file")).unwrap();
-    let with = |nbd: &str, socket: &str, more: &[&str]| {
+    let with = |nbd: &str, socket: &str| {
         let args = ["a", "b", "--state", "state", "--frontend", "nbd", "--nbd", nbd, "--socket", socket];
-        yard.serve_with(&[&args[..], more].concat()).err().expect("it is refused")
+        yard.serve_with(&args).err().expect("it is refused")
     };
-    with("nbd", "control", &["--metrics", "192.0.2.1:99"]).said(1, &["Metrics cannot be served at 192.0.2.1:99"]);
-    with("nbd", "folder", &[]).said(1, &["folder"]);
-    with("folder", "control", &[]).said(1, &["folder"]);
+    with("nbd", "folder").said(1, &["folder"]);
+    with("folder", "control").said(1, &["folder"]);
     let daemon = yard.serve(&["a", "b"]);
     let events = yard.run(&["events"]).good().out;
     assert!(events.contains("is served") && !events.contains("crash"), "{events}");
@@ -134,22 +134,55 @@ impl Drop for Frozen {
     }
 }
 
-/// Whoever asked waited with whoever was writing there, and for as long.
-#[test]
-fn a_state_folder_that_answers_nothing_keeps_nobody_from_being_told_how_the_pool_stands_and_what_happened() {
+/// A state folder on a file system of its own; `None`, and a word, where there can be none.
+fn with_state_apart(yard: &Yard) -> Option<Mounted> {
     if !rustix::process::geteuid().is_root() || !have_with("mkfs.ext4", "-V") || !have_with("fsfreeze", "--version") {
         println!("skipped: it takes root, mkfs.ext4 and fsfreeze");
-        return;
+        return None;
     }
-    let yard = Yard::new();
     let (image, state) = (yard.file("image", 64 * MIB), yard.path("state"));
     fs::create_dir(&state).unwrap();
     assert!(did("mkfs.ext4", &["-q"], &image));
     if !did("mount", &["-o", "loop", image.to_str().unwrap()], &state) {
         println!("skipped: it takes mounts, and loop devices");
-        return;
+        return None;
     }
-    let _mounted = Mounted(state.clone());
+    Some(Mounted(state))
+}
+
+/// The thread that had told of the disk was waited for without a limit.
+#[test]
+fn a_stop_is_answered_though_what_is_to_be_told_of_a_late_disk_cannot_be_written() {
+    let yard = Yard::new();
+    let Some(mounted) = with_state_apart(&yard) else { return };
+    served(&yard).stop();
+    let (disk, away) = (yard.path("disk"), yard.path("away"));
+    fs::rename(&disk, &away).unwrap();
+    let mut daemon = yard.serve(&["a", "b", "--config", "toml", "--wait", "1"]);
+    ends_with(&yard, &["started", "problem-at-start"]);
+    assert!(did("fsfreeze", &["--freeze"], &mounted.0));
+    let frozen = Frozen(mounted.0.clone());
+    fs::rename(&away, &disk).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while events(&yard).iter().all(|event| event["kind"] != "volume-served") {
+        assert!(Instant::now() < until, "{:?}", yard.run(&["status"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (told, answered) = std::sync::mpsc::channel();
+    let control = yard.path("control");
+    std::thread::spawn(move || told.send(call(&control, &Call::Stop, |_| {}).map_err(|error| error.to_string())));
+    let answered = answered.recv_timeout(Duration::from_secs(60));
+    drop(frozen);
+    assert!(matches!(answered, Ok(Ok(_))), "{answered:?}");
+    assert!(daemon.child().wait().unwrap().success());
+}
+
+/// Whoever asked waited with whoever was writing there, and for as long.
+#[test]
+fn a_state_folder_that_answers_nothing_keeps_nobody_from_being_told_how_the_pool_stands_and_what_happened() {
+    let yard = Yard::new();
+    let Some(mounted) = with_state_apart(&yard) else { return };
+    let state = mounted.0.clone();
     let daemon = served(&yard);
     yard.file("other", 4 * MIB);
     ends_with(&yard, &["started", "volume-attached"]);

@@ -710,3 +710,70 @@ fn a_pool_starts_though_a_device_is_named_yet_that_was_replaced_or_wiped() {
     yard.run(&["pool", "add", "c"]).told(&["has its copies"]);
     yard.run(&["status"]).told(&["healthy"]);
 }
+
+/// A pool whose first device was replaced, with what is written to it.
+fn with_one_replaced() -> Yard {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    write_all(&mut yard.nbd("v"), 1);
+    yard.run(&["pool", "replace", "0", "c"]).good();
+    daemon.kill();
+    yard
+}
+
+/// How long a start with these arguments takes, what it says on the way, and whether all is there.
+fn starts(yard: &Yard, args: &[&str]) -> (Duration, String, Daemon) {
+    let begun = Instant::now();
+    let daemon = yard.serve(args);
+    let (took, said) = (begun.elapsed(), daemon.complaints());
+    check_all(&mut yard.nbd("v"), 1);
+    yard.run(&["status"]).told(&["healthy"]);
+    (took, said, daemon)
+}
+
+/// A file system was made on it, and mounted; or another pool. Each start of the pool that it had left was refused.
+#[test]
+fn a_pool_starts_though_a_device_is_named_yet_that_was_replaced_and_is_in_use_by_its_owner() {
+    let yard = with_one_replaced();
+    let (all, a) = (["a", "b", "c", "--wait", "30"], yard.path("a"));
+    let mounted = Claim::take(&a, Duration::ZERO).unwrap();
+    for named in [&all[..], &["a", "b", "--wait", "30"]] {
+        let (took, said, daemon) = starts(&yard, named);
+        assert!(took < Duration::from_secs(20), "it was waited for: {took:?}");
+        assert_eq!(said.matches("a is passed over").count(), 1, "{said}");
+        daemon.kill();
+    }
+    drop(mounted);
+    yard.run(&["pool", "create", "another", "a", "--copies", "1"]).good();
+    let is_another = |said: &str| said.contains("a is passed over") && said.contains("of pool another (");
+    let (_, said, daemon) = starts(&yard, &all);
+    assert!(is_another(&said), "{said}");
+    let other = ["a", "--state", "state", "--frontend", "nbd", "--socket", "other", "--nbd", "others"];
+    let another = yard.serve_with(&other).unwrap_or_else(|ended| panic!("the other pool does not start: {ended:?}"));
+    daemon.kill();
+    let (took, said, daemon) = starts(&yard, &all);
+    assert!(took < Duration::from_secs(20) && is_another(&said), "{took:?}: {said}");
+    daemon.kill();
+    another.stop();
+    // Which of the two is meant cannot be told, or one of the pool's own is missing.
+    let refused = |args: &[&str]| {
+        let parts = ["belongs to pool", "pool another", "Nothing was changed"];
+        yard.try_serve(args).err().expect("devices of two pools").said(3, &parts);
+    };
+    refused(&["a", "b"]);
+    fs::rename(yard.path("c"), yard.path("away")).unwrap();
+    refused(&["a", "b", "c", "--wait", "1"]);
+}
+
+/// It was waited for at each start and each upgrade, for all of `--wait`, and another device was to be put in its place, though none was missing.
+#[test]
+fn a_device_that_was_replaced_and_pulled_and_is_named_yet_is_not_waited_for() {
+    let yard = with_one_replaced();
+    fs::remove_file(yard.path("a")).unwrap();
+    let (took, said, daemon) = starts(&yard, &["a", "b", "c", "--wait", "30"]);
+    assert!(took < Duration::from_secs(20), "it was waited for: {took:?}");
+    assert_eq!(said.matches("named, and not needed: a cannot be opened").count(), 1, "{said}");
+    assert!(said.contains("take it out of `devices`") && !said.contains("Put another device"), "{said}");
+    daemon.stop();
+}

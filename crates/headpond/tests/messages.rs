@@ -547,7 +547,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 27] = [
+const PASSED_ON: [(&str, &str, &str); 30] = [
     ("headpond/src/commands/mod.rs", "{wrong} {next}", "what the daemon says, each part of which is looked at"),
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
@@ -584,6 +584,9 @@ const PASSED_ON: [(&str, &str, &str); 27] = [
     ("host/src/daemon/offer.rs", "is no more, but its block device", "ends in the next step of a `ublk::Error`"),
     ("host/src/daemon/offer.rs", "{warning}", "a warning of a front end, with its own next step"),
     ("host/src/daemon/offer.rs", "{warning}. {}", "a warning of a front end, with its own next step"),
+    ("host/src/daemon.rs", "{} {}", "an advice's two fields, each of which is looked at"),
+    ("host/src/pool/open.rs", "{what}", "what `try_open` says of devices that were named in vain, each with what to do about it"),
+    ("host/src/ublk/device.rs", "{error}. {}", "a `ublk::Error` with its own next step"),
     ("host/src/daemon.rs", "{error}; waiting for it", "ends in the block device's own next step: unmount it"),
     ("host/src/events.rs", "{what}", "an event: its next step is a field of the line"),
     ("host/src/offline/check/intent.rs", "", "another copy mends it: `mended_by` says so"),

@@ -55,10 +55,28 @@ fn a_scrape_gets_what_status_shows_and_how_long_requests_took() {
     taken.err().expect("no address").said(2, &["nowhere"]);
     daemon.stop();
     assert!(TcpStream::connect(&address).is_err(), "they are served by nobody");
+}
+
+/// The pool was not started, for figures: as the packaged service, which has no network by itself, for whoever had followed the manual.
+#[test]
+fn a_pool_whose_metrics_cannot_be_served_is_served_without_them_and_says_so() {
+    let yard = Yard::new();
+    yard.pool();
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = held.local_addr().unwrap().to_string();
-    let taken = yard.try_serve(&["a", "b", "--metrics", &address]).err().expect("the address is taken");
-    taken.said(1, &[&address, "A pool is not started without them", "another address"]);
+    let taken = held.local_addr().unwrap().to_string();
+    for address in [taken.as_str(), "192.0.2.1:99"] {
+        let daemon = yard.serve(&["a", "b", "--metrics", address]);
+        let at = format!("Metrics cannot be served at {address}: ");
+        let parts = ["served, but without its metrics", at.as_str(), "metrics.conf", "another address", "restart"];
+        let said = daemon.complaints();
+        assert!(parts.iter().all(|part| said.contains(part)) && !daemon.said.contains("http"), "{}: {said}", daemon.said);
+        yard.run(&["status"]).told(&parts);
+        yard.run(&["status", "--json"]).told(&parts);
+        // As it is it can be upgraded.
+        yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]).told(&["is served by Headpond"]);
+        yard.run(&["status"]).told(&parts);
+        daemon.stop();
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use common::silent::Disk;
-use common::{Daemon, MIB, Nbd, Yard};
+use common::{Daemon, Loop, MIB, Nbd, Yard};
 
 /// A pool with a volume `v` on a disk that speaks, and `w` on a file.
 fn with_two(yard: &Yard) -> Option<(Disk, Daemon)> {
@@ -204,6 +204,33 @@ fn a_stop_does_not_wait_for_a_cache_device_that_has_left_since_it_is_silent() {
     assert!(daemon.complaints().contains(&format!("not answered yet by cache device 1 ({silent})")), "{}", daemon.complaints());
     let _daemon = yard.serve(&["a", "--wait", "1"]);
     assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
+}
+
+/// The process had a thread that waited for the disk to have its last event, and could not end.
+#[test]
+fn a_stop_does_not_wait_for_the_state_folders_disk() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let state = yard.path("state");
+    let did = |program: &str, args: &[&str]| Command::new(program).args(args).status().is_ok_and(|it| it.success());
+    std::fs::create_dir(&state).unwrap();
+    // Directly on the disk it would count as one that lies on a volume of Headpond.
+    let Some(over) = Loop::over(&disk.path()) else { return };
+    let (device, folder) = (over.0.display().to_string(), state.display().to_string());
+    if !did("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", &device]) || !did("mount", &[&device, &folder]) {
+        println!("skipped: it takes mkfs.ext4, and mounts");
+        return;
+    }
+    let (_, mut daemon) = (yard.pool(), yard.serve(&["a", "b"]));
+    yard.run(&["events"]).told(&["started"]);
+    // What is being written of it already is not to be in the way.
+    assert!(did("sync", &["-f", &folder]));
+    disk.fall_silent();
+    terminate(daemon.child());
+    let ended = end_of(daemon.child(), Duration::from_secs(30), &disk);
+    let complaints = daemon.complaints();
+    did("umount", &["-l", &folder]);
+    assert!(ended.is_some_and(|it| it.success()), "{ended:?}: {complaints}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,11 @@ use crate::claim::Claim;
 use crate::control;
 use crate::device::DevicesError;
 use crate::device::facts::Facts;
-use crate::events::{Journal, News};
-use crate::frontend::{NbdVolumes, UblkVolume};
+use crate::events::Journal;
+use crate::frontend::NbdVolumes;
 use crate::huge_pages::Keeper;
-use crate::nbd::server::{Connections, Limits, ListenError};
+use crate::lock::lock;
+use crate::nbd::server::{Connections, ListenError};
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Handle, Runtime, Setup};
@@ -31,10 +32,7 @@ use crate::{fuse, metrics, names, nbd, silence, ublk};
 
 pub use foresight::would_start;
 
-use disks::find_all;
-use late::Late;
 use members::same_file;
-use offer::ublk_options;
 use worker::Worker;
 
 mod diskless;
@@ -51,6 +49,7 @@ mod preload;
 mod scrub;
 mod service;
 mod shares;
+mod start;
 mod status;
 mod watch;
 mod worker;
@@ -162,7 +161,8 @@ pub enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(
-        "Metrics cannot be served at {address}: {source}. A pool is not started without them. Choose another address with --metrics, or leave it out"
+        "Metrics cannot be served at {address}: {source}. Choose another address with --metrics, or `listen` under [metrics] in the configuration, or \
+         leave it out; the packaged service has no network without its metrics.conf"
     )]
     Metrics { address: SocketAddr, source: std::io::Error },
     #[error("There are no ublk devices on this host: {0}. Nothing was changed. Serve with --frontend fuse or nbd")]
@@ -210,7 +210,7 @@ pub struct Daemon {
     control: Option<control::Server>,
     metrics: Option<metrics::Server>,
     watch: Option<Worker>,
-    late: Option<Late>,
+    late: Option<Worker>,
     schedule: Option<Worker>,
     huge_pages: Option<Keeper>,
 }
@@ -228,10 +228,9 @@ struct Shared {
     frontend: Frontend,
     /// Where it listens.
     present: Present,
-    /// Changed by whoever has `writing` alone.
     places: Mutex<Places>,
-    /// What is remembered is written in the order of its changes; who only looks at it does not wait for the disk.
-    writing: Mutex<()>,
+    /// What of it is in the state folder: written in the order of its changes, while who only looks at it does not wait for the disk.
+    written: Mutex<Places>,
     volumes: Mutex<BTreeMap<u16, Slot>>,
     /// One volume comes or goes at a time.
     changing: Mutex<()>,
@@ -258,6 +257,8 @@ struct Shared {
     left: Mutex<BTreeMap<[u8; 16], fuse::Left>>,
     /// How long nobody answered while it took over from that one.
     pause: Mutex<Option<Duration>>,
+    /// Why its metrics are not served that should be.
+    no_metrics: Mutex<Option<Advice>>,
     /// Devices in use that are left to the kernel when this process ends.
     parked: Mutex<Vec<ublk::Device>>,
 }
@@ -326,6 +327,14 @@ impl Export {
             }),
         }
     }
+
+    /// The same as the daemon ends: a last flush that fails is no reason to keep it.
+    fn end(&mut self, limit: Duration) -> Result<(), String> {
+        match self {
+            Export::Ublk(device) => device.end(limit).map_err(|error| format!("{error}. {}", error.next())),
+            Export::Loop(_) => self.stop(limit),
+        }
+    }
 }
 
 /// What front ends show of a volume.
@@ -386,12 +395,12 @@ const QUIESCE: Duration = Duration::from_secs(5);
 const ANSWERED: Duration = Duration::from_secs(30);
 /// How long the last flush of a block device may take: longer than a disk needs that answers at all.
 const FLUSHED: Duration = Duration::from_secs(30);
+/// How long those of all block devices together may take as the daemon ends: the engine flushes their volumes once more.
+const LAST_FLUSHED: Duration = Duration::from_secs(10);
+/// How long a daemon that ends waits for a change of a volume, and for users of a loop device, however long it may take in all.
+const LONG: Duration = Duration::from_secs(60);
 /// How long a disk may take to answer whoever takes over: clients of all volumes wait meanwhile. One that takes longer comes late.
 const ASKED: Duration = Duration::from_secs(2);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Daemon {
     /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones; others as soon
@@ -417,80 +426,27 @@ impl Daemon {
         };
         let superblock = open.election.superblock.clone();
         let known_places = state.places(&superblock.pool);
-        let mut places = known_places.clone();
-        for given in &open.devices {
-            if let headpond_engine::Device::Member(number) = given.device {
-                let path = std::path::absolute(given.claim.path()).unwrap_or_else(|_| given.claim.path().to_owned());
-                // Whoever was there before is not.
-                places.members.retain(|_, place| !same_file(place, &path));
-                places.members.insert(number, path);
-            }
-        }
+        let mut places = start::places_of(&open, &known_places);
         are_its_volumes(&options, &superblock)?;
-        for name in options.configured.keys() {
-            let what = match superblock.volumes.iter().find(|volume| volume.name == *name) {
-                Some(volume) if volume.has_disk() => continue,
-                Some(_) => "has none: what it holds is on the cache devices alone",
-                None => "is not the pool's, or is not any more",
-            };
-            tracing::warn!("the configuration names the backing device of volume {name}, which {what}. Take it out of [backing]");
-        }
+        start::warn_of_nobodys_disks(&options, &superblock);
         let (socket, front) = reached_at(&options, &superblock, choice, listen)?;
-
-        let mut devices = open.devices;
-        let mut volumes = BTreeMap::new();
-        let mut wanted = Vec::new();
-        for volume in &superblock.volumes {
-            if !volume.has_disk() {
-                volumes.insert(volume.number, Slot::without_disk(volume.name.clone(), volume.sectors));
-                continue;
-            }
-            let named = options.backings.get(&volume.name).or_else(|| options.configured.get(&volume.name)).cloned();
-            let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
-            let spec = named.or_else(|| last.clone()).map(|spec| spec.after(last.as_ref()));
-            wanted.push((volume, spec));
-        }
         let limit = if estate.pause().is_some() { ASKED } else { silence::LIMIT };
-        for (volume, slot, given) in find_all(wanted, limit, options.patience) {
-            if let Some(spec) = slot.spec.as_ref().filter(|_| given.is_some()) {
-                places.volumes.insert(volume.name.clone(), spec.to_string());
-            }
-            devices.extend(given);
-            volumes.insert(volume.number, slot);
-        }
-        // What can be refused is, before the engine begins.
-        let listener = match options.metrics.map(listen_for_metrics).transpose() {
-            // Clients wait for whoever takes over, and are not failed for figures.
-            Err(error) if estate.pause().is_some() => {
-                tracing::warn!(
-                    "the pool is served, but without its metrics, until it is started again: {error}. Put the address right for then"
-                );
-                None
-            }
-            listener => listener?,
-        };
-        let max_pieces = options.settings.max_pieces;
-        let setup = Setup { settings: options.settings, election: open.election, devices };
+        let (volumes, disks) = start::disks(&options, &superblock, &mut places, limit);
+        let devices = open.devices.into_iter().chain(disks).collect();
         tracing::info!("all devices are claimed");
+
+        let setup = Setup { settings: options.settings.clone(), election: open.election, devices };
         let (runtime, started) = Runtime::start(setup)?;
         let handle = runtime.handle().clone();
-        // Clients of a daemon that was killed wait: what can be done beside the engine's start, is.
         let attended = Attended {
             queues: options.queues.unwrap_or_else(ublk::Queues::suiting_here),
             lends: options.zero_copy,
             patience: options.patience,
         };
-        let mut ready = BTreeMap::new();
-        for volume in superblock.volumes.iter().filter(|it| choice == Choice::Ublk && !options.give_up.contains(&it.name)) {
-            let Some(Slot { shape: Some(shape), .. }) = volumes.get(&volume.number) else { continue };
-            let wish = places.ublk.get(&volume.name).copied();
-            let mark = ublk::mark(&superblock.pool, &volume.id);
-            let of_device = ublk_options(mark, shape, volume.phase, wish, attended);
-            // What goes wrong here goes wrong again when the volume is offered, and is told then.
-            if let Ok(device) = ublk::Device::prepare(&of_device, UblkVolume::new(handle.clone(), volume.number)) {
-                ready.insert(volume.number, device);
-            }
-        }
+        let ready = match choice {
+            Choice::Ublk => start::prepared(&options, &superblock, &volumes, &places, &handle, attended),
+            _ => BTreeMap::new(),
+        };
         let events = Journal::open(state.events(&superblock.pool));
         loop {
             if !goes_on(handle.starting()) {
@@ -501,53 +457,12 @@ impl Daemon {
             }
         }
         tracing::info!("the engine is up");
-        // A start that ends now was no crash.
-        let stop = |error: StartError| {
+        let front = start::give_up(&options, &superblock).and_then(|()| start::front_end(choice, front, attended, &handle));
+        let (frontend, nbd) = front.inspect_err(|_| {
+            // A start that ends now was no crash.
             let _ = runtime.handle().begin(Command::Stop).wait(STOP);
-            error
-        };
-        if places != known_places
-            && let Err(error) = state.remember(&superblock.pool, &places)
-        {
-            warn_of_unknown_places(&error, places.members != known_places.members);
-        }
-
-        for volume in superblock.volumes.iter().filter(|volume| options.give_up.contains(&volume.name)) {
-            let removed = ublk::remove(ublk::mark(&superblock.pool, &volume.id));
-            let removed =
-                removed.map_err(|error| stop(StartError::GiveUp { wrong: error.to_string(), next: error.next().into() }))?;
-            if let Some(path) = removed {
-                tracing::warn!(
-                    "{} of volume {} was given up: the I/O that waited there failed. Unmount what was on it",
-                    path.display(),
-                    volume.name
-                );
-            }
-        }
-        let (frontend, nbd) = match choice {
-            Choice::Ublk => (Frontend::Ublk(attended), None),
-            Choice::Nbd | Choice::Auto => {
-                let socket = std::path::absolute(&front).unwrap_or(front);
-                let volumes = NbdVolumes::new(handle.clone());
-                let server = nbd::server::Server::start(&socket, volumes.clone(), Limits::default());
-                let server = server.map_err(|error| stop(error.into()))?;
-                (Frontend::Nbd { socket, volumes, connections: server.connections() }, Some(server))
-            }
-            Choice::Fuse => (Frontend::Fuse { folder: front }, None),
-            Choice::None => (Frontend::None, None),
-        };
-        let mut sockets: Vec<PathBuf> = listen.then(|| socket.clone()).into_iter().collect();
-        if let Frontend::Nbd { socket, .. } = &frontend {
-            sockets.push(socket.clone());
-        }
-        let present = Present {
-            frontend: None,
-            metrics: options.metrics,
-            sockets,
-            control: listen.then(|| socket.clone()),
-            state: Some(state.path().to_owned()),
-            disks: BTreeMap::new(),
-        };
+        })?;
+        let present = start::present(&options, &state, listen.then_some(&socket), &frontend);
         let scrubbed = state.scrubbed(&superblock.pool);
         let pins = state.pins(&superblock.pool);
         let shares = state.shares(&superblock.pool);
@@ -556,12 +471,12 @@ impl Daemon {
             pool: superblock.pool,
             name: superblock.name.clone(),
             intent_pages: superblock.members.first().map_or(0, |member| member.layout.intent_pages),
-            max_pieces,
+            max_pieces: options.settings.max_pieces,
             state,
             frontend,
             present,
             places: Mutex::new(places),
-            writing: Mutex::default(),
+            written: Mutex::new(known_places),
             volumes: Mutex::new(volumes),
             changing: Mutex::default(),
             under_way: Mutex::default(),
@@ -578,6 +493,7 @@ impl Daemon {
             left: Mutex::new(std::mem::take(&mut estate.fuse)),
             pause: Mutex::default(),
             parked: Mutex::default(),
+            no_metrics: Mutex::default(),
         });
         shared.end_what_nobody_takes_over(&superblock.volumes);
         shared.offer_all(ready);
@@ -586,29 +502,29 @@ impl Daemon {
         shared.share_again();
         shared.pin_again();
         *lock(&shared.pause) = pause;
-        let start = watch::of_start(&shared.events, &shared.name);
-        shared.events.add(start);
+        // Written by the thread that looks for others: the state folder's disk may be silent.
+        shared.events.tell(watch::of_start(&shared.events, &shared.name));
         if let Some(pause) = pause {
-            shared.events.add(watch::of_succession(&shared.name, pause));
+            shared.events.tell(watch::of_succession(&shared.name, pause));
         }
-        let watch = shared.watch();
-        let late = Late::start(&shared, &superblock.volumes);
-        let schedule = shared.schedule(options.scrub);
         let huge_pages = Keeper::start();
-        let mut daemon = Daemon { shared, runtime, nbd, control: None, metrics: None, watch, late, schedule, huge_pages };
-        if let Err(error) = daemon.listen(listen.then_some(&socket), options.metrics.zip(listener)) {
-            let _ = daemon.stop(STOP);
-            return Err(error);
+        let late = shared.look_for_late(&superblock.volumes);
+        let schedule = shared.schedule(options.scrub);
+        let mut daemon = Daemon { shared, runtime, nbd, control: None, metrics: None, watch: None, late, schedule, huge_pages };
+        if listen {
+            match control::Server::start(&socket, daemon.shared.clone()) {
+                Ok(control) => daemon.control = Some(control),
+                Err(error) => {
+                    let _ = daemon.stop(STOP);
+                    return Err(error.into());
+                }
+            }
         }
+        daemon.metrics = options.metrics.and_then(|address| serve_metrics(address, &daemon.shared));
+        // What is wrong by now it tells of as a problem at the start.
+        daemon.watch = daemon.shared.watch();
+        daemon.shared.write_places_soon();
         Ok(daemon)
-    }
-
-    fn listen(&mut self, socket: Option<&PathBuf>, metrics: Option<(SocketAddr, TcpListener)>) -> Result<(), StartError> {
-        self.control = socket.map(|socket| control::Server::start(socket, self.shared.clone())).transpose()?;
-        let serve =
-            |(address, listener)| serve_metrics(listener, &self.shared).map_err(|source| StartError::Metrics { address, source });
-        self.metrics = metrics.map(serve).transpose()?;
-        Ok(())
     }
 
     /// Where its metrics are, if they are served.
@@ -629,17 +545,18 @@ impl Daemon {
         None
     }
 
+    /// Those that work beside it, to be ended.
+    fn workers(&mut self) -> impl Iterator<Item = Worker> {
+        [self.schedule.take(), self.watch.take(), self.late.take()].into_iter().flatten()
+    }
+
     /// Takes no more requests, answers those that were taken, and ends without a last checkpoint: who starts next, at once,
     /// finds all that was acknowledged. Block devices stay; what is asked of them waits. This process is to run another
     /// program then, or its own once more: threads of ublk devices are there until it does.
-    pub fn hand_over(mut self, to: &Path) -> Estate {
-        Shared::tell_soon(&self.shared, watch::of_hand_over(&self.shared.name, to), QUIESCE);
+    pub fn hand_over(mut self) -> Estate {
         let handle = self.runtime.handle().clone();
-        for worker in [self.schedule.take(), self.watch.take()].into_iter().flatten() {
-            worker.end(QUIESCE);
-        }
+        Worker::end(self.workers(), QUIESCE);
         drop(self.huge_pages.take());
-        drop(self.late.take());
         self.shared.end_changes(Instant::now() + QUIESCE);
         // While clients are served yet: the disk need not be waited for later.
         let _ = handle.begin(Command::Quiesce).wait(QUIESCE);
@@ -699,8 +616,8 @@ impl Daemon {
         let until = Instant::now() + limit;
         let left = || until.saturating_duration_since(Instant::now());
         self.shared.begin_to_stop();
-        drop(self.late.take());
-        self.shared.end_changes(Instant::now() + left() / 2);
+        Worker::end(self.workers(), QUIESCE.min(left() / 4));
+        self.shared.end_changes(Instant::now() + LONG.min(left() / 2));
         if let Some(nbd) = self.nbd.take() {
             let cut = nbd.shutdown(left().min(Duration::from_secs(5)));
             if cut > 0 {
@@ -710,9 +627,6 @@ impl Daemon {
             }
         }
         drop(self.metrics.take());
-        for worker in [self.schedule.take(), self.watch.take()].into_iter().flatten() {
-            worker.end(QUIESCE.min(left() / 4));
-        }
         drop(self.huge_pages.take());
         self.shared.withdraw_block_devices(until);
         let stopped = self.runtime.handle().begin(Command::Stop).wait(left());
@@ -729,7 +643,6 @@ impl Daemon {
         let some_stay = !parked.is_empty();
         parked.into_iter().for_each(ublk::Device::freeze);
         if result.is_ok() {
-            Shared::tell_soon(&self.shared, watch::of_stop(&self.shared.name), QUIESCE);
             // Whoever asked for the end may keep the rest.
             lock(&self.shared.stale).clear();
         }
@@ -737,6 +650,14 @@ impl Daemon {
         self.shared.stopping.changed.notify_all();
         // Its threads hold what they need; those that wait for the end have it now.
         drop(self.control.take());
+        // Before the devices are let go of, as whoever starts next looks for it; and behind the answer, as the state folder's disk may be silent.
+        if result.is_ok() {
+            self.shared.events.add(watch::of_stop(&self.shared.name));
+            let until = Instant::now() + QUIESCE;
+            while self.shared.events.is_written() && Instant::now() < until {
+                thread::sleep(LOOK);
+            }
+        }
         if result.is_err() || some_stay {
             // The kernel may have requests that never end; waiting for them is for the kernel. And where a device stays, its
             // commands may be in the engine's ring, which is to end with the process.
@@ -801,13 +722,26 @@ fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|source| StartError::Metrics { address, source })
 }
 
-fn serve_metrics(listener: TcpListener, shared: &Arc<Shared>) -> std::io::Result<metrics::Server> {
-    let shared = shared.clone();
+/// Serves metrics; where that cannot be, says so: a pool is not kept from its clients for figures.
+fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Option<metrics::Server> {
+    let of = shared.clone();
     let source = move || {
-        let snapshot = shared.handle.snapshot()?;
-        metrics::render(&shared.report_of(&snapshot), &snapshot.requests).ok()
+        let snapshot = of.handle.snapshot()?;
+        metrics::render(&of.report_of(&snapshot), &snapshot.requests).ok()
     };
-    metrics::Server::start(listener, Arc::new(source))
+    let serve = |listener| metrics::Server::start(listener, Arc::new(source));
+    match listen_for_metrics(address).and_then(|it| serve(it).map_err(|source| StartError::Metrics { address, source })) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            let advice = Advice {
+                wrong: format!("The pool is served, but without its metrics. {error}."),
+                next: "Put that right, and restart; clients are served as they are until then.".into(),
+            };
+            tracing::warn!("{} {}", advice.wrong, advice.next);
+            *lock(&shared.no_metrics) = Some(advice);
+            None
+        }
+    }
 }
 
 /// How clients are to reach volumes. What they have open over FUSE goes on as it is, whatever `auto` would choose by now.
@@ -869,65 +803,61 @@ impl Shared {
         }
     }
 
-    /// Lets go of all block devices. A ublk device in use is left to the kernel, which holds its I/O back until the next
-    /// start. A loop device in use is served on for half of the time that is left; then it goes as well.
+    /// Lets go of all block devices, all at once: what one of them waits for the others do not. A ublk device in use is left to the kernel, which
+    /// holds its I/O back until the next start. A loop device in use is served on for half of the time that is left, but no longer than [`LONG`];
+    /// then it goes as well.
     fn withdraw_block_devices(&self, until: Instant) {
-        let patience = Instant::now() + until.saturating_duration_since(Instant::now()) / 2;
+        let left = until.saturating_duration_since(Instant::now());
+        // The engine needs some of the time as well.
+        let (flushed, in_use) = (LAST_FLUSHED.min(left / 2), Instant::now() + LONG.min(left / 2));
         let numbers: Vec<u16> = lock(&self.volumes).keys().copied().collect();
-        for number in numbers {
-            let left = || until.saturating_duration_since(Instant::now());
-            // Those that come after, and the engine, need some of the time as well.
-            while let Err(error) = self.withdraw(number, FLUSHED.min(left() / 2)) {
-                let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
-                if let Frontend::Ublk { .. } = self.frontend {
-                    tracing::warn!("{error}. It stays, and its I/O waits until `headpond serve` is started again");
-                    if let Some(Export::Ublk(device)) = take() {
-                        device.park();
-                        lock(&self.parked).push(*device);
-                    }
-                    break;
-                }
-                if Instant::now() >= patience {
-                    tracing::error!(
-                        "{error}; it is taken away all the same: its users get I/O errors. Unmount volumes before a daemon is stopped"
-                    );
-                    drop(take());
-                    break;
-                }
-                tracing::warn!("{error}; waiting for it");
-                thread::sleep(Duration::from_millis(500));
+        thread::scope(|scope| {
+            for number in numbers {
+                scope.spawn(move || self.withdraw_at_the_end(number, flushed, in_use));
             }
-        }
+        });
         let left: Vec<[u8; 16]> = lock(&self.left).keys().copied().collect();
         left.iter().for_each(|id| self.end_left(id));
     }
 
-    /// Tells of an event, and waits no longer than `limit` until it is kept: the state folder's disk may answer nothing.
-    fn tell_soon(shared: &Arc<Shared>, news: News, limit: Duration) {
-        let (shared, (done, is_done)) = (Arc::clone(shared), mpsc::channel());
-        let add = move || {
-            shared.events.add(news);
-            drop(shared);
-            let _ = done.send(());
-        };
-        if thread::Builder::new().name("last-event".into()).spawn(add).is_ok() {
-            let _ = is_done.recv_timeout(limit);
+    /// Lets go of the block device of a volume; a flush of it may take as long as `flushed`, and users of a loop device are waited for until `in_use`.
+    fn withdraw_at_the_end(&self, number: u16, flushed: Duration, in_use: Instant) {
+        while let Err(error) = self.withdraw(number, |export| export.end(flushed)) {
+            let take = || lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
+            if let Frontend::Ublk { .. } = self.frontend {
+                tracing::warn!("{error}. It stays, and its I/O waits until `headpond serve` is started again");
+                if let Some(Export::Ublk(device)) = take() {
+                    device.park();
+                    lock(&self.parked).push(*device);
+                }
+                return;
+            }
+            if Instant::now() >= in_use {
+                tracing::error!(
+                    "{error}; it is taken away all the same: its users get I/O errors. Unmount volumes before a daemon is stopped"
+                );
+                drop(take());
+                return;
+            }
+            tracing::warn!("{error}; waiting for it");
+            thread::sleep(Duration::from_millis(500));
         }
     }
 
     /// Changes what is remembered of the pool's places.
     fn remember(&self, change: impl FnOnce(&mut Places)) {
-        let _writing = lock(&self.writing);
-        let (before, now) = {
+        let mut written = lock(&self.written);
+        let now = {
             let mut places = lock(&self.places);
-            let before = places.clone();
             change(&mut places);
-            (before, places.clone())
+            places.clone()
         };
-        if now != before
-            && let Err(error) = self.state.remember(&self.pool, &now)
-        {
-            warn_of_unknown_places(&error, now.members != before.members);
+        if now == *written {
+            return;
+        }
+        match self.state.remember(&self.pool, &now) {
+            Ok(()) => *written = now,
+            Err(error) => warn_of_unknown_places(&error, now.members != written.members),
         }
     }
 
@@ -935,13 +865,22 @@ impl Shared {
     ///
     /// # Errors
     /// It cannot be written.
-    fn remember_durably(&self, change: impl FnOnce(&mut Places)) -> std::io::Result<()> {
-        let _writing = lock(&self.writing);
-        let mut changed = lock(&self.places).clone();
-        change(&mut changed);
-        self.state.remember(&self.pool, &changed)?;
-        *lock(&self.places) = changed;
+    fn remember_durably(&self, change: impl Fn(&mut Places)) -> std::io::Result<()> {
+        let mut written = lock(&self.written);
+        let mut now = lock(&self.places).clone();
+        change(&mut now);
+        self.state.remember(&self.pool, &now)?;
+        *written = now;
+        change(&mut lock(&self.places));
         Ok(())
+    }
+
+    /// Writes down where the start has found devices, if that was not noted before, beside it: the state folder's disk may be silent.
+    fn write_places_soon(self: &Arc<Shared>) {
+        let shared = Arc::clone(self);
+        if let Err(error) = thread::Builder::new().name("places".into()).spawn(move || shared.remember(|_| ())) {
+            warn_of_unknown_places(&error, true);
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use headpond_engine::Settings;
@@ -23,6 +23,7 @@ use crate::buf::HostBuf;
 use crate::control::{Attach, Call, CreateVolume, Fault};
 use crate::daemon::inside::{self, Inside};
 use crate::daemon::{self, Choice, Daemon, Scrubs, StartError};
+use crate::lock::lock;
 use crate::pool::{self, NewPool, PoolError};
 use crate::report::Report;
 use crate::state::State;
@@ -485,8 +486,4 @@ fn text_of(path: &Path) -> Result<&str, Error> {
 /// The end of a time that begins now; a year is for ever.
 fn deadline(within: Duration) -> Instant {
     Instant::now() + within.min(Duration::from_secs(365 * 86400))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

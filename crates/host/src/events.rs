@@ -5,12 +5,12 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::replace;
+use crate::lock::lock;
 
 /// Events that are kept.
 pub const KEPT: usize = 256;
@@ -57,10 +57,13 @@ pub struct Event {
     pub next: String,
 }
 
-/// The events of a pool, in memory and in a file with a JSON object a line.
+/// The events of a pool, in memory and in a file with a JSON object a line. The file is full at some length; then it gives way to a new one, and is
+/// kept beside that until the next time.
+///
+/// What is written is left to the kernel, which has it on the disk within seconds: a power cut takes what is newer. Whoever waited for the disk
+/// would wait for one that is silent too, and with it the daemon's end.
 pub struct Journal {
     ring: Mutex<Ring>,
-    /// Of whoever writes; who only asks what has happened does not wait for the disk.
     log: Mutex<Log>,
 }
 
@@ -68,12 +71,17 @@ struct Ring {
     events: VecDeque<Event>,
     /// The next one's number.
     number: u64,
+    /// Whether somebody writes.
+    is_written: bool,
 }
 
+/// Of whoever writes.
 struct Log {
     path: PathBuf,
-    /// Lines in the file; as many as it may have: it is begun anew.
+    /// Lines in the file.
     lines: usize,
+    /// Whether it may end in a part of a line, which would swallow the next one.
+    is_torn: bool,
     /// The number of the first event that is not in it.
     next: u64,
 }
@@ -83,8 +91,15 @@ impl Journal {
     pub fn open(path: PathBuf) -> Journal {
         let events: VecDeque<Event> = read(&path).unwrap_or_default().into();
         let number = events.back().map_or(0, |event| event.number + 1);
-        let log = Log { path, lines: KEPT * 2, next: number };
-        Journal { ring: Mutex::new(Ring { events, number }), log: Mutex::new(log) }
+        let text = fs::read(&path).unwrap_or_default();
+        let lines = text.iter().filter(|byte| **byte == b'\n').count();
+        let log = Log { path, lines, is_torn: text.last().is_some_and(|byte| *byte != b'\n'), next: number };
+        Journal { ring: Mutex::new(Ring { events, number, is_written: false }), log: Mutex::new(log) }
+    }
+
+    /// Whether somebody writes, who may wait for the disk.
+    pub(crate) fn is_written(&self) -> bool {
+        lock(&self.ring).is_written
     }
 
     /// The last that happened.
@@ -94,7 +109,7 @@ impl Journal {
 
     /// What happened from a number on.
     pub fn from(&self, number: u64) -> Vec<Event> {
-        lock(&self.ring).events.iter().filter(|event| event.number >= number).cloned().collect()
+        lock(&self.ring).from(number)
     }
 
     /// Gives the next `numbers` to no event.
@@ -102,8 +117,14 @@ impl Journal {
         lock(&self.ring).number += numbers;
     }
 
-    /// Keeps an event, and writes it to the log, durably.
+    /// Keeps an event, and writes it to the file.
     pub fn add(&self, news: News) {
+        self.tell(news);
+        self.write();
+    }
+
+    /// Keeps an event, for [`Journal::write`].
+    pub fn tell(&self, news: News) {
         let News { level, kind, what, next } = news;
         match level {
             Level::Info => tracing::info!(kind, next, "{what}"),
@@ -111,52 +132,77 @@ impl Journal {
             Level::Error => tracing::error!(kind, next, "{what}"),
         }
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        {
-            let mut ring = lock(&self.ring);
-            let event = Event { number: ring.number, time, level, kind: kind.to_owned(), what, next };
-            ring.number += 1;
-            ring.events.push_back(event);
-            if ring.events.len() > KEPT {
-                ring.events.pop_front();
-            }
+        let mut ring = lock(&self.ring);
+        let event = Event { number: ring.number, time, level, kind: kind.to_owned(), what, next };
+        ring.number += 1;
+        ring.events.push_back(event);
+        if ring.events.len() > KEPT {
+            ring.events.pop_front();
+        }
+    }
+
+    /// Writes to the file what is not there yet. Where somebody does, it is left to him: nobody waits for the disk for another one.
+    pub fn write(&self) {
+        if std::mem::replace(&mut lock(&self.ring).is_written, true) {
+            return;
         }
         let mut log = lock(&self.log);
-        // In their order, whoever comes first; others may have written this one by now.
-        let events = self.from(if log.lines < KEPT * 2 { log.next } else { 0 });
-        let Some(last) = events.last().filter(|last| last.number >= log.next) else { return };
-        match log.write(&events) {
-            Ok(()) => log.next = last.number + 1,
-            Err(error) => {
-                // A line may be there in part, and would swallow the next one.
-                log.lines = KEPT * 2;
+        loop {
+            let events = {
+                let mut ring = lock(&self.ring);
+                let events = ring.from(log.next);
+                ring.is_written = !events.is_empty();
+                events
+            };
+            let Some(last) = events.last() else { return };
+            if let Err(error) = log.write(&events) {
                 tracing::warn!(
                     "cannot keep events in {}: {error}; the daemon itself has them. Make room there",
                     log.path.display()
                 );
+                // They are tried again with the next one.
+                lock(&self.ring).is_written = false;
+                return;
             }
+            log.next = last.number + 1;
         }
+    }
+}
+
+impl Ring {
+    /// Those from a number on.
+    fn from(&self, number: u64) -> Vec<Event> {
+        self.events.iter().filter(|event| event.number >= number).cloned().collect()
     }
 }
 
 impl Log {
-    /// Appends these events; from time to time begins the file anew with them, so that it does not grow for ever.
+    /// Appends these events. A file that is full goes aside first, in the place of the one before.
     fn write(&mut self, events: &[Event]) -> io::Result<()> {
-        let lines: Vec<u8> = events.iter().map(line).collect::<io::Result<Vec<_>>>()?.concat();
-        if self.lines < KEPT * 2 {
-            let mut file = OpenOptions::new().create(true).mode(0o600).append(true).open(&self.path)?;
-            file.write_all(&lines)?;
-            file.sync_data()?;
-            self.lines += events.len();
-            return Ok(());
+        let mut lines: Vec<u8> = events.iter().map(line).collect::<io::Result<Vec<_>>>()?.concat();
+        if self.lines >= KEPT {
+            // A new one that replaced it might be empty after a power cut, and all events gone.
+            match fs::rename(&self.path, before(&self.path)) {
+                // Somebody has removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                renamed => renamed?,
+            }
+            (self.lines, self.is_torn) = (0, false);
         }
-        replace(&self.path.with_extension("new"), &self.path, &lines)?;
-        self.lines = events.len();
+        if self.is_torn {
+            lines.insert(0, b'\n');
+        }
+        self.is_torn = true;
+        OpenOptions::new().create(true).mode(0o600).append(true).open(&self.path)?.write_all(&lines)?;
+        self.is_torn = false;
+        self.lines += events.len();
         Ok(())
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Where the events are that were before those in a file.
+pub(crate) fn before(path: &Path) -> PathBuf {
+    path.with_extension("before")
 }
 
 fn line(event: &Event) -> io::Result<Vec<u8>> {
@@ -165,11 +211,29 @@ fn line(event: &Event) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The events that a file holds, as many as are kept. A line cut off by a crash is left out.
+/// The events that a file holds, and the one before it, as many as are kept. A line cut off by a crash is left out.
+///
+/// # Errors
+/// There is neither, or one cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
-    let text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
-    let events: Vec<Event> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    Ok(events[events.len().saturating_sub(KEPT)..].to_vec())
+    let there = |path: &Path| match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    };
+    let all = [there(&before(path))?, there(path)?];
+    if all.iter().all(Option::is_none) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let mut events: Vec<Event> = Vec::new();
+    for bytes in all.into_iter().flatten() {
+        for event in String::from_utf8_lossy(&bytes).lines().filter_map(|line| serde_json::from_str::<Event>(line).ok()) {
+            // Those that were written before others of them could not be are written again.
+            if events.last().is_none_or(|last| last.number < event.number) {
+                events.push(event);
+            }
+        }
+    }
+    Ok(events.split_off(events.len().saturating_sub(KEPT)))
 }
 
 #[cfg(test)]
@@ -223,22 +287,24 @@ mod tests {
 
     /// Whoever asked for events waited for the disk.
     #[test]
-    fn who_asks_for_events_does_not_wait_for_those_that_are_being_written() {
+    fn who_asks_for_events_or_adds_one_does_not_wait_for_those_that_are_being_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events");
         let journal = Journal::open(path.clone());
         journal.add(news("first"));
         std::thread::scope(|scope| {
             let writing = lock(&journal.log);
-            let adds = ["second", "third"].map(|what| scope.spawn(|| journal.add(news(what))));
             let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            while journal.from(0).len() < 3 {
-                assert!(std::time::Instant::now() < until);
-            }
-            assert_eq!(read(&path).unwrap().len(), 1);
+            let wait_for = |is: &dyn Fn() -> bool| while !is() && std::time::Instant::now() < until {};
+            let second = scope.spawn(|| journal.add(news("second")));
+            wait_for(&|| journal.from(0).len() == 2);
+            let third = scope.spawn(|| journal.add(news("third")));
+            wait_for(&|| third.is_finished());
+            let seen = (second.is_finished(), third.is_finished(), journal.from(0).len(), read(&path).unwrap().len());
             drop(writing);
-            adds.into_iter().for_each(|add| add.join().unwrap());
+            assert_eq!(seen, (false, true, 3, 1));
         });
+        // By whoever was writing.
         assert_eq!(read(&path).unwrap(), journal.from(0));
         // What a power cut took was told of already, by numbers that are given to no other.
         let journal = Journal::open(path.clone());
@@ -246,6 +312,21 @@ mod tests {
         journal.add(news("later"));
         assert_eq!(journal.from(3).first().unwrap().number, 3 + KEPT as u64);
         assert_eq!(read(&path).unwrap(), journal.from(0));
+    }
+
+    /// What is written is not waited for, and a power cut may leave a new file empty.
+    #[test]
+    fn a_power_cut_that_empties_the_file_takes_no_more_than_the_newest_events() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let journal = Journal::open(path.clone());
+        for n in 0..KEPT * 5 / 2 {
+            journal.add(news(&n.to_string()));
+        }
+        drop(journal);
+        fs::write(&path, "").unwrap();
+        let left = Journal::open(path).from(0);
+        assert_eq!((left.len(), left.last().unwrap().what.as_str()), (KEPT, (KEPT * 2 - 1).to_string().as_str()));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod histogram;
 pub mod huge_pages;
 pub mod journal;
 pub mod lent;
+mod lock;
 pub mod metrics;
 pub mod names;
 pub mod nbd;

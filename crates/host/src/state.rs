@@ -10,6 +10,7 @@ use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
 
 use crate::device::facts::sysfs;
+use crate::events::before;
 use crate::report::{LostRange, Scrub};
 
 /// Bytes of a witness file.
@@ -214,8 +215,9 @@ impl State {
     /// Forgets a pool: its witness, where its devices are, and what happened to it.
     pub fn forget(&self, pool: &[u8; 16]) -> io::Result<()> {
         let (places, scrub, pins) = (self.places_path(pool), self.scrub_path(pool), self.pins_path(pool));
-        let shares = self.shares_path(pool);
-        for path in [self.witness(pool), places, self.events(pool), scrub, pins, shares, self.lost_path(pool)] {
+        let (shares, events) = (self.shares_path(pool), self.events(pool));
+        let all = [self.witness(pool), places, before(&events), events, scrub, pins, shares, self.lost_path(pool)];
+        for path in all {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -1,5 +1,6 @@
 //! `headpond events`: what an administrator must know, with its next step.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
@@ -70,13 +71,17 @@ impl Events {
                 folder.display()
             ))
         };
-        let mut all = Vec::new();
+        let mut pools = BTreeSet::new();
         for entry in fs::read_dir(&folder).map_err(unread)? {
             let path = entry.map_err(unread)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with("events-") && name.ends_with(".jsonl") {
-                all.extend(events::read(&path).map_err(unread)?);
+            if name.starts_with("events-") && (name.ends_with(".jsonl") || name.ends_with(".before")) {
+                pools.insert(path.with_extension("jsonl"));
             }
+        }
+        let mut all = Vec::new();
+        for path in pools {
+            all.extend(events::read(&path).map_err(unread)?);
         }
         all.sort_by_key(|event| (event.time, event.number));
         Ok(all)

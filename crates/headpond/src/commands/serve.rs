@@ -210,7 +210,7 @@ fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyho
         return daemon.stop(stop_within).map_err(|error| anyhow!(error));
     };
     // Its descriptors are open for as long as it is there.
-    let estate = daemon.hand_over(&program);
+    let estate = daemon.hand_over();
     let text = estate.bequeath()?;
     let error = exec(&program, &text);
     tracing::error!(

@@ -73,8 +73,8 @@ impl Shared {
             };
             Fault::failed(format!("Volume {name} was not created: {error}{but}"))
         })?;
-        self.events.add(watch::of_created(name, bytes));
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
+        self.events.add(watch::of_created(name, bytes));
         Ok(json!({ "number": number, "bytes": bytes, "place": place, "problem": problem }))
     }
 
@@ -97,7 +97,7 @@ impl Shared {
                  `headpond volume delete {name} --throw-away`."
             )));
         }
-        self.withdraw(number, FLUSHED)
+        self.withdraw(number, |export| export.stop(FLUSHED))
             .map_err(|error| Fault::refused(format!("Volume {name} was not deleted, and nothing was changed: {error}.")))?;
         let end = self.handle.begin(Command::Abandon { volume: number }).end();
         let end = end.map_err(|error| Fault::failed(format!("Volume {name} was not deleted: {error}")));

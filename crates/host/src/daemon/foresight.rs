@@ -1,7 +1,6 @@
 //! Whether a daemon could be started, told before the one that serves ends for it.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::{Choice, Options, StartError, are_its_volumes, chosen, listen_for_metrics, reached_at, same_file, state_folder};
@@ -47,7 +46,8 @@ pub fn would_start(options: &Options, present: Option<&Present>) -> Result<(), S
     let Some(address) = options.metrics else { return Ok(()) };
     let is_its_own = present.is_none_or(|present| present.has_metrics_at(address));
     match listen_for_metrics(address) {
-        Err(StartError::Metrics { source, .. }) if source.kind() == ErrorKind::AddrInUse && is_its_own => Ok(()),
+        // It has them there, or lacks them too.
+        Err(StartError::Metrics { .. }) if is_its_own => Ok(()),
         listener => listener.map(drop),
     }
 }

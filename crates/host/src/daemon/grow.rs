@@ -67,7 +67,6 @@ impl Shared {
         let (number, name, bytes) = (volume.number, &volume.name, volume.sectors * SECTOR);
         let end = self.handle.begin(Command::Grow { volume: number, sectors: to / SECTOR }).end();
         end.map_err(|error| failed(volume, &error))?;
-        self.events.add(watch::of_grown(name, bytes, to));
         if let Some(shape) = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.shape.as_mut()) {
             shape.size = to;
         }
@@ -75,6 +74,7 @@ impl Shared {
         if let Some(Advice { wrong, next }) = &advice {
             tracing::warn!("{wrong} {next}");
         }
+        self.events.add(watch::of_grown(name, bytes, to));
         Ok(json!({ "bytes": to, "bytes_before": bytes, "advice": advice }))
     }
 

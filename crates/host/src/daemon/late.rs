@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use headpond_engine::io::{Command, CommandError, Device};
@@ -13,10 +12,12 @@ use headpond_format::VolumeEntry;
 use rustix::fs::FileType;
 
 use super::disks::{Mismatch, open_disk, problem_with};
+use super::worker::Worker;
 use super::{Busy, Shape, Shared, lock, watch};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::claim::ClaimError;
 use crate::device::facts;
+use crate::events::News;
 use crate::report::Advice;
 use crate::runtime::Running;
 
@@ -26,68 +27,6 @@ const LOOK: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_millis(100);
 /// How long one may take to answer until the next look.
 const ASKED: Duration = Duration::from_millis(500);
-
-/// A thread that looks for the backing devices of volumes that have none, until all are there or it is dropped.
-pub(super) struct Late {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Late {
-    /// `None` where nothing is missing. `volumes` are all of the pool's at the start.
-    pub(super) fn start(shared: &Arc<Shared>, volumes: &[VolumeEntry]) -> Option<Late> {
-        let mut missing: BTreeMap<u16, Missing> = {
-            let slots = lock(&shared.volumes);
-            let missing = |volume: &VolumeEntry| {
-                let slot = slots.get(&volume.number).filter(|slot| slot.shape.is_none())?;
-                Some((volume.number, Missing { volume: volume.clone(), spec: slot.spec.clone()?, not: None, coming: None }))
-            };
-            volumes.iter().filter_map(missing).collect()
-        };
-        let mut silent = shared.silent_disks();
-        if missing.is_empty() && silent.is_empty() {
-            return None;
-        }
-        let (end, ended) = mpsc::channel::<()>();
-        let shared: Weak<Shared> = Arc::downgrade(shared);
-        let body = move || {
-            let mut looked = Instant::now();
-            while !(missing.is_empty() && silent.is_empty()) {
-                let pause = if missing.values().any(|missing| missing.coming.is_some()) { Duration::ZERO } else { LOOK };
-                let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) else { return };
-                let Some(shared) = shared.upgrade() else { return };
-                let looks = looked.elapsed() >= LOOK;
-                if looks {
-                    looked = Instant::now();
-                }
-                // Each may take its time, and the end of the daemon waits for this thread.
-                let goes_on = || matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
-                missing.retain(|_, missing| {
-                    let is_done = match missing.coming {
-                        Some(_) => shared.has_come(missing),
-                        None => looks && goes_on() && shared.look_for(missing),
-                    };
-                    !is_done
-                });
-                silent.retain(|number| !looks || !shared.offer_late(*number));
-            }
-        };
-        let thread = thread::Builder::new().name("late-disks".into()).spawn(body);
-        if let Err(error) = &thread {
-            tracing::warn!("no thread that looks for missing backing devices: {error}; restart the daemon when they are there");
-        }
-        Some(Late { end: Some(end), thread: thread.ok() })
-    }
-}
-
-impl Drop for Late {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// A volume without its backing device.
 struct Missing {
@@ -123,6 +62,53 @@ impl Sight {
 }
 
 impl Shared {
+    /// A thread that looks for the backing devices of volumes that have none, until all are there; `None` where nothing is missing. `volumes` are
+    /// all of the pool's at the start.
+    pub(super) fn look_for_late(self: &Arc<Shared>, volumes: &[VolumeEntry]) -> Option<Worker> {
+        let mut missing: BTreeMap<u16, Missing> = {
+            let slots = lock(&self.volumes);
+            let missing = |volume: &VolumeEntry| {
+                let slot = slots.get(&volume.number).filter(|slot| slot.shape.is_none())?;
+                Some((volume.number, Missing { volume: volume.clone(), spec: slot.spec.clone()?, not: None, coming: None }))
+            };
+            volumes.iter().filter_map(missing).collect()
+        };
+        let mut silent = self.silent_disks();
+        if missing.is_empty() && silent.is_empty() {
+            return None;
+        }
+        let shared: Weak<Shared> = Arc::downgrade(self);
+        let body = move |ended: Receiver<()>| {
+            let mut looked = Instant::now();
+            while !(missing.is_empty() && silent.is_empty()) {
+                let pause = if missing.values().any(|missing| missing.coming.is_some()) { Duration::ZERO } else { LOOK };
+                let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) else { return };
+                let Some(shared) = shared.upgrade() else { return };
+                let looks = looked.elapsed() >= LOOK;
+                if looks {
+                    looked = Instant::now();
+                }
+                // Each may take its time.
+                let goes_on = || matches!(ended.try_recv(), Err(TryRecvError::Empty));
+                missing.retain(|_, missing| {
+                    let is_done = match missing.coming {
+                        Some(_) => shared.has_come(missing),
+                        None => looks && goes_on() && shared.look_for(missing),
+                    };
+                    !is_done
+                });
+                silent.retain(|number| !looks || !shared.offer_late(*number));
+            }
+        };
+        Worker::start("late-disks", body)
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "no thread that looks for missing backing devices: {error}; restart the daemon when they are there"
+                );
+            })
+            .ok()
+    }
+
     /// The volumes whose disks are there, and have not answered the engine by the end of the start: it goes on asking them.
     fn silent_disks(&self) -> BTreeSet<u16> {
         let Some(status) = self.handle.status() else { return BTreeSet::new() };
@@ -158,11 +144,11 @@ impl Shared {
             self.offer(volume, None);
             self.look_for_left_over(volume);
         }
+        self.is_free_again(number);
         if let Some(spec) = spec {
             let news = if volume.serving { watch::of_late_disk } else { watch::of_refused_disk };
             self.events.add(news(&volume.name, &spec));
         }
-        self.is_free_again(number);
         true
     }
 
@@ -221,34 +207,37 @@ impl Shared {
     fn has_come(&self, missing: &Missing) -> bool {
         let Missing { volume, spec, coming: Some((running, shape)), .. } = missing else { return false };
         let Some(result) = running.wait(SOON) else { return false };
-        self.take_in(volume, spec, shape, result);
+        let news = self.take_in(volume, spec, shape, result);
         self.is_free_again(volume.number);
+        news.into_iter().for_each(|news| self.events.add(news));
         true
     }
 
-    fn take_in(&self, volume: &VolumeEntry, spec: &Spec, shape: &Shape, result: Result<(), CommandError>) {
+    /// What is to be told of it then.
+    fn take_in(&self, volume: &VolumeEntry, spec: &Spec, shape: &Shape, result: Result<(), CommandError>) -> Option<News> {
         if let Err(error) = &result
             && *error != CommandError::Refused
         {
             // The daemon ends.
             tracing::info!("volume {} is not served: {error}", volume.name);
-            return self.handle.remove(Device::Backing(volume.number));
+            self.handle.remove(Device::Backing(volume.number));
+            return None;
         }
         if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {
             (slot.shape, slot.problem) = (Some(shape.clone()), None);
         }
         if result.is_err() {
             // As at a start, it stays claimed.
-            return self.events.add(watch::of_refused_disk(&volume.name, spec));
+            return Some(watch::of_refused_disk(&volume.name, spec));
         }
-        self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
         if let Some(status) = self.handle.status()
             && let Some(now) = status.volume(&volume.name)
         {
             self.offer(now, None);
             self.look_for_left_over(now);
         }
-        self.events.add(watch::of_late_disk(&volume.name, spec));
+        self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
+        Some(watch::of_late_disk(&volume.name, spec))
     }
 }
 

@@ -108,12 +108,14 @@ impl Shared {
             let bytes = lost.values().filter(|it| it.bytes > 0).map(|it| (it.name.clone(), it.bytes)).collect();
             Lost { time: seconds_since_1970(), bytes, ranges: ranges(&lost) }
         };
+        // The state folder's disk may be silent.
+        news.into_iter().for_each(|advice| self.events.tell(watch::of_loss(advice)));
         if let Err(error) = self.state.remember_lost(&self.pool, &lost) {
             tracing::warn!(
                 "cannot keep the list of what is lost: {error}; `headpond status --json` has it while the daemon lives. Make room in the state folder"
             );
         }
-        news.into_iter().for_each(|advice| self.events.add(watch::of_loss(advice)));
+        self.events.write();
     }
 
     /// Bytes of a volume that are lost, and in which runs of sectors, as far as these are named; `None` if the engine has ended.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use headpond_engine::status::VolumeStatus;
 use headpond_format::VolumeEntry;
@@ -100,9 +99,8 @@ impl Shared {
             None => ublk::Device::start(&options, backend)?,
         };
         device.warnings().iter().for_each(|warning| tracing::warn!("{warning}. {}", warning.next()));
-        self.remember(|places| {
-            places.ublk.insert(volume.name.clone(), device.id());
-        });
+        // Written with what is remembered next: it is a wish, and clients wait.
+        lock(&self.places).ublk.insert(volume.name.clone(), device.id());
         Ok(device)
     }
 
@@ -169,12 +167,11 @@ impl Shared {
         });
     }
 
-    /// Makes a volume unreachable; fails, and changes nothing, while its block device is in use, or if a last flush of that does not
-    /// end within `limit`.
-    pub(super) fn withdraw(&self, number: u16, limit: Duration) -> Result<(), String> {
+    /// Makes a volume unreachable; fails, and changes nothing, where `stop` does not take its block device away.
+    pub(super) fn withdraw(&self, number: u16, stop: impl FnOnce(&mut Export) -> Result<(), String>) -> Result<(), String> {
         let export = lock(&self.volumes).get_mut(&number).and_then(|slot| slot.export.take());
         if let Some(mut export) = export
-            && let Err(error) = export.stop(limit)
+            && let Err(error) = stop(&mut export)
         {
             if let Some(slot) = lock(&self.volumes).get_mut(&number) {
                 slot.export = Some(export);

@@ -139,15 +139,19 @@ impl Shared {
         if scrubs.every.is_zero() {
             return None;
         }
-        {
+        let first = {
             let mut scrubbed = lock(&self.scrubbed);
-            if scrubbed.since == 0 {
+            let is_first = scrubbed.since == 0;
+            if is_first {
                 scrubbed.since = seconds_since_1970();
-                self.keep(&scrubbed);
             }
-        }
+            is_first.then(|| scrubbed.clone())
+        };
         let shared: Weak<Shared> = Arc::downgrade(self);
         let body = move |is_ended: Receiver<()>| {
+            if let (Some(first), Some(shared)) = (first, shared.upgrade()) {
+                shared.keep(&first);
+            }
             let mut not_before: Option<Instant> = None;
             while matches!(is_ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
                 let Some(shared) = shared.upgrade() else { return };

@@ -256,6 +256,8 @@ impl Shared {
             busy: None,
         };
         let (place, problem) = self.offer_new(number, &name, slot);
+        // Its block device has a number since.
+        self.remember(|_| ());
         Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
     }
 
@@ -304,7 +306,7 @@ impl Shared {
         }
         // Before its block device goes.
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
-        self.withdraw(number, FLUSHED)
+        self.withdraw(number, |export| export.stop(FLUSHED))
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
         let limit = Limit::of(deadline_seconds);
         let mut long = |give_up_lost| self.long(&volume, Command::Detach { volume: number, give_up_lost }, limit, &mut *progress);
@@ -318,8 +320,8 @@ impl Shared {
             self.offer_again(&volume);
             return Err(fault);
         }
-        self.events.add(watch::of_detached(name, given_up));
         self.forget(&volume);
+        self.events.add(watch::of_detached(name, given_up));
         Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
     }
 
@@ -447,6 +449,7 @@ impl Shared {
         }
         self.members_stay()?;
         self.all_answer()?;
+        self.state_answers()?;
         let program = PathBuf::from(program);
         let tried = tried(&program, &self.present(), || self.goes_on()).map_err(|error| {
             Fault::failed(format!(
@@ -480,6 +483,9 @@ impl Shared {
         // What has to be replayed is little then.
         self.handle.begin(Command::Checkpoint).end().map_err(|error| Fault::failed(error.to_string()))?;
         self.all_answer()?;
+        // Whoever takes over looks for it. Where the state folder's disk is silent this waits, and the daemon serves on.
+        self.events.add(watch::of_hand_over(&self.name, &program));
+        self.state_answers()?;
         let mut state = lock(&self.stopping.state);
         if !matches!(*state, StopState::Running) {
             return Err(ended());
@@ -523,6 +529,24 @@ impl Shared {
              when the kernel has given it up; that a device was removed from the pool does not end what it owes.",
             ns / 1_000_000_000
         )))
+    }
+
+    /// Refuses an upgrade while somebody waits for the state folder's disk: no other program can be run in this process until he need not.
+    fn state_answers(&self) -> Result<(), Fault> {
+        let is_written = || matches!(self.written.try_lock(), Err(TryLockError::WouldBlock)) || self.events.is_written();
+        let until = Instant::now() + UNANSWERED;
+        while is_written() {
+            if Instant::now() >= until {
+                return Err(Fault::refused(format!(
+                    "The disk of the state folder, {}, has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was. \
+                     Look at the kernel's log for it, and upgrade when it answers again.",
+                    self.state.path().display(),
+                    UNANSWERED.as_secs()
+                )));
+            }
+            thread::sleep(SOON);
+        }
+        Ok(())
     }
 
     /// A device that is in use, for people.

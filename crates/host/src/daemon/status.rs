@@ -55,6 +55,7 @@ impl Shared {
         for volume in &status.volumes {
             advice.extend(of_volume(volume, slots.get(&volume.number)));
         }
+        advice.extend(lock(&self.no_metrics).clone());
         let lost = lock(&self.lost);
         advice.extend(lost.values().filter_map(super::lost::OfVolume::advice));
         Report {

@@ -30,11 +30,14 @@ const HANDED_OVER: &str = "handed-over";
 pub(super) fn of_start(events: &Journal, pool: &str) -> News {
     let ends = [STOPPED, HANDED_OVER];
     let known = |kind: &str| [STARTED, RESTARTED].contains(&kind) || ends.contains(&kind);
-    let crashed = events.last(|event| known(&event.kind)).is_some_and(|e| !ends.contains(&e.kind.as_str()));
+    let last = events.last(|event| known(&event.kind)).map(|event| event.kind);
+    if last.as_deref() != Some(HANDED_OVER) {
+        // A power cut may have taken what was told of last.
+        events.leave_out(KEPT as u64);
+    }
+    let crashed = last.is_some_and(|last| !ends.contains(&last.as_str()));
     match crashed {
         true => {
-            // What was told of last may not have come to the disk.
-            events.leave_out(KEPT as u64);
             let what = format!(
                 "Pool {pool} is served again; its daemon had ended without a clean stop. What was acknowledged is there."
             );
@@ -132,6 +135,10 @@ impl Shared {
         let shared: Weak<Shared> = Arc::downgrade(self);
         let body = move |ended: Receiver<()>| {
             let mut watcher = Watcher::default();
+            // What the start has told.
+            if let Some(shared) = shared.upgrade() {
+                shared.events.write();
+            }
             loop {
                 let Some(shared) = shared.upgrade() else { return };
                 silence::reap();

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A thread that is to end when this is dropped.
 pub(super) struct Worker {
@@ -26,9 +26,17 @@ impl Worker {
         Ok(Worker { end, ended })
     }
 
-    /// Tells it to end, and waits for that, but no longer than `limit`.
-    pub(super) fn end(self, limit: Duration) {
-        drop(self.end);
-        let _ = self.ended.recv_timeout(limit);
+    /// Tells several to end, and waits for that, but for all of them no longer than `limit`.
+    pub(super) fn end(workers: impl IntoIterator<Item = Worker>, limit: Duration) {
+        let until = Instant::now() + limit;
+        let tell = |Worker { end, ended }| {
+            drop(end);
+            ended
+        };
+        // All of them before the first is waited for.
+        let are_told: Vec<Receiver<()>> = workers.into_iter().map(tell).collect();
+        for ended in are_told {
+            let _ = ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        }
     }
 }

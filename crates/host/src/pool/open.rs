@@ -1,5 +1,6 @@
 //! Opening a pool: claims first, then the superblocks, then the election.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use headpond_engine::create::newest_witness;
 use headpond_engine::election::{Election, Refusal, WitnessVote, elect, identity};
 use headpond_engine::io::Device;
-use headpond_format::{Superblock, WITNESS_BYTES, WITNESS_SLOTS};
+use headpond_format::{MemberEntry, MemberState, Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 
 use super::create::different;
 use super::list;
@@ -56,7 +57,8 @@ impl<E: Into<PoolError>> From<E> for NotOpen {
 pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     let begun = Instant::now();
     let left = || patience.saturating_sub(begun.elapsed());
-    let first = try_open(devices, state, patience);
+    let mut said = Vec::new();
+    let first = try_open(devices, state, patience, &mut said);
     let (pool, missing) = match &first {
         Ok(open) => (open.election.superblock.pool, &open.election.missing),
         Err(not) => (not.pool, &not.missing),
@@ -72,6 +74,7 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
     let answering = remembered.into_iter().zip(heard).filter(|(_, heard)| heard.is_ok()).map(|(path, _)| path);
     let others: Vec<PathBuf> = answering.filter(is_ones).collect();
     if others.is_empty() {
+        tell(&said);
         return first.map_err(|not| not.why);
     }
     drop(first);
@@ -89,7 +92,7 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
 fn pool_of(path: &Path, patience: Duration) -> Option<[u8; 16]> {
     let patience = patience.min(MOMENT);
     let claim = claim_when_there(patience, |left| Claim::take(path, left)).ok()?;
-    patiently(patience, || superblock_of(&claim, None)).ok().map(|superblock| superblock.pool)
+    patiently(patience, || superblock_of(&claim)).ok().map(|superblock| superblock.pool)
 }
 
 fn different_from(devices: &[PathBuf], path: &Path) -> bool {
@@ -101,78 +104,79 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 /// cannot be used or made is as good as missing: it is there for the day on which a cache device is not.
 ///
 /// A device that is not there, cannot be read, or does not answer, is as good as not named if the others have the votes: an SSD that died is
-/// no reason not to start. Nor is one that holds nothing of any pool, as it was replaced, or removed, and is named yet: it is let go of, and
-/// never written to.
+/// no reason not to start. It is waited for only if one is missing without it. Nor is one a reason that holds nothing of any pool, as it was
+/// replaced, or removed, and is named yet: it is let go of, and never written to; nor, where all that the pool has are there, one that is
+/// another pool's by now. The pool is the one that most of those named belong to.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
-    try_open(devices, state, patience).map_err(|not| not.why)
+    let mut said = Vec::new();
+    let open = try_open(devices, state, patience, &mut said);
+    tell(&said);
+    open.map_err(|not| not.why)
 }
 
-fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, NotOpen> {
+fn tell(said: &[String]) {
+    said.iter().for_each(|what| tracing::warn!("{what}"));
+}
+
+/// What is to be told of devices that were named in vain is added to `said`.
+fn try_open(devices: &[PathBuf], state: &State, patience: Duration, said: &mut Vec<String>) -> Result<OpenPool, NotOpen> {
     different(devices)?;
-    let mut claims: Vec<Claim> = Vec::new();
-    let mut found: Vec<Superblock> = Vec::new();
-    let mut unread: Vec<PoolError> = Vec::new();
-    let mut strange: Vec<(PathBuf, &str)> = Vec::new();
-    let heard = silence::at_once(devices, |path| heard(path, patience));
-    for (path, heard) in devices.iter().zip(heard) {
-        let patience = match heard {
-            Ok(left) => left,
-            Err(error) => {
-                unread.push(error);
-                continue;
-            }
-        };
-        let claim = match claim_when_there(patience, |left| leads_somewhere(Claim::take(path, left)?)) {
-            Err(ClaimError::Open { path, source }) if is_of_the_device(&source) => {
-                unread.push(ClaimError::Open { path, source }.into());
-                continue;
-            }
-            claim => claim?,
-        };
-        match patiently(patience, || superblock_of(&claim, found.first().zip(claims.first()))) {
-            Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => {
-                unread.push(PoolError::Io { path, what, source, meaning });
-            }
-            // What it holds does not come later: it is not waited for, and its claim ends here.
-            Err(PoolError::NoMember { path, what }) => strange.push((path, what)),
-            superblock => {
-                found.push(superblock?);
-                claims.push(claim);
-            }
+    let (away, there): (Vec<PathBuf>, Vec<PathBuf>) = devices.iter().cloned().partition(|path| is_missing(path));
+    let mut named = Named::default();
+    named.take(&there, patience)?;
+    let known = named.pool().map(|pool| known_of(&named, pool, devices, state, patience)).transpose()?;
+    // One that was pulled for good is no reason to wait at each start.
+    let is_whole =
+        known.as_ref().is_some_and(|(pool, vote, _)| elect(&named.of(pool), *vote).is_ok_and(|it| it.missing.is_empty()));
+    named.take(&away, if is_whole { Duration::ZERO } else { patience })?;
+
+    let (Some(pool), false) = (named.first_pool(), named.claimed.is_empty()) else {
+        let Named { mut unread, strange, .. } = named;
+        if !unread.is_empty() {
+            said.extend(strange.iter().map(passed_over));
+            return Err(unread.remove(0).into());
         }
-    }
-    if found.is_empty() && !unread.is_empty() {
-        pass_over(&strange);
-        return Err(unread.remove(0).into());
-    }
-    if let (true, Some((path, what))) = (found.is_empty(), strange.first()) {
-        return Err(PoolError::NoMember { path: path.clone(), what }.into());
-    }
-    let Some(first) = found.first() else {
-        return Err(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() }.into());
+        return Err(match strange.into_iter().next() {
+            Some((path, what)) => PoolError::NoMember { path, what }.into(),
+            None => PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() }.into(),
+        });
     };
-    let pool = first.pool;
-    // Witness or not is the same in every epoch.
-    let (vote, witness) = match first.witness {
-        true => witness(&pool, devices, state, patience)?,
-        false => (WitnessVote::None, Witness::Without),
+    let (_, vote, witness) = match known.filter(|(known, ..)| *known == pool) {
+        Some(known) => known,
+        None => known_of(&named, pool, devices, state, patience)?,
     };
-    let election = match elect(&found, vote) {
+    let is_one = named.pool().is_some();
+    let found = named.of(&pool);
+    let election = elect(&found, vote);
+    // All of it is there, whatever else is named; else that may have been meant.
+    let missing = match &election {
+        Ok(election) => election.missing.clone(),
+        Err(Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. }) => missing.clone(),
+        Err(_) => Vec::new(),
+    };
+    let others = named.others(&pool);
+    if let Some((path, other)) = others.first()
+        && !(is_one && missing.is_empty() && election.is_ok())
+    {
+        let why = match named.claimed.iter().find(|(_, superblock)| superblock.pool == pool) {
+            Some((claim, superblock)) => other_pool((path, other), (claim.path(), superblock)),
+            None => PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() },
+        };
+        // Where it is not known which pool is meant, none is made whole by where its devices were last.
+        return Err(NotOpen { why, pool, missing: if is_one { missing } else { Vec::new() } });
+    }
+    let election = match election {
         Ok(election) => election,
         Err(refusal) => {
-            let missing = match &refusal {
-                Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. } => missing.clone(),
-                _ => Vec::new(),
-            };
-            let why = match unread.is_empty() {
+            let why = match named.unread.is_empty() {
                 // That is what stands in the way.
                 false => {
-                    pass_over(&strange);
-                    unread.remove(0)
+                    said.extend(named.strange.iter().map(passed_over));
+                    named.unread.remove(0)
                 }
                 true => {
                     let mut places = missing_places(&refusal, &pool, state);
-                    for (path, what) in &strange {
+                    for (path, what) in &named.strange {
                         let _ = write!(places, " {} was named too, and holds {what}: it has no vote.", path.display());
                     }
                     PoolError::Refused { refusal, places }
@@ -181,10 +185,21 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
             return Err(NotOpen { why, pool, missing });
         }
     };
-    pass_over(&strange);
-    for error in &unread {
-        tracing::warn!("the pool starts without it: {error}. Put another device in its place with `headpond pool replace`");
-    }
+    said.extend(named.strange.iter().map(passed_over));
+    said.extend(others.iter().map(|(path, other)| {
+        format!(
+            "{} is passed over, as if it were not there: it is a cache device of pool {} by now, and this pool has all of its own. {NOT_NAMED}",
+            path.display(),
+            named_with_identity(other)
+        )
+    }));
+    // It may have left before, and nobody is in its place yet.
+    let has_left = |member: &MemberEntry| member.state == MemberState::Out && member.id != [0; 16];
+    let lacks_one = !missing.is_empty() || election.superblock.members.iter().any(has_left);
+    said.extend(named.unread.iter().map(|error| match lacks_one {
+        true => format!("the pool starts without it: {error}. Put another device in its place with `headpond pool replace`"),
+        false => format!("named, and not needed: {error}. The pool has all its cache devices. {NOT_NAMED}"),
+    }));
     let witness = match witness {
         Witness::There(claim) => Some(claim),
         // The others suffice; from now on it votes again.
@@ -193,10 +208,10 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     };
     let witness = witness.map(|claim| Given { device: Device::Witness, claim, pace: None });
     let mut open = OpenPool { election, devices: witness.into_iter().collect(), stale: Vec::new() };
-    for (superblock, claim) in found.iter().zip(claims) {
+    for (claim, superblock) in named.claimed.into_iter().filter(|(_, superblock)| superblock.pool == pool) {
         let known = open.election.superblock.members.get(usize::from(superblock.member)).map(|m| (superblock.member, m.id));
         // Its number may be another device's by now.
-        match known == identity(superblock) && open.election.present.contains(&superblock.member) {
+        match known == identity(&superblock) && open.election.present.contains(&superblock.member) {
             true => open.devices.push(Given { device: Device::Member(superblock.member), claim, pace: None }),
             false => open.stale.push(claim),
         }
@@ -204,15 +219,155 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<Op
     Ok(open)
 }
 
-/// Says of devices that they are named and hold nothing of any pool.
-fn pass_over(strange: &[(PathBuf, &str)]) {
-    for (path, what) in strange {
-        tracing::warn!(
-            "{} is passed over, as if it were not there: it holds {what}, and is no cache device of a pool. One that was replaced or removed is named no \
-             longer: take it out of `devices` in the configuration, or off the command line, and out of the unit's drop-in. If it should be one of \
-             the pool's, what was on it is gone: see who has overwritten it, and put it, or another one, back with `headpond pool add`",
-            path.display()
-        );
+/// The vote of a pool's witness, and the witness.
+fn known_of(
+    named: &Named,
+    pool: [u8; 16],
+    devices: &[PathBuf],
+    state: &State,
+    patience: Duration,
+) -> Result<([u8; 16], WitnessVote, Witness), PoolError> {
+    // Witness or not is the same in every epoch.
+    let (vote, witness) = match named.of(&pool).first().is_some_and(|first| first.witness) {
+        true => witness(&pool, devices, state, patience)?,
+        false => (WitnessVote::None, Witness::Without),
+    };
+    Ok((pool, vote, witness))
+}
+
+/// What the devices that are named turn out to be.
+#[derive(Default)]
+struct Named {
+    /// Those that are claimed, each with what it holds.
+    claimed: Vec<(Claim, Superblock)>,
+    /// Those that somebody has who serves another pool with them.
+    held: Vec<(PathBuf, Superblock)>,
+    /// Those that are not there, cannot be read, or do not answer.
+    unread: Vec<PoolError>,
+    /// Those that hold nothing of any pool, and what they hold. What that is does not come later: they are not waited for, nor claimed.
+    strange: Vec<(PathBuf, &'static str)>,
+}
+
+impl Named {
+    /// Claims these, and looks at them.
+    fn take(&mut self, paths: &[PathBuf], patience: Duration) -> Result<(), PoolError> {
+        let heard = silence::at_once(paths, |path| heard(path, patience));
+        let mut held = Vec::new();
+        for (path, heard) in paths.iter().zip(heard) {
+            let patience = match heard {
+                Ok(left) => left,
+                Err(error) => {
+                    self.unread.push(error);
+                    continue;
+                }
+            };
+            let mut holds = None;
+            let claim = claim_when_there(patience, |left| match Claim::take(path, Duration::ZERO) {
+                Err(error @ ClaimError::Held { .. }) => {
+                    holds = held_by_others(path);
+                    match holds {
+                        Some(_) => Err(error),
+                        None => leads_somewhere(Claim::take(path, left)?),
+                    }
+                }
+                claim => leads_somewhere(claim?),
+            });
+            match (claim, holds) {
+                (Ok(claim), _) => self.add(claim, patience)?,
+                // It was removed, and is in use by its owner.
+                (Err(ClaimError::Held { .. }), Some(Err(what))) => self.strange.push((path.clone(), what)),
+                (Err(ClaimError::Held { .. }), Some(Ok(superblock))) => held.push((path.clone(), superblock, patience)),
+                (Err(ClaimError::Open { path, source }), _) if is_of_the_device(&source) => {
+                    self.unread.push(ClaimError::Open { path, source }.into());
+                }
+                (Err(error), _) => return Err(error.into()),
+            }
+        }
+        self.held.extend(held.iter().map(|(path, superblock, _)| (path.clone(), superblock.clone())));
+        let pool = self.pool();
+        for (path, superblock, patience) in held {
+            // Whoever has one of this pool may be a predecessor that is being killed.
+            if pool.is_none_or(|pool| pool == superblock.pool) {
+                let claim = Claim::take(&path, patience)?;
+                self.held.retain(|(held, _)| *held != path);
+                self.add(claim, patience)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, claim: Claim, patience: Duration) -> Result<(), PoolError> {
+        match patiently(patience, || superblock_of(&claim)) {
+            Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => {
+                self.unread.push(PoolError::Io { path, what, source, meaning });
+            }
+            Err(PoolError::NoMember { path, what }) => self.strange.push((path, what)),
+            superblock => self.claimed.push((claim, superblock?)),
+        }
+        Ok(())
+    }
+
+    /// The pool that most of them belong to; `None` where that is none, or not one alone.
+    fn pool(&self) -> Option<[u8; 16]> {
+        let mut counts: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+        let all = self.claimed.iter().map(|(_, superblock)| superblock).chain(self.held.iter().map(|(_, superblock)| superblock));
+        all.for_each(|superblock| *counts.entry(superblock.pool).or_default() += 1);
+        let most = counts.values().copied().max()?;
+        let mut pools = counts.iter().filter(|(_, count)| **count == most).map(|(pool, _)| *pool);
+        pools.next().filter(|_| pools.next().is_none())
+    }
+
+    /// The same, or where several have as many, the one that is named first.
+    fn first_pool(&self) -> Option<[u8; 16]> {
+        self.pool().or_else(|| self.claimed.first().map(|(_, superblock)| superblock.pool))
+    }
+
+    /// What those of a pool hold that are claimed.
+    fn of(&self, pool: &[u8; 16]) -> Vec<Superblock> {
+        self.claimed.iter().map(|(_, superblock)| superblock).filter(|superblock| superblock.pool == *pool).cloned().collect()
+    }
+
+    /// Those of other pools.
+    fn others(&self, pool: &[u8; 16]) -> Vec<(PathBuf, Superblock)> {
+        let claimed = self.claimed.iter().map(|(claim, superblock)| (claim.path().to_owned(), superblock));
+        let all = claimed.chain(self.held.iter().map(|(path, superblock)| (path.clone(), superblock)));
+        all.filter(|(_, superblock)| superblock.pool != *pool).map(|(path, superblock)| (path, superblock.clone())).collect()
+    }
+}
+
+/// What a device holds that somebody else has: a cache device's superblock, or what else it is; `None` if that cannot be seen.
+fn held_by_others(path: &Path) -> Option<Result<Superblock, &'static str>> {
+    let (file, facts) = list::open(path).ok()?;
+    match superblock_in(path, file.as_fd(), &facts, None) {
+        Ok(superblock) => Some(Ok(superblock)),
+        Err(PoolError::NoMember { what, .. }) => Some(Err(what)),
+        Err(_) => None,
+    }
+}
+
+/// What to do about a device that is named, and is not the pool's any more.
+const NOT_NAMED: &str = "One that was replaced or removed is named no longer: take it out of `devices` in the configuration, or off the command \
+                         line, and out of the unit's drop-in";
+
+/// That a device is named and holds nothing of any pool.
+fn passed_over((path, what): &(PathBuf, &'static str)) -> String {
+    format!(
+        "{} is passed over, as if it were not there: it holds {what}, and is no cache device of a pool. {NOT_NAMED}. If it should be one of \
+         the pool's, what was on it is gone: see who has overwritten it, and put it, or another one, back with `headpond pool add`",
+        path.display()
+    )
+}
+
+fn named_with_identity(superblock: &Superblock) -> String {
+    format!("{} ({})", superblock.name, hex(&superblock.pool))
+}
+
+fn other_pool((path, superblock): (&Path, &Superblock), (other_path, other): (&Path, &Superblock)) -> PoolError {
+    PoolError::OtherPool {
+        path: path.to_owned(),
+        pool: named_with_identity(superblock),
+        other: other_path.to_owned(),
+        other_pool: named_with_identity(other),
     }
 }
 
@@ -230,13 +385,16 @@ fn leads_somewhere(claim: Claim) -> Result<Claim, ClaimError> {
 /// not come nothing is left.
 fn heard(path: &Path, patience: Duration) -> Result<Duration, PoolError> {
     let begin = Instant::now();
-    let is_missing = || facts::look(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    while is_missing() && begin.elapsed() < patience {
+    while is_missing(path) && begin.elapsed() < patience {
         thread::sleep(LOOK);
     }
     let left = patience.saturating_sub(begin.elapsed());
     silence::answers(path, silence::LIMIT).map_err(PoolError::silent(path))?;
     Ok(left)
+}
+
+fn is_missing(path: &Path) -> bool {
+    facts::look(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Whether an error says that a device is gone or fails. Whoever goes on without the device takes it for left for good: what
@@ -316,11 +474,12 @@ pub fn look(devices: &[PathBuf]) -> Result<Superblock, PoolError> {
     newest.ok_or_else(|| unread.unwrap_or(PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() }))
 }
 
-/// The superblock of a claimed device, which fits it, and belongs to the same pool as the first.
-fn superblock_of(claim: &Claim, first: Option<(&Superblock, &Claim)>) -> Result<Superblock, PoolError> {
-    superblock_in(claim.path(), claim.as_fd(), claim.facts(), first.map(|(superblock, claim)| (superblock, claim.path())))
+/// The superblock of a claimed device, which fits it.
+fn superblock_of(claim: &Claim) -> Result<Superblock, PoolError> {
+    superblock_in(claim.path(), claim.as_fd(), claim.facts(), None)
 }
 
+/// The superblock of a device, which fits it, and belongs to the same pool as the first.
 fn superblock_in(
     path: &Path,
     file: BorrowedFd<'_>,
@@ -337,13 +496,7 @@ fn superblock_in(
     };
     let pool = superblock.name.clone();
     if let Some((other, other_path)) = first.filter(|(other, _)| other.pool != superblock.pool) {
-        let named = |superblock: &Superblock| format!("{} ({})", superblock.name, hex(&superblock.pool));
-        return Err(PoolError::OtherPool {
-            path,
-            pool: named(&superblock),
-            other: other_path.to_owned(),
-            other_pool: named(other),
-        });
+        return Err(other_pool((&path, &superblock), (other_path, other)));
     }
     let needed = superblock.members.get(usize::from(superblock.member)).map_or(0, |member| member.layout.size);
     if facts.size < needed {

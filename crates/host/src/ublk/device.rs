@@ -224,7 +224,10 @@ impl Device {
         self.set_limits(options);
         // What its attributes promise is tried as well. The volume is not asked: its disk may be silent, or fail flushes, and is to be served.
         let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
-        let flushed = self.flush(file.into(), Instant::now() + silence::LIMIT);
+        // And it is not said to be the daemon's own: what is a try is nobody's, and a client who flushes while `dd` ends is to be told what he is owed.
+        let begun = Flushing::begin(file.into(), || ()).map_err(|error| cannot_run_dd(id, &error))?;
+        self.flushing = Some(begun);
+        let flushed = self.flushed(Instant::now() + silence::LIMIT);
         self.flushes.set_tries(false);
         if self.flushes.came() > 0 {
             return Ok(());
@@ -460,6 +463,16 @@ impl Device {
     /// All that was written to it goes to the backend first, which must still be at work, and is to be flushed afterwards. Where that does
     /// not end within `limit` the device is in use as well, by the child that waits for it.
     pub fn stop(&mut self, limit: Duration) -> Result<(), Error> {
+        self.remove(limit, false)
+    }
+
+    /// The same as the daemon ends: where what was not flushed is not taken, that is only warned of. Nobody uses the device, and the engine's own end
+    /// flushes the volume, and writes down what its clients are to be told.
+    pub fn end(&mut self, limit: Duration) -> Result<(), Error> {
+        self.remove(limit, true)
+    }
+
+    fn remove(&mut self, limit: Duration, also_unflushed: bool) -> Result<(), Error> {
         let id = self.id;
         let until = Instant::now() + limit;
         // It was late the last time, and has the device open. How it ended says nothing of the one that comes now.
@@ -473,7 +486,11 @@ impl Device {
         let failed = |what| move |error: io::Error| failed(id, what, &error);
         // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
         let flushed = ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, until));
-        flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"))?;
+        let flushed = flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"));
+        match flushed {
+            Err(error) if also_unflushed => tracing::warn!("{error}. {}", error.next()),
+            flushed => flushed?,
+        }
         self.control.stop(id).map_err(failed("cannot be stopped"))?;
         self.end_queues();
         drop(ours);
@@ -494,7 +511,7 @@ impl Device {
         let flushes = Arc::clone(&self.flushes);
         let begun = Flushing::begin(device, move || flushes.set_own(false)).map_err(|error| {
             self.flushes.set_own(false);
-            failed(self.id, "cannot be flushed, as `dd` cannot be run", &error)
+            cannot_run_dd(self.id, &error)
         })?;
         self.flushing = Some(begun);
         self.flushed(until)
@@ -563,6 +580,10 @@ fn block_device(id: u32) -> String {
 fn failed(id: u32, what: &str, error: &io::Error) -> Error {
     let next = "Look at the kernel's log; `headpond status` shows how the volume stands";
     Error::new(format!("{} {what}: {error}", block_device(id)), next)
+}
+
+fn cannot_run_dd(id: u32, error: &io::Error) -> Error {
+    failed(id, "cannot be flushed, as `dd` cannot be run", error)
 }
 
 fn cannot_take_over(id: u32, why: &str) -> Error {
