@@ -25,8 +25,7 @@ impl Shape {
 impl Slot {
     /// Of a volume that has no backing device.
     pub(super) fn without_disk(name: String, sectors: u64) -> Slot {
-        let shape = Some(Shape::without_disk(sectors));
-        Slot { name, spec: None, shape, export: None, place: None, problem: None, running: None, busy: None }
+        Slot::new(name, None, Some(Shape::without_disk(sectors)))
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn find_all(
 /// Claims the disk of a volume of the pool, if it answers within `limit`, and makes sure that it is the one that the volume was made on.
 fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, limit: Duration, patience: Duration) -> (Slot, Option<Given>) {
     let (name, number) = (volume.name.clone(), volume.number);
-    let mut slot = Slot { name, spec, shape: None, export: None, place: None, problem: None, running: None, busy: None };
+    let mut slot = Slot::new(name, spec, None);
     let Some(spec) = &slot.spec else {
         let wrong = format!("Volume {} is not served: it is not known where its backing device is.", slot.name);
         let next = format!("Restart with --backing {}=PATH.", slot.name);

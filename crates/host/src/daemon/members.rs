@@ -12,7 +12,7 @@ use headpond_engine::{StartError, Status};
 use headpond_format::MAX_MEMBERS;
 use serde_json::{Value, json};
 
-use super::service::{PATIENCE, Progress, TELL, ended};
+use super::service::{PATIENCE, Progress, TELL, ended, seconds_left};
 use super::status::is_somebody;
 use super::{Shared, lock};
 use crate::claim::Claim;
@@ -257,9 +257,7 @@ impl Shared {
             }
             let Some(left) = self.handle.status().map(|status| left(&status)) else { return Err(CommandError::Cancelled) };
             at_first = left.max(at_first);
-            let done = at_first - left;
-            let seconds = (done > 0).then(|| begun.elapsed().as_secs_f64() * left as f64 / done as f64);
-            progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds.map(f64::ceil) }));
+            progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds_left(begun, at_first - left, left) }));
         }
     }
 

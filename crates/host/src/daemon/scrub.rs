@@ -8,7 +8,7 @@ use headpond_engine::Status;
 use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
 use serde_json::{Value, json};
 
-use super::service::{Progress, TELL, ended};
+use super::service::{Progress, TELL, ended, seconds_left};
 use super::worker::Worker;
 use super::{Scrubs, Shared, lock};
 use crate::control::Fault;
@@ -47,8 +47,7 @@ impl Shared {
             }
             let Some(status) = self.handle.status() else { break Err(CommandError::Cancelled) };
             let (done, all) = (status.scrub.done, status.scrub.total);
-            let left = all.saturating_sub(done);
-            let seconds = (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil());
+            let seconds = seconds_left(begun, done, all.saturating_sub(done));
             progress(json!({
                 "segments_read": done, "segments": all, "damaged": status.scrub.damaged, "seconds_left": seconds,
             }));

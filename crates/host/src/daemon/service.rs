@@ -36,6 +36,11 @@ const SOON: Duration = Duration::from_millis(20);
 /// How often progress is told.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
+/// How many seconds what is left takes, by how long what is done took since `begun`; `None` while nothing is.
+pub(super) fn seconds_left(begun: Instant, done: u64, left: u64) -> Option<f64> {
+    (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil())
+}
+
 pub(super) type Progress<'a> = &'a mut dyn FnMut(Value);
 
 /// Until when a long command is to have ended, as whoever asked for it has said.
@@ -245,16 +250,7 @@ impl Shared {
             )));
         }
         let (name, bytes) = (new.name.clone(), shape.size);
-        let slot = Slot {
-            name: name.clone(),
-            spec: Some(spec.clone()),
-            shape: Some(shape),
-            export: None,
-            place: None,
-            problem: None,
-            running: None,
-            busy: None,
-        };
+        let slot = Slot::new(name.clone(), Some(spec.clone()), Some(shape));
         let (place, problem) = self.offer_new(number, &name, slot);
         Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
     }
@@ -569,9 +565,7 @@ impl Shared {
         let left = || {
             let status = self.handle.status()?;
             let left = status.volume(&volume.name).map_or(0, |volume| volume.dirty_blocks);
-            let done = at_first.saturating_sub(left);
-            let seconds = (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil());
-            Some((left * BLOCK, seconds))
+            Some((left * BLOCK, seconds_left(begun, at_first.saturating_sub(left), left)))
         };
         let mut over = None;
         let result = loop {
