@@ -786,7 +786,7 @@ async fn ends<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, is_busy: impl 
 
 fn status<B: Buf>(core: &Core<B>) -> Status {
     let pool = core.pool.borrow();
-    let segments = core.segments.borrow();
+    let (segments, reading) = (core.segments.borrow(), core.reading.borrow());
     let (mut endurance, written) = (core.endurance.borrow_mut(), core.exec.written.borrow());
     endurance.settle(core.now(), pool.in_sync_sizes(), &written);
     Status {
@@ -825,6 +825,7 @@ fn status<B: Buf>(core: &Core<B>) -> Status {
                 segments: if m.state == MemberState::InSync { m.layout.slots() } else { 0 },
                 segments_free: segments.free_on(n as u8),
                 dirty: segments.dirty_on(n as u8),
+                damaged: reading.get(n).map_or(0, |reads| reads.damaged),
                 leaving: pool.leaving == Some(n as u8),
                 written: written.total(n as u8),
                 written_lately: written.of_a_day(n as u8, core.now()),

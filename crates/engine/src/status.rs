@@ -106,6 +106,8 @@ pub struct MemberStatus {
     pub segments_free: u32,
     /// Dirty pieces of which a copy is on it.
     pub dirty: u64,
+    /// Copies that were found damaged on it, or that it could not read, since the start, or since it was added; each as often as it was found.
+    pub damaged: u64,
     /// Whether it is being emptied, to be removed.
     pub leaving: bool,
     /// Bytes written to it since the start, or since it was added.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use headpond_host::control::{AT_ONCE, CallError};
-use headpond_host::report::{Member, Report, Volume};
+use headpond_host::report::{Member, Report, Volume, cache_device};
 
 use super::{Which, deadline, print, share};
 use crate::size;
@@ -104,6 +104,13 @@ fn screen(report: &Report) -> String {
     if let Some(endurance) = endurance(report) {
         let _ = writeln!(text, "\nendurance: {endurance}");
     }
+    for member in report.members.iter().filter(|member| member.damaged > 0 && member.state != "out") {
+        let (device, copies) = (cache_device(member.number, member.path.as_deref()), member.damaged);
+        let _ = writeln!(
+            text,
+            "\ndamaged: {copies} copies on {device} since the start; if it comes again, that device rots: replace it"
+        );
+    }
     if let Some(scrub) = scrub(report) {
         let _ = writeln!(text, "\nscrub: {scrub}");
     }
@@ -138,7 +145,13 @@ fn scrub(report: &Report) -> Option<String> {
     let scrub = &report.scrub;
     let damaged = match scrub.damaged {
         0 => "nothing damaged".into(),
-        some => format!("{some} copies damaged, {} repaired, {} let go, {} lost", scrub.repaired, scrub.dropped, scrub.lost),
+        some => format!(
+            "{some} copies damaged ({}), {} repaired, {} let go, {} lost",
+            scrub.damaged_places(),
+            scrub.repaired,
+            scrub.dropped,
+            scrub.lost
+        ),
     };
     if scrub.running {
         return Some(format!("under way, {} of {} segments read; {damaged}", scrub.segments_read, scrub.segments));

@@ -95,6 +95,7 @@ impl Shared {
                     segments: member.segments,
                     segments_free: member.segments_free,
                     dirty_bytes: member.dirty * BLOCK,
+                    damaged: member.damaged,
                     written_day_bytes: member.written_lately,
                     budget_day_bytes: member.budget_per_day,
                     budget_left_bytes: member.budget_left,
