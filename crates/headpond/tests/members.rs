@@ -525,6 +525,52 @@ fn of_two_devices_known_at_one_path_the_one_that_is_there_is_replaced() {
     daemon.stop();
 }
 
+/// The first number that was free was taken, be it nobody's or another dead one's: the one that was replaced stayed in the list, with the advice to put
+/// another in its place, for ever.
+#[test]
+fn who_is_replaced_when_it_is_out_is_the_one_whose_number_the_new_one_gets() {
+    let yard = yard();
+    for name in ["d", "e", "f"] {
+        yard.file(name, 64 * MIB);
+    }
+    let numbers = || {
+        let report: Report = serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap();
+        assert!(report.members.iter().all(|member| member.state == "in sync") && report.advice.is_empty(), "{report:?}");
+        report.members.iter().map(|member| member.number).collect::<Vec<_>>()
+    };
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "replace", "0", "c"]).told(&["/c: cache device 2", "cache device 0"]);
+    assert_eq!(numbers(), [1, 2]);
+    daemon.stop();
+    // 0 is nobody, and 2 dies.
+    fs::rename(yard.path("c"), yard.path("dead")).unwrap();
+    let daemon = yard.serve(&["b", "--wait", "1"]);
+    yard.run(&["pool", "replace", "2", "d"]).told(&["/d: cache device 2"]);
+    assert_eq!(numbers(), [1, 2]);
+    // The same of who is only added.
+    daemon.stop();
+    fs::rename(yard.path("d"), yard.path("dead")).unwrap();
+    let daemon = yard.serve(&["b", "--wait", "1"]);
+    yard.run(&["pool", "add", "e"]).told(&["/e: cache device 2"]);
+    assert_eq!(numbers(), [1, 2]);
+    // Of two that are dead the one that is named.
+    yard.run(&["pool", "add", "f"]).told(&["/f: cache device 0"]);
+    yard.file("g", 64 * MIB);
+    yard.run(&["pool", "add", "g"]).told(&["/g: cache device 3"]);
+    daemon.stop();
+    for dead in ["e", "f"] {
+        fs::rename(yard.path(dead), yard.path("dead")).unwrap();
+        yard.serve(&["b", "--wait", "1"]).stop();
+    }
+    let _daemon = yard.serve(&["b", "--wait", "1"]);
+    yard.file("h", 64 * MIB);
+    yard.run(&["pool", "replace", "2", "h"]).told(&["/h: cache device 2"]);
+    yard.run(&["status"]).told(&["Cache device 0", "has left the pool"]);
+    yard.file("i", 64 * MIB);
+    yard.run(&["pool", "replace", "0", "i"]).told(&["/i: cache device 0"]);
+    assert_eq!(numbers(), [0, 1, 2, 3]);
+}
+
 /// Where it is was noted when all had been copied, which may take hours. After a crash meanwhile the pool started without the device, voted it
 /// out, and what was dirty had one copy again; or it did not start.
 #[test]

@@ -141,6 +141,9 @@ pub struct AddMember {
     /// Lose what is dirty on the pool of this identity in this epoch, too: as [`crate::pool::DiscardDirty`] is written.
     #[serde(default)]
     pub discard_dirty: Option<String>,
+    /// Put it in the place of the cache device with this number, which has left; chosen if not given.
+    #[serde(default)]
+    pub in_place_of: Option<u8>,
 }
 
 /// The parameters of `CreateVolume`.
@@ -833,12 +836,16 @@ mod tests {
     /// A plain addition was refused by each daemon that had been started before the program was updated: it named a field of which that knew nothing.
     #[test]
     fn a_call_names_no_more_than_what_is_asked_for() {
-        let add = |force, discard_dirty| Call::AddMember(AddMember { path: "/a".into(), force, discard_dirty });
+        let add_as = |force, discard_dirty, in_place_of| {
+            Call::AddMember(AddMember { path: "/a".into(), force, discard_dirty, in_place_of })
+        };
+        let add = |force, discard_dirty| add_as(force, discard_dirty, None);
         let detach =
             |give_up_lost, deadline_seconds| Call::Detach { name: "v".into(), give_up_lost, throw_away: false, deadline_seconds };
         for (call, parameters) in [
             (add(false, None), json!({ "path": "/a" })),
             (add(true, Some("x:1".into())), json!({ "path": "/a", "force": true, "discard_dirty": "x:1" })),
+            (add_as(false, None, Some(0)), json!({ "path": "/a", "in_place_of": 0 })),
             (detach(false, None), json!({ "name": "v" })),
             (detach(true, Some(0)), json!({ "name": "v", "give_up_lost": true, "deadline_seconds": 0 })),
             (Call::Grow(Grow { name: "v".into(), bytes: None }), json!({ "name": "v" })),

@@ -304,11 +304,12 @@ fn text(path: &Path) -> Result<&str, PoolError> {
     path.to_str().ok_or_else(|| PoolError::NotText { path: path.to_owned() })
 }
 
-/// Takes a device in; the answer, and that in words.
-fn add(which: &Which, device: &Path, overwrite: &Overwrite) -> anyhow::Result<(Value, String)> {
+/// Takes a device in, where it is named in the place of one that has left; the answer, and that in words.
+fn add(which: &Which, device: &Path, overwrite: &Overwrite, in_place_of: Option<u8>) -> anyhow::Result<(Value, String)> {
     let path = text(&std::path::absolute(device)?)?.to_owned();
     let discard_dirty = overwrite.discard_dirty.as_ref().map(DiscardDirty::to_string);
-    let answer = which.call(&Call::AddMember(AddMember { path: path.clone(), force: overwrite.force, discard_dirty }))?;
+    let new = AddMember { path: path.clone(), force: overwrite.force, discard_dirty, in_place_of };
+    let answer = which.call(&Call::AddMember(new))?;
     let lacking = answer["lacking_bytes"].as_u64().unwrap_or(0);
     let copied = match lacking {
         0 => "all that is dirty has its copies".into(),
@@ -341,7 +342,7 @@ fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
 impl Add {
     fn run(self) -> anyhow::Result<()> {
         let Some(device) = self.device.filter(|_| !self.cancel) else { return cancel(&self.which, self.json) };
-        let (answer, text) = add(&self.which, &device, &self.overwrite)?;
+        let (answer, text) = add(&self.which, &device, &self.overwrite, None)?;
         print(self.json, &answer, text)
     }
 }
@@ -355,7 +356,8 @@ impl Remove {
 }
 
 impl Replace {
-    /// The new one first: at no moment is there a copy less than there was. One that is out already is only succeeded.
+    /// The new one first: at no moment is there a copy less than there was. One that is out already is succeeded by number, and nothing has to be
+    /// removed.
     fn run(self) -> anyhow::Result<()> {
         let report: Report = serde_json::from_value(self.which.call(&Call::Status)?)?;
         let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
@@ -375,10 +377,11 @@ impl Replace {
             ))
             .into());
         };
-        let (added, mut text) = add(&self.which, &self.new, &self.overwrite)?;
+        let is_out = member.state == "out";
+        let (added, mut text) = add(&self.which, &self.new, &self.overwrite, is_out.then_some(member.number))?;
         let mut value = json!({ "added": added });
         let mut result = Ok(());
-        if member.state != "out" {
+        if !is_out {
             match remove(&self.which, &member.number.to_string()) {
                 Ok((removed, words)) => {
                     text = format!("{text}\n{words}");

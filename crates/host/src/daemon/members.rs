@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use headpond_engine::io::{BLOCK, Command, CommandError, CommandId, Device};
-use headpond_engine::status::VolumeStatus;
+use headpond_engine::status::{MemberStatus, VolumeStatus};
 use headpond_engine::{StartError, Status};
 use headpond_format::MAX_MEMBERS;
 use serde_json::{Value, json};
@@ -77,8 +77,8 @@ impl Shared {
         };
         join::ask(&path).map_err(refused)?;
         let own = self.left_at(&path, &status);
-        let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
-        let member = own.or(left).unwrap_or(status.members.len() as u8);
+        let named = new.in_place_of.map(|number| of_one_that_left(number, &status)).transpose()?;
+        let member = named.or(own).unwrap_or_else(|| free_number(&status));
         // What the engine would refuse is, before the device is changed.
         if usize::from(member) >= MAX_MEMBERS {
             return Err(not_added(CommandError::MemberTaken));
@@ -280,6 +280,27 @@ impl Shared {
         self.handle.begin(Command::Cancel(id)).end().map_err(|error| Fault::failed(error.to_string()))?;
         Ok(json!({}))
     }
+}
+
+/// The number of a cache device in whose place another one is to be put.
+///
+/// # Errors
+/// It has not left: that is another command's.
+fn of_one_that_left(number: u8, status: &Status) -> Result<u8, Fault> {
+    let left = |member: &&MemberStatus| member.number == number && !member.in_sync && is_somebody(member);
+    status.members.iter().find(left).map(|member| member.number).ok_or_else(|| {
+        Fault::failed(format!(
+            "Pool {} has no cache device {number} that has left. Nothing was changed. `headpond status` lists its cache devices.",
+            status.pool
+        ))
+    })
+}
+
+/// The number for a new cache device: that of one that has left, which is succeeded, and waited for no longer; else one that is nobody's.
+fn free_number(status: &Status) -> u8 {
+    let mut free: Vec<&MemberStatus> = status.members.iter().filter(|member| !member.in_sync).collect();
+    free.sort_by_key(|member| !is_somebody(member));
+    free.first().map_or(status.members.len() as u8, |member| member.number)
 }
 
 /// A device of which the engine did not say any more whether it has taken it. It may hold copies already.
