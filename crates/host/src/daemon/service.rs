@@ -140,7 +140,12 @@ impl Shared {
     /// The right to have a volume come, go or change, which `what` says: one at a time, and none while the daemon ends. It is not waited for
     /// longer than a change usually takes: who has it may be waiting for a disk that never answers.
     pub(super) fn change(&self, what: String) -> Result<MutexGuard<'_, ()>, Fault> {
-        let until = Instant::now() + TURN;
+        self.change_within(what, TURN)
+    }
+
+    /// The same, waited for no longer than `limit`.
+    fn change_within(&self, what: String, limit: Duration) -> Result<MutexGuard<'_, ()>, Fault> {
+        let until = Instant::now() + limit;
         let changing = loop {
             match self.changing.try_lock() {
                 Ok(changing) => break changing,
@@ -292,7 +297,10 @@ impl Shared {
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
     ) -> Result<Value, Fault> {
-        let _changing = self.change(format!("Detaching volume {name}"))?;
+        // What comes before the engine has its share of the time.
+        let limit = Limit::of(deadline_seconds);
+        let within = |most: Duration| limit.map_or(most, |limit| limit.rest().min(most));
+        let _changing = self.change_within(format!("Detaching volume {name}"), within(TURN))?;
         let volume = self.volume_with_disk(name)?;
         let number = volume.number;
         if !volume.serving {
@@ -300,9 +308,8 @@ impl Shared {
         }
         // Before its block device goes.
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
-        self.withdraw(number, FLUSHED)
+        self.withdraw(number, within(FLUSHED))
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
-        let limit = Limit::of(deadline_seconds);
         let mut long = |give_up_lost| self.long(&volume, Command::Detach { volume: number, give_up_lost }, limit, &mut *progress);
         // Only if something is lost that is given up, and then how much is known.
         let (end, given_up) = match long(false) {
@@ -413,11 +420,18 @@ impl Shared {
         let running = lock(&self.volumes).values().find(|slot| slot.name == name).and_then(|slot| slot.running);
         let id = running.ok_or_else(|| {
             let under_way = lock(&self.under_way).clone();
-            if matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock)) && under_way.ends_with(&format!(" volume {name}")) {
+            let is_under_way = matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock));
+            if is_under_way && ["Detaching", "Deleting"].iter().any(|it| under_way == format!("{it} volume {name}")) {
                 return Fault::failed(format!(
                     "{under_way} is under way, at a step that is not cancelled: its block device may be flushed yet, and taken away. Nothing was \
                      changed. Wait for up to {} s, and try again.",
                     FLUSHED.as_secs()
+                ));
+            }
+            if is_under_way && under_way.ends_with(&format!(" volume {name}")) {
+                return Fault::failed(format!(
+                    "{under_way} is under way, which cannot be cancelled. Nothing was changed. Wait for its end; `headpond status` shows what came of \
+                     it. If it takes long, look at the kernel's log for the disk."
                 ));
             }
             Fault::failed(format!(
