@@ -64,9 +64,9 @@ fn a_device_is_added_and_another_removed_under_load_and_nothing_on_the_removed_o
             rounds - 1
         });
         yard.run(&["pool", "add", "c"]).told(&[
-            "/c: cache device 2 of the pool",
+            "/c: cache device 2 of pool pool",
             "has its copies",
-            "Name it in `headpond serve`",
+            "put it into `devices` in the configuration",
         ]);
         yard.run(&["pool", "remove", "a"]).told(&["cache device 0", "/a", "nothing on it is needed"]);
         done.store(true, Ordering::Relaxed);
@@ -477,7 +477,7 @@ fn a_device_that_has_left_for_good_is_forgotten_where_nothing_lacks_a_copy() {
     loop {
         let ended = yard.run(&["pool", "remove", "2"]);
         if ended.code == Some(0) {
-            ended.told(&["cache device 2", "had left the pool, and is forgotten"]);
+            ended.told(&["cache device 2", "had left pool pool, and is forgotten"]);
             break;
         }
         // What was on it gets its copies first.

@@ -243,8 +243,11 @@ pub struct Volume {
     pub mode: String,
     /// Whether requests are answered.
     pub serving: bool,
-    /// Where clients find it.
+    /// Where clients find it: its block device, by a name that the kernel gives anew at each start, or its export.
     pub place: Option<String>,
+    /// The block device's name that lasts, where udev has made it.
+    #[serde(default)]
+    pub link: Option<String>,
     /// Bytes cached, dirty ones included.
     pub cached_bytes: u64,
     /// Bytes that the disk does not have yet; none where there is no disk.

@@ -38,14 +38,16 @@ pub mod volume;
 pub mod writeback;
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use headpond_host::control::{self, Call};
 use headpond_host::daemon::run_folder;
+use headpond_host::names;
 use headpond_host::report::Report;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exit::{Found, Usage};
 use crate::size;
@@ -154,6 +156,36 @@ pub fn deadline(text: &str) -> Result<Duration, String> {
         Ok(_) => Err("less than a second is no time: give at least 1s".into()),
         Err(error) => Err(format!("{error}: give a time such as 90s, 5m or 2h")),
     }
+}
+
+/// The pool whose daemon has answered, for people.
+fn pool_of(answer: &Value) -> String {
+    answer["pool"].as_str().map_or("the pool".into(), |pool| format!("pool {pool}"))
+}
+
+/// Where udev has the rule that gives volumes names that last.
+const RULES: [&str; 3] =
+    ["/etc/udev/rules.d/61-headpond.rules", "/usr/lib/udev/rules.d/61-headpond.rules", "/lib/udev/rules.d/61-headpond.rules"];
+/// How long udev may take to name a new device.
+const NAMED: Duration = Duration::from_secs(2);
+
+/// Where a new volume is, for people: by the name that lasts, which is waited for where udev is to make it, and which the answer has then, too.
+fn place_of_new(answer: &mut Value, volume: &str) -> String {
+    let Some(place) = answer["place"].as_str() else { return String::new() };
+    let pool = answer["pool"].as_str().unwrap_or_default();
+    let has_rule = || Path::new("/run/udev/control").exists() && RULES.iter().any(|rule| Path::new(rule).exists());
+    let limit = if place.starts_with("/dev/") && has_rule() { NAMED } else { Duration::ZERO };
+    let begun = Instant::now();
+    let link = loop {
+        let link = names::lasting(pool, volume, place);
+        if link.is_some() || begun.elapsed() >= limit {
+            break link;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let text = format!(" at {}", link.as_deref().unwrap_or(place));
+    answer["link"] = json!(link);
+    text
 }
 
 /// Fails where the daemon did what it was asked, but for what it says is wrong with it.

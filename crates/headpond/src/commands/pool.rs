@@ -11,7 +11,7 @@ use headpond_host::report::{Member, Report};
 use headpond_host::state::{State, hex};
 use serde_json::{Value, json};
 
-use super::{Which, print};
+use super::{Which, pool_of, print};
 use crate::exit::{self, Usage};
 use crate::size;
 
@@ -316,8 +316,12 @@ fn add(which: &Which, device: &Path, overwrite: &Overwrite, in_place_of: Option<
         bytes => format!("{} of dirty data still have one copy less, and are being copied", size::show(bytes)),
     };
     let note = answer["note"].as_str().map(|note| format!("\n{note}")).unwrap_or_default();
-    let text =
-        format!("{path}: cache device {} of the pool; {copied}. Name it in `headpond serve` from now on{note}", answer["member"]);
+    let text = format!(
+        "{path}: cache device {} of {}; {copied}. Name it in `headpond serve` from now on: put it into `devices` in the configuration \
+         (/etc/headpond/NAME.toml, of the unit headpond@NAME), and into the drop-in of headpond-devices@NAME{note}",
+        answer["member"],
+        pool_of(&answer)
+    );
     Ok((answer, text))
 }
 
@@ -327,13 +331,14 @@ fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
     let member = if device.bytes().all(|c| c.is_ascii_digit()) { device.to_owned() } else { absolute? };
     let answer = which.call(&Call::RemoveMember { member })?;
     let place = answer["path"].as_str().map(|path| format!(" ({path})")).unwrap_or_default();
+    let pool = pool_of(&answer);
     let how = match answer["had_left"].as_bool() {
-        Some(true) => "had left the pool, and is forgotten; what it holds is out of date",
-        _ => "removed; nothing on it is needed any more",
+        Some(true) => format!("had left {pool}, and is forgotten; what it holds is out of date"),
+        _ => format!("removed from {pool}; nothing on it is needed any more"),
     };
     let text = format!(
         "cache device {}{place}: {how}. Name it no longer in `headpond serve`: take it out of `devices` in the configuration \
-         (/etc/headpond/POOL.toml), and out of the unit's drop-in",
+         (/etc/headpond/NAME.toml, of the unit headpond@NAME), and out of the drop-in of headpond-devices@NAME",
         answer["member"]
     );
     Ok((answer, text))

@@ -168,7 +168,7 @@ fn scrub(report: &Report) -> Option<String> {
 
 fn volume(volume: &Volume) -> Vec<String> {
     let hits = volume.hit_percent().map_or("-".into(), |percent| format!("{percent} %"));
-    let place = volume.place.as_deref().unwrap_or(if volume.serving { "-" } else { "NOT SERVED" });
+    let place = volume.link.as_deref().or(volume.place.as_deref()).unwrap_or(if volume.serving { "-" } else { "NOT SERVED" });
     row([
         &volume.name,
         &volume.mode,

@@ -74,7 +74,7 @@ impl Shared {
         })?;
         self.events.add(watch::of_created(name, bytes));
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
-        Ok(json!({ "number": number, "bytes": bytes, "place": place, "problem": problem }))
+        Ok(json!({ "pool": self.name, "number": number, "bytes": bytes, "place": place, "problem": problem }))
     }
 
     /// Deletes a volume with what is on it; one whose block device is in use is refused at once.
@@ -106,6 +106,6 @@ impl Shared {
         }
         self.forget(&volume);
         self.events.add(watch::of_deleted(name, held));
-        Ok(json!({ "bytes": bytes, "thrown_away_bytes": held }))
+        Ok(json!({ "pool": self.name, "bytes": bytes, "thrown_away_bytes": held }))
     }
 }

@@ -140,7 +140,9 @@ impl Shared {
             Err(error) if !joined => return Err(cleared_in_vain(&path, &error)),
             end => end.map_err(not_added)?,
         }
-        Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note }))
+        Ok(json!({
+            "pool": self.name, "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note,
+        }))
     }
 
     /// Whether data of a volume may be missing: then what is on a cache device that has left may be all there is.
@@ -194,7 +196,7 @@ impl Shared {
         self.remember(|places| drop(places.members.remove(&member)));
         // One that had left may have been kept from others.
         lock(&self.stale).retain(|claim| path.as_ref().is_none_or(|path| !same_file(claim.path(), path)));
-        Ok(json!({ "member": member, "path": path, "had_left": had_left }))
+        Ok(json!({ "pool": self.name, "member": member, "path": path, "had_left": had_left }))
     }
 
     /// The right to add or remove a cache device: one at a time, and none from the moment on at which the daemon ends, or another program is to

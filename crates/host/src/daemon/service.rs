@@ -78,7 +78,7 @@ impl Service for Shared {
                 let volume = self.volume_with_disk(&name)?;
                 let command = Command::SetMode { volume: volume.number, mode };
                 self.long(&volume, command, Limit::of(deadline_seconds), progress)?.map_err(|error| failed(&volume, &error))?;
-                Ok(json!({ "mode": mode.name() }))
+                Ok(json!({ "pool": self.name, "mode": mode.name() }))
             }
             Call::Destage { name, deadline_seconds } => {
                 let volume = self.volume_with_disk(&name)?;
@@ -257,7 +257,9 @@ impl Shared {
         let (name, bytes) = (new.name.clone(), shape.size);
         let slot = Slot::new(name.clone(), Some(spec.clone()), Some(shape));
         let (place, problem) = self.offer_new(number, &name, slot);
-        Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
+        Ok(json!({
+            "pool": self.name, "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem,
+        }))
     }
 
     /// A number that no volume has, for a new one of this name, which none has either. Nobody is connected to what had it.
@@ -323,7 +325,7 @@ impl Shared {
         }
         self.events.add(watch::of_detached(name, given_up));
         self.forget(&volume);
-        Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
+        Ok(json!({ "pool": self.name, "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
     }
 
     /// Makes a volume reachable again that could not be taken off, if the engine serves it yet. Nobody had it; and an end that has cancelled this
@@ -373,7 +375,7 @@ impl Shared {
             "Volume {name} was taken off the pool without being written to its disk; {thrown_away} bytes that were not there were thrown away."
         );
         self.events.add(watch::of_abandoned(what));
-        Ok(json!({ "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
+        Ok(json!({ "pool": self.name, "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
     }
 
     /// Whether the engine has let go of a volume, though what took it off ended with a failure: no superblock names it, and what failed is the

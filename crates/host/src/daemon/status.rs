@@ -6,6 +6,7 @@ use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
 use crate::backing::HasDisk;
+use crate::names;
 use crate::report::{Advice, Endurance, Load, Loading, Member, Report, Requests, Share, Times, Volume};
 use crate::requests::{Histograms, Row};
 use crate::runtime::Snapshot;
@@ -108,7 +109,7 @@ impl Shared {
                     disk: load(Device::Backing(volume.number)),
                     lost_bytes: lost.get(&volume.number).map_or(0, |it| it.bytes),
                     share: share_report(volume, status.segment_bytes),
-                    ..volume_report(volume, slots.get(&volume.number))
+                    ..volume_report(&status.pool, volume, slots.get(&volume.number))
                 })
                 .collect(),
             scrub: self.scrub_report(status),
@@ -126,7 +127,8 @@ pub(super) fn is_somebody(member: &MemberStatus) -> bool {
     member.id != [0; 16]
 }
 
-fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
+fn volume_report(pool: &str, volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
+    let place = slot.and_then(|slot| slot.place.clone());
     let held = volume.dirty_blocks * BLOCK;
     let (dirty_bytes, kept_bytes) = if volume.has_disk() { (held, 0) } else { (0, held) };
     Volume {
@@ -139,7 +141,8 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
         phase: volume.phase,
         mode: volume.mode.name().into(),
         serving: volume.serving,
-        place: slot.and_then(|slot| slot.place.clone()),
+        link: place.as_ref().and_then(|place| names::lasting(pool, &volume.name, place)),
+        place,
         cached_bytes: volume.cached_blocks * BLOCK,
         dirty_bytes,
         kept_bytes,
