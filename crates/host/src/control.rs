@@ -308,18 +308,9 @@ pub const AT_ONCE: Duration = Duration::from_secs(10);
 
 impl Call {
     /// Whether it changes nothing, and takes no time.
-    fn only_asks(&self) -> bool {
+    #[must_use]
+    pub fn only_asks(&self) -> bool {
         matches!(self, Call::Status | Call::Histograms | Call::Events { .. } | Call::Pinned { .. })
-    }
-
-    /// Whether it is to lose data, or may: whom it reaches has to be sure.
-    pub fn throws_away(&self) -> bool {
-        match self {
-            Call::Detach { give_up_lost, throw_away, .. } => *give_up_lost || *throw_away,
-            Call::DeleteVolume { throw_away, .. } => *throw_away,
-            Call::AddMember(new) => new.force || new.discard_dirty.is_some(),
-            _ => false,
-        }
     }
 
     /// Its name, and its parameters as far as they say anything: a daemon of an older version refuses what it does not know, and need not know
@@ -704,10 +695,16 @@ fn frame_of(value: &Value) -> Vec<u8> {
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum CallError {
     #[error(
-        "No daemon answers at {0}. Nothing was done. Start it with `headpond serve`, or name the socket of one that runs with \
-         --socket or --pool"
+        "No daemon answers at {0}. Nothing was done. Where a service is to serve the pool, `systemctl status headpond@NAME` and `journalctl -u \
+         headpond@NAME` say why it does not; else start it with `headpond serve`, or name the socket of one that runs with --socket or --pool"
     )]
     NotRunning(PathBuf),
+    #[error(
+        "No daemon runs here: there is no socket in {0}. Nothing was done. Where a service is to serve the pool, `systemctl status headpond@NAME` \
+         and `journalctl -u headpond@NAME` say why it does not (NAME is that of its file in /etc/headpond); else start it with `headpond serve`, \
+         or name the socket of one that runs with --socket"
+    )]
+    NoneRuns(PathBuf),
     #[error(
         "The daemon at {0} could not be asked: its socket is its user's alone. Nothing was done. Run the command as root, or as the user whose \
          daemon it is"

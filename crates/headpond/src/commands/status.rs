@@ -31,8 +31,9 @@ pub struct Status {
 impl Status {
     pub fn run(self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let may_come =
-            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(CallError::NotRunning(_) | CallError::Silent { .. }));
+        let may_come = |error: &anyhow::Error| {
+            matches!(error.downcast_ref(), Some(CallError::NotRunning(_) | CallError::NoneRuns(_) | CallError::Silent { .. }))
+        };
         let answer = loop {
             let left = self.wait.map(|wait| wait.saturating_sub(begun.elapsed()));
             let limit = left.map_or(AT_ONCE, |left| left.clamp(LEAST, AT_ONCE));
