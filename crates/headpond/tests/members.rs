@@ -685,7 +685,7 @@ fn a_device_that_joins_and_has_left_again_is_not_told_of_as_added_and_replaces_n
         disk.die();
         replacing.join().unwrap()
     });
-    replaced.said(1, &[&new, "has joined the pool, and has left it again", "no other cache device was taken out", "add another"]);
+    replaced.said(1, &[&new, "has joined the pool, and has left it again", "No other cache device was taken out", "add another"]);
     let now = report();
     let states: Vec<(u8, &str)> = now.members.iter().map(|member| (member.number, member.state.as_str())).collect();
     assert_eq!(states, [(0, "in sync"), (1, "out")]);

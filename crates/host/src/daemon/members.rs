@@ -20,6 +20,7 @@ use crate::control::{AddMember, Fault, FaultKind};
 use crate::pool::create::random;
 use crate::pool::join::{self, Joining, Served};
 use crate::pool::{DiscardDirty, PoolError};
+use crate::report::cache_device;
 use crate::runtime::Given;
 
 /// How far whoever adds or removes a cache device is.
@@ -135,7 +136,7 @@ impl Shared {
         let lacking = now.map_or(0, |status| status.lacking_copies) * BLOCK;
         match end {
             Err(CommandError::Cancelled) if joined => {}
-            _ if has_left => return Err(left_again(&path)),
+            _ if has_left => return Err(left_again(&path, &self.gone_since(&status))),
             Err(_) if !is_known => return Err(not_known(&path)),
             Err(error) if !joined => return Err(cleared_in_vain(&path, &error)),
             end => end.map_err(not_added)?,
@@ -143,6 +144,15 @@ impl Shared {
         Ok(json!({
             "pool": self.name, "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note,
         }))
+    }
+
+    /// The cache devices that were in sync and are not any more, for people.
+    fn gone_since(&self, before: &Status) -> Vec<String> {
+        let Some(now) = self.handle.status() else { return Vec::new() };
+        let places = lock(&self.places).members.clone();
+        let stays = |id: [u8; 16]| now.members.iter().any(|member| member.id == id && member.in_sync);
+        let gone = before.members.iter().filter(|member| member.in_sync && !stays(member.id));
+        gone.map(|m| cache_device(m.number, places.get(&m.number).and_then(|path| path.to_str()))).collect()
     }
 
     /// Whether data of a volume may be missing: then what is on a cache device that has left may be all there is.
@@ -315,11 +325,15 @@ fn not_known(path: &Path) -> Fault {
     ))
 }
 
-/// A device that was taken, and has failed before all had its copies.
-fn left_again(path: &Path) -> Fault {
+/// A device that was taken, and has left before all had its copies; `others` are cache devices that have left since as well.
+fn left_again(path: &Path, others: &[String]) -> Fault {
+    let why = match others {
+        [] => ": it failed. No other cache device was taken out for it".to_owned(),
+        others => format!(", and so has {}: one of them failed, and may have taken the other along", others.join(" and ")),
+    };
     Fault::failed(format!(
-        "{} has joined the pool, and has left it again: it failed. What was on it before is gone; no other cache device was taken out for it. Look \
-         at the kernel's log for it, and add another device. `headpond status` says how the pool stands, and whether anything is missing.",
+        "{} has joined the pool, and has left it again{why}. What was on it before is gone. Look at the kernel's log, and add another device. \
+         `headpond status` says how the pool stands, and whether anything is missing.",
         path.display()
     ))
 }
@@ -342,4 +356,19 @@ fn cleared_in_vain(path: &Path, error: &CommandError) -> Fault {
 pub(super) fn same_file(a: &Path, b: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
     real(a).is_some() && real(a) == real(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The new one was said to have failed, and no other to have left, where an older one had failed and taken it along.
+    #[test]
+    fn of_a_device_that_left_with_another_one_it_is_not_said_that_it_failed_alone() {
+        let alone = left_again(Path::new("/new"), &[]).message;
+        assert!(alone.contains("/new has joined the pool, and has left it again: it failed. No other"), "{alone}");
+        let both = left_again(Path::new("/new"), &["cache device 0 (/a)".into()]).message;
+        assert!(both.contains("has left it again, and so has cache device 0 (/a): one of them failed"), "{both}");
+        assert!(!both.contains("No other") && !both.contains("it failed"), "{both}");
+    }
 }

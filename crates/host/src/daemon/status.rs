@@ -254,7 +254,9 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>, lacks_data: boo
     if status.stalled {
         advice.push(Advice {
             wrong: "Too few cache devices and votes answer: nothing that needs the cache is acknowledged.".into(),
-            next: "Bring the missing devices back and restart the daemon. What was acknowledged is safe.".into(),
+            next: "Bring the missing devices back and restart the daemon. Nothing was given up: what was acknowledged is where it was. What is not \
+                   on its disk yet is on cache devices alone, and is lost only if all that have it are."
+                .into(),
         });
     }
     advice

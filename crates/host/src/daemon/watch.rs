@@ -260,10 +260,8 @@ fn of_members(before: &Report, now: &Report, lacks_data: bool, news: &mut Vec<Ne
     }
     for old in before.members.iter().filter(|old| now.members.iter().all(|member| member.number != old.number)) {
         let what = format!("{} was taken out of pool {pool}; nothing on it is needed.", place(old));
-        let next = format!(
-            "Take it out of `devices` in the configuration (/etc/headpond/{pool}.toml), or off the command line, and out of the unit's drop-in where \
-             it is named there. The device is free."
-        );
+        let next = "Take it out of `devices` in the configuration (/etc/headpond/NAME.toml, of the unit headpond@NAME), or off the command line, and out of \
+             the drop-in of headpond-devices@NAME where it is named there. The device is free.";
         news.push(tell(Level::Info, "member-removed", what, next));
     }
     match (before.degraded, now.degraded) {
@@ -281,7 +279,7 @@ fn of_members(before: &Report, now: &Report, lacks_data: bool, news: &mut Vec<Ne
     match (before.stalled, now.stalled) {
         (false, true) => {
             let what = format!("Pool {pool} has too few cache devices and votes: nothing that needs the cache is acknowledged.");
-            let next = "Bring the missing devices back and restart the daemon. What was acknowledged is safe.";
+            let next = "Bring the missing devices back and restart the daemon. Nothing was given up: what was acknowledged is where it was. What is not on its disk yet is on cache devices alone, and is lost only if all that have it are.";
             news.push(tell(Level::Error, "stalled", what, next));
         }
         (true, false) => {
