@@ -75,6 +75,8 @@ pub(crate) struct MemberReads {
     pub aside: u32,
     /// How many of these there may be.
     pub credit: Credit,
+    /// Copies that were found damaged on it, or that it could not read, in this life; each as often as it was found.
+    pub damaged: u64,
 }
 
 /// What is known of the witness's slots.
@@ -459,6 +461,12 @@ pub(crate) struct Core<B: Buf> {
 impl<B: Buf> Core<B> {
     pub fn now(&self) -> u64 {
         self.exec.now()
+    }
+    /// A copy on a member was found damaged, or it could not read it.
+    pub fn found_damaged(&self, member: u8) {
+        if let Some(reads) = self.reading.borrow_mut().get_mut(usize::from(member)) {
+            reads.damaged += 1;
+        }
     }
     /// The daemon ends, and nobody is left who waits for what housekeeping wins.
     pub fn housekeeping_rests(&self) -> bool {

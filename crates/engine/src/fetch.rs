@@ -315,6 +315,11 @@ pub(crate) async fn from_twin<B: Buf>(
         }
         core.mark_if(Some(place) == tried, Mark::ReadAgainAlone);
         core.mark_if(Some(place) != tried && piece.dirty(), Mark::DirtyFromTwin);
+        // Who has left since is damaged no more than whoever has its number.
+        let is_bad = |t: &Place| *t != place && places.contains(t) && whose == Some(Whose::copy(core, piece.segment, *t));
+        if let Some(bad) = tried.filter(is_bad) {
+            core.found_damaged(bad.member);
+        }
         let unit_aligned = widened(core, at, n) == (at, at + n);
         // The other copy may have taken its time: a place that is another's by now, or on a device that has come since, is not ours to
         // write to.
@@ -345,6 +350,9 @@ pub(crate) async fn from_twin<B: Buf>(
             core.repairing.borrow_mut().remove(&key(bad));
         }
         return Ok(data);
+    }
+    for place in places.iter().filter(|p| core.pool.borrow().is_in_sync(p.member)) {
+        core.found_damaged(place.member);
     }
     let mut stats = core.stats.borrow_mut();
     core.mark(if piece.dirty() { Mark::DirtyDamaged } else { Mark::CleanDamaged });

@@ -401,7 +401,7 @@ pub enum CommandError {
         /// The least that would do, in bytes.
         least: u64,
     },
-    /// The new cache device failed before it was a member.
+    /// The new cache device failed; or it has joined, and left again: it failed, or another one did while it joined.
     MemberFailed,
     /// Without it there would be fewer cache devices than copies.
     TooFewMembers,
@@ -512,7 +512,7 @@ impl fmt::Display for CommandError {
                 "The device is too small to be a cache device of this pool, which needs {least} bytes. Nothing was changed. Use a larger one."
             ),
             CommandError::MemberFailed => f.write_str(
-                "The new device failed before anything was kept on it. No data is lost, and the other cache devices serve as before; what was on the new one may be overwritten, and `headpond status` may list it as one that has left, whose number the next one gets. Look at the kernel's log, and use another device.",
+                "The new device failed, or it has joined the pool and left it again, as it, or another cache device, failed meanwhile. What was on it may be overwritten, and `headpond status` may list it as one that has left, whose number the next one gets; it says how the pool stands, and whether anything is missing. Look at the kernel's log, and use another device.",
             ),
             CommandError::TooFewMembers => f.write_str(
                 "Without this cache device dirty data could not have all its copies. Nothing was changed. Add another cache device first.",

@@ -111,6 +111,7 @@ async fn prepare<B: Buf>(core: &Rc<Core<B>>, member: u8, entry: &Member) -> Resu
             flushers.push(Flusher::new(&core.exec, Device::Member(number)));
             reading.push(MemberReads::default());
         }
+        reading[usize::from(member)].damaged = 0;
     }
     let unit = core.pool.borrow().unit as usize;
     let layout = entry.layout;

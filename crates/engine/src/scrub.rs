@@ -13,6 +13,7 @@ use crate::map::Piece;
 use crate::marks::Mark;
 use crate::read::let_go;
 use crate::space::relocate;
+use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, PAGE_BYTES, Page, SUPERBLOCK_BYTES, Superblock};
@@ -46,6 +47,8 @@ pub struct Scrub {
     pub dropped: u64,
     /// Of these, dirty pieces of which no copy is whole: reading them fails.
     pub lost: u64,
+    /// How many damaged copies were on which cache device, by its number; of what is lost, each of its copies.
+    pub damaged_on: BTreeMap<u8, u64>,
     /// The volumes and blocks of 4 KiB that these are in, the first 4,096 of them.
     pub lost_blocks: Vec<(u16, u64)>,
 }
@@ -132,8 +135,20 @@ impl<B: Buf> Round<'_, B> {
         is_there()
     }
 
-    fn found(&self, damaged: u64) {
-        self.core.scrub.borrow_mut().damaged += damaged;
+    /// A copy on a member is damaged.
+    fn found(&self, member: u8) {
+        let mut scrub = self.core.scrub.borrow_mut();
+        scrub.damaged += 1;
+        *scrub.damaged_on.entry(member).or_default() += 1;
+    }
+
+    /// Copies of what is not data are damaged, on these members; how many.
+    fn found_beside_data(&self, members: &[u8]) -> u64 {
+        for on in members {
+            self.core.found_damaged(*on);
+            self.found(*on);
+        }
+        members.len() as u64
     }
 
     fn repaired(&self, copies: u64) {
@@ -148,15 +163,17 @@ impl<B: Buf> Round<'_, B> {
         let id = self.core.pool.borrow().id;
         // Of one that joined not all were written yet.
         let whole = |bytes: &[u8]| Superblock::decode(bytes).is_ok_and(|s| s.pool == id) || bytes.iter().all(|b| *b == 0);
-        let mut damaged = 0;
+        let mut damaged = Vec::new();
         for member in self.in_sync() {
             for n in 0..4 {
                 let layout = self.core.pool.borrow().members[usize::from(member)].layout;
-                damaged += u64::from(self.is_damaged(member, layout.superblock(n), SUPERBLOCK_BYTES as usize, whole).await);
+                if self.is_damaged(member, layout.superblock(n), SUPERBLOCK_BYTES as usize, whole).await {
+                    damaged.push(member);
+                }
                 self.pace(SUPERBLOCK_BYTES).await?;
             }
         }
-        self.found(damaged);
+        let damaged = self.found_beside_data(&damaged);
         if damaged > 0 {
             self.core.mark(Mark::ScrubRewritesSuperblocks);
             // They take turns: two make all of them new. Who cannot take one leaves.
@@ -173,7 +190,7 @@ impl<B: Buf> Round<'_, B> {
     async fn intent_pages(&self, volume: &Rc<Volume<B>>) -> Result<(), CommandError> {
         let key = self.core.pool.borrow().key;
         let span = volume.intent.named();
-        let mut damaged = 0;
+        let mut damaged = Vec::new();
         for page in span.first..span.end() {
             for member in self.in_sync() {
                 let whole = |bytes: &[u8]| {
@@ -181,7 +198,9 @@ impl<B: Buf> Round<'_, B> {
                 };
                 for slot in [0, 1] {
                     let layout = self.core.pool.borrow().members[usize::from(member)].layout;
-                    damaged += u64::from(self.is_damaged(member, layout.intent(page, slot), INTENT_PAGE_BYTES, whole).await);
+                    if self.is_damaged(member, layout.intent(page, slot), INTENT_PAGE_BYTES, whole).await {
+                        damaged.push(member);
+                    }
                 }
             }
             self.pace(2 * INTENT_PAGE_BYTES as u64).await?;
@@ -190,7 +209,7 @@ impl<B: Buf> Round<'_, B> {
                 return Ok(());
             }
         }
-        self.found(damaged);
+        let damaged = self.found_beside_data(&damaged);
         // One that is being detached is left alone: its pages may soon be another volume's. One that is written waits to be.
         if damaged > 0 && volume.serving.get() {
             self.core.mark(Mark::ScrubRewritesIntent);
@@ -207,7 +226,7 @@ impl<B: Buf> Round<'_, B> {
     async fn image(&self) -> Result<(), CommandError> {
         let (key, image) = (self.core.pool.borrow().key, self.core.pool.borrow().checkpoint.clone());
         let is_newest = || self.core.pool.borrow().checkpoint.sequence == image.sequence;
-        let mut damaged = 0;
+        let mut damaged = Vec::new();
         for index in 0..image.pages {
             for (member, at) in image.places(index) {
                 if !self.core.pool.borrow().is_in_sync(member) {
@@ -216,7 +235,9 @@ impl<B: Buf> Round<'_, B> {
                 let layout = self.core.pool.borrow().members[usize::from(member)].layout;
                 let offset = layout.checkpoint(image.area) + at;
                 let whole = |bytes: &[u8]| Page::decode(key, bytes, image.sequence, index).is_ok();
-                damaged += u64::from(self.is_damaged(member, offset, PAGE_BYTES, whole).await);
+                if self.is_damaged(member, offset, PAGE_BYTES, whole).await {
+                    damaged.push(member);
+                }
                 self.pace(PAGE_BYTES as u64).await?;
             }
             if !is_newest() {
@@ -225,7 +246,7 @@ impl<B: Buf> Round<'_, B> {
                 return Ok(());
             }
         }
-        self.found(damaged);
+        let damaged = self.found_beside_data(&damaged);
         if damaged > 0 {
             self.core.mark(Mark::ScrubReplacesImage);
             checkpoint::now(&self.core).await?;
@@ -285,7 +306,7 @@ impl<B: Buf> Round<'_, B> {
         if !core.pool.borrow().is_in_sync(member) {
             return false;
         }
-        self.found(1);
+        self.found(member);
         let other = from_twin(core, volume, block, piece, Some(place)).await;
         let is_whole = other.is_ok() && damaged_on(core, volume, member, &[(block, *piece)]).await.is_empty();
         if is_whole {
@@ -312,6 +333,9 @@ impl<B: Buf> Round<'_, B> {
                 core.mark(Mark::ScrubFindsLost);
                 let mut scrub = core.scrub.borrow_mut();
                 scrub.lost += 1;
+                for place in core.segments.borrow().get(piece.segment).into_iter().flat_map(|s| s.places()) {
+                    *scrub.damaged_on.entry(place.member).or_default() += u64::from(place.member != member);
+                }
                 if scrub.lost_blocks.len() < NAMED {
                     scrub.lost_blocks.push((volume.number, block));
                 }

@@ -111,6 +111,8 @@ pub struct MemberStatus {
     pub segments_free: u32,
     /// Dirty pieces of which a copy is on it.
     pub dirty: u64,
+    /// Copies that were found damaged on it, or that it could not read, since the start, or since it was added; each as often as it was found.
+    pub damaged: u64,
     /// Whether it is being emptied, to be removed.
     pub leaving: bool,
     /// Bytes written to it since the start, or since it was added.
@@ -187,7 +189,7 @@ impl Status {
 /// How everything stands now.
 pub(crate) fn status<B: Buf>(core: &Core<B>) -> Status {
     let pool = core.pool.borrow();
-    let segments = core.segments.borrow();
+    let (segments, reading) = (core.segments.borrow(), core.reading.borrow());
     let (mut endurance, written) = (core.endurance.borrow_mut(), core.exec.written.borrow());
     endurance.settle(core.now(), pool.in_sync_sizes(), &written);
     Status {
@@ -226,6 +228,7 @@ pub(crate) fn status<B: Buf>(core: &Core<B>) -> Status {
                 segments: if m.state == MemberState::InSync { m.layout.slots() } else { 0 },
                 segments_free: segments.free_on(n as u8),
                 dirty: segments.dirty_on(n as u8),
+                damaged: reading.get(n).map_or(0, |reads| reads.damaged),
                 leaving: pool.leaving == Some(n as u8),
                 written: written.total(n as u8),
                 written_lately: written.of_a_day(n as u8, core.now()),

@@ -121,7 +121,7 @@ fn number(error: &anyhow::Error) -> u8 {
         _ => {}
     }
     match error.downcast_ref::<CallError>() {
-        Some(CallError::NotRunning(_)) => 4,
+        Some(CallError::NotRunning(_) | CallError::NoneRuns(_)) => 4,
         Some(CallError::Fault(Fault { kind: FaultKind::Refused, .. })) => 3,
         Some(CallError::Fault(Fault { kind: FaultKind::Invalid, .. })) => 2,
         _ => 1,

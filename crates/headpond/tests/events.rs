@@ -93,6 +93,41 @@ fn a_member_that_is_missing_at_the_start_is_an_event_and_one_that_comes_back_hea
     let _ = follow.wait();
 }
 
+/// It ended with the daemon, and nobody who followed heard of what came of that.
+#[test]
+fn who_follows_hears_of_what_happens_after_the_daemon_was_restarted_too() {
+    let yard = Yard::new();
+    let daemon = served(&yard);
+    ends_with(&yard, &["started", "volume-attached"]);
+    let mut follow = Command::new(env!("CARGO_BIN_EXE_headpond"))
+        .args(["events", "--follow", "--json", "--last", "1", "--socket"])
+        .arg(yard.path("control"))
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(yard.path("waits")).unwrap())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let mut told = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()["kind"].as_str().unwrap().to_owned());
+    assert_eq!(told.next().as_deref(), Some("volume-attached"));
+    daemon.stop();
+    let until = Instant::now() + Duration::from_secs(20);
+    while fs::read_to_string(yard.path("waits")).unwrap().is_empty() {
+        assert!(Instant::now() < until, "nobody was told that the daemon has ended");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let daemon = yard.serve(&["a", "b"]);
+    // The last one of a life may be told at its end, or after it.
+    let kinds: Vec<String> = told.by_ref().take_while(|kind| kind != "started").collect();
+    assert_eq!(kinds, ["stopped"]);
+    daemon.kill();
+    let _daemon = yard.serve(&["a", "b"]);
+    assert_eq!(told.next().as_deref(), Some("restarted-after-crash"));
+    let said = fs::read_to_string(yard.path("waits")).unwrap();
+    assert!(said.lines().count() <= 2 && said.contains("the daemon is not there just now"), "{said}");
+    let _ = follow.kill();
+    let _ = follow.wait();
+}
+
 /// Each was told as a crash that should be reported: the engine had begun, and was not ended.
 #[test]
 fn a_start_that_is_refused_is_no_crash() {

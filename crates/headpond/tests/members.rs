@@ -64,9 +64,9 @@ fn a_device_is_added_and_another_removed_under_load_and_nothing_on_the_removed_o
             rounds - 1
         });
         yard.run(&["pool", "add", "c"]).told(&[
-            "/c: cache device 2 of the pool",
+            "/c: cache device 2 of pool pool",
             "has its copies",
-            "Name it in `headpond serve`",
+            "put it into `devices` in the configuration",
         ]);
         yard.run(&["pool", "remove", "a"]).told(&["cache device 0", "/a", "nothing on it is needed"]);
         done.store(true, Ordering::Relaxed);
@@ -477,7 +477,7 @@ fn a_device_that_has_left_for_good_is_forgotten_where_nothing_lacks_a_copy() {
     loop {
         let ended = yard.run(&["pool", "remove", "2"]);
         if ended.code == Some(0) {
-            ended.told(&["cache device 2", "had left the pool, and is forgotten"]);
+            ended.told(&["cache device 2", "had left pool pool, and is forgotten"]);
             break;
         }
         // What was on it gets its copies first.
@@ -523,6 +523,52 @@ fn of_two_devices_known_at_one_path_the_one_that_is_there_is_replaced() {
     check_all(&mut yard.nbd("v"), 2);
     yard.run(&["status"]).told(&["healthy"]);
     daemon.stop();
+}
+
+/// The first number that was free was taken, be it nobody's or another dead one's: the one that was replaced stayed in the list, with the advice to put
+/// another in its place, for ever.
+#[test]
+fn who_is_replaced_when_it_is_out_is_the_one_whose_number_the_new_one_gets() {
+    let yard = yard();
+    for name in ["d", "e", "f"] {
+        yard.file(name, 64 * MIB);
+    }
+    let numbers = || {
+        let report: Report = serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap();
+        assert!(report.members.iter().all(|member| member.state == "in sync") && report.advice.is_empty(), "{report:?}");
+        report.members.iter().map(|member| member.number).collect::<Vec<_>>()
+    };
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "replace", "0", "c"]).told(&["/c: cache device 2", "cache device 0"]);
+    assert_eq!(numbers(), [1, 2]);
+    daemon.stop();
+    // 0 is nobody, and 2 dies.
+    fs::rename(yard.path("c"), yard.path("dead")).unwrap();
+    let daemon = yard.serve(&["b", "--wait", "1"]);
+    yard.run(&["pool", "replace", "2", "d"]).told(&["/d: cache device 2"]);
+    assert_eq!(numbers(), [1, 2]);
+    // The same of who is only added.
+    daemon.stop();
+    fs::rename(yard.path("d"), yard.path("dead")).unwrap();
+    let daemon = yard.serve(&["b", "--wait", "1"]);
+    yard.run(&["pool", "add", "e"]).told(&["/e: cache device 2"]);
+    assert_eq!(numbers(), [1, 2]);
+    // Of two that are dead the one that is named.
+    yard.run(&["pool", "add", "f"]).told(&["/f: cache device 0"]);
+    yard.file("g", 64 * MIB);
+    yard.run(&["pool", "add", "g"]).told(&["/g: cache device 3"]);
+    daemon.stop();
+    for dead in ["e", "f"] {
+        fs::rename(yard.path(dead), yard.path("dead")).unwrap();
+        yard.serve(&["b", "--wait", "1"]).stop();
+    }
+    let _daemon = yard.serve(&["b", "--wait", "1"]);
+    yard.file("h", 64 * MIB);
+    yard.run(&["pool", "replace", "2", "h"]).told(&["/h: cache device 2"]);
+    yard.run(&["status"]).told(&["Cache device 0", "has left the pool"]);
+    yard.file("i", 64 * MIB);
+    yard.run(&["pool", "replace", "0", "i"]).told(&["/i: cache device 0"]);
+    assert_eq!(numbers(), [0, 1, 2, 3]);
 }
 
 /// Where it is was noted when all had been copied, which may take hours. After a crash meanwhile the pool started without the device, voted it
@@ -639,7 +685,7 @@ fn a_device_that_joins_and_has_left_again_is_not_told_of_as_added_and_replaces_n
         disk.die();
         replacing.join().unwrap()
     });
-    replaced.said(1, &[&new, "has joined the pool, and has left it again", "no other cache device was taken out", "add another"]);
+    replaced.said(1, &[&new, "has joined the pool, and has left it again", "No other cache device was taken out", "add another"]);
     let now = report();
     let states: Vec<(u8, &str)> = now.members.iter().map(|member| (member.number, member.state.as_str())).collect();
     assert_eq!(states, [(0, "in sync"), (1, "out")]);

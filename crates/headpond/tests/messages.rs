@@ -154,7 +154,7 @@ fn all_errors() -> Vec<Walked> {
             // Its next step is a field: what may be in it is looked at where a `ublk::Error` is made.
             GiveUp { wrong: text(), next: "Unmount it".into() }, Ended {}),
         one_of_each!("host/src/control.rs", "CallError", CallError:
-            NotRunning(path()), Denied(path()), Silent { path: path(), seconds: 10 }, Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
+            NotRunning(path()), NoneRuns(path()), Denied(path()), Silent { path: path(), seconds: 10 }, Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
         one_of_each!("host/src/offline.rs", "OfflineError", OfflineError:
             Served { path: path(), holder: text() }, Claim(claim()), Pool(PoolError::Twice { path: path() }),
             NoSuperblock, Refused(refusal()), Cancelled, Output(io())),

@@ -552,7 +552,7 @@ fn a_detach_that_gives_up_what_is_lost_says_how_much_and_that_the_disk_has_not_a
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["detach", "v"]).said(1, &["no copy of it can be read", "--give-up-lost"]);
     yard.run(&["detach", "v", "--give-up-lost"])
-        .told(&["volume v: detached; up to 4 KiB that were lost are given up", "Check its file system"]);
+        .told(&["volume v: detached from pool pool; up to 4 KiB that were lost are given up", "Check its file system"]);
     let events = yard.run(&["events"]).good().out;
     assert!(events.contains("up to 4096 bytes that were lost") && !events.contains("can be used by itself"), "{events}");
     // Where nothing is lost, nothing is given up.

@@ -60,6 +60,43 @@ fn report(yard: &Yard) -> Report {
     serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap()
 }
 
+/// Which cache device rots was told nowhere: `headpond check`, it said, told which, of what had been repaired by then.
+#[test]
+fn the_device_that_rots_is_named_by_its_path_whoever_finds_it() {
+    let yard = Yard::new();
+    let daemon = served(&yard, "disk");
+    write_all(&mut yard.nbd("v"));
+    let planted = damage(&yard, "b", |n| n % 2 == 0);
+    assert!(planted > BLOCKS / 4, "only {planted} were found on the device");
+    // Reads are spread over both copies.
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut nbd = yard.nbd("v");
+    while report(&yard).members[1].damaged == 0 {
+        assert!(Instant::now() < until, "no read has met what is damaged");
+        for number in 0..BLOCKS {
+            assert_eq!(nbd.read(place(number), 4096).unwrap(), block(number), "block {number}");
+        }
+    }
+    drop(nbd);
+    let b = format!("cache device 1 ({})", yard.path("b").display());
+    yard.run(&["status"]).told(&[&format!("copies on {b} since the start")]);
+    told_of(&yard, &format!("{} holds damaged data", b.replacen('c', "C", 1)));
+    told_of(&yard, "headpond pool replace 1 NEW");
+    // What reads have not met is left for a scrub, which says the same.
+    if damage(&yard, "b", |n| n % 2 == 1) > 0 {
+        yard.run(&["scrub", "--rate", "0"]).told(&[&format!(" on {b}): ")]);
+        yard.run(&["status"]).told(&[&format!(" on {b}), ")]);
+        told_of(&yard, &format!(" on {b}: "));
+    }
+    let found = report(&yard);
+    assert_eq!(
+        (found.members[0].damaged, found.scrub.damaged_on.iter().filter(|it| it.number != 1).count()),
+        (0, 0),
+        "{found:?}"
+    );
+    daemon.stop();
+}
+
 /// Waits for an event: they come within moments.
 fn told_of(yard: &Yard, what: &str) {
     let until = Instant::now() + Duration::from_secs(30);

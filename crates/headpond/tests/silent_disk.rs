@@ -266,6 +266,10 @@ fn a_change_beside_one_that_a_silent_disk_holds_up_is_refused_and_goes_through_w
         let parts = ["Detaching volume v is under way", "Nothing was changed", "`headpond detach NAME --cancel`"];
         yard.run(&["attach", "x", "other"]).said(1, &parts);
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        // The ten seconds of its turn came before those that were given.
+        let begun = Instant::now();
+        yard.run(&["detach", "w", "--deadline", "1s"]).said(1, &parts[..2]);
+        assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
         yard.run(&["detach", "v", "--cancel"]).good();
         let detach = detach.join().unwrap();
         assert!(detach.code == Some(1), "{detach:?}");

@@ -141,6 +141,9 @@ pub struct AddMember {
     /// Lose what is dirty on the pool of this identity in this epoch, too: as [`crate::pool::DiscardDirty`] is written.
     #[serde(default)]
     pub discard_dirty: Option<String>,
+    /// Put it in the place of the cache device with this number, which has left; chosen if not given.
+    #[serde(default)]
+    pub in_place_of: Option<u8>,
 }
 
 /// The parameters of `CreateVolume`.
@@ -305,18 +308,9 @@ pub const AT_ONCE: Duration = Duration::from_secs(10);
 
 impl Call {
     /// Whether it changes nothing, and takes no time.
-    fn only_asks(&self) -> bool {
+    #[must_use]
+    pub fn only_asks(&self) -> bool {
         matches!(self, Call::Status | Call::Histograms | Call::Events { .. } | Call::Pinned { .. })
-    }
-
-    /// Whether it is to lose data, or may: whom it reaches has to be sure.
-    pub fn throws_away(&self) -> bool {
-        match self {
-            Call::Detach { give_up_lost, throw_away, .. } => *give_up_lost || *throw_away,
-            Call::DeleteVolume { throw_away, .. } => *throw_away,
-            Call::AddMember(new) => new.force || new.discard_dirty.is_some(),
-            _ => false,
-        }
     }
 
     /// Its name, and its parameters as far as they say anything: a daemon of an older version refuses what it does not know, and need not know
@@ -701,10 +695,16 @@ fn frame_of(value: &Value) -> Vec<u8> {
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum CallError {
     #[error(
-        "No daemon answers at {0}. Nothing was done. Start it with `headpond serve`, or name the socket of one that runs with \
-         --socket or --pool"
+        "No daemon answers at {0}. Nothing was done. Where a service is to serve the pool, `systemctl status headpond@NAME` and `journalctl -u \
+         headpond@NAME` say why it does not; else start it with `headpond serve`, or name the socket of one that runs with --socket or --pool"
     )]
     NotRunning(PathBuf),
+    #[error(
+        "No daemon runs here: there is no socket in {0}. Nothing was done. Where a service is to serve the pool, `systemctl status headpond@NAME` \
+         and `journalctl -u headpond@NAME` say why it does not (NAME is that of its file in /etc/headpond); else start it with `headpond serve`, \
+         or name the socket of one that runs with --socket"
+    )]
+    NoneRuns(PathBuf),
     #[error(
         "The daemon at {0} could not be asked: its socket is its user's alone. Nothing was done. Run the command as root, or as the user whose \
          daemon it is"
@@ -833,12 +833,16 @@ mod tests {
     /// A plain addition was refused by each daemon that had been started before the program was updated: it named a field of which that knew nothing.
     #[test]
     fn a_call_names_no_more_than_what_is_asked_for() {
-        let add = |force, discard_dirty| Call::AddMember(AddMember { path: "/a".into(), force, discard_dirty });
+        let add_as = |force, discard_dirty, in_place_of| {
+            Call::AddMember(AddMember { path: "/a".into(), force, discard_dirty, in_place_of })
+        };
+        let add = |force, discard_dirty| add_as(force, discard_dirty, None);
         let detach =
             |give_up_lost, deadline_seconds| Call::Detach { name: "v".into(), give_up_lost, throw_away: false, deadline_seconds };
         for (call, parameters) in [
             (add(false, None), json!({ "path": "/a" })),
             (add(true, Some("x:1".into())), json!({ "path": "/a", "force": true, "discard_dirty": "x:1" })),
+            (add_as(false, None, Some(0)), json!({ "path": "/a", "in_place_of": 0 })),
             (detach(false, None), json!({ "name": "v" })),
             (detach(true, Some(0)), json!({ "name": "v", "give_up_lost": true, "deadline_seconds": 0 })),
             (Call::Grow(Grow { name: "v".into(), bytes: None }), json!({ "name": "v" })),

@@ -294,6 +294,13 @@ struct Slot {
     busy: Option<Busy>,
 }
 
+impl Slot {
+    /// Of a volume that is offered nowhere yet, and on which nothing runs.
+    fn new(name: String, spec: Option<Spec>, shape: Option<Shape>) -> Slot {
+        Slot { name, spec, shape, export: None, place: None, problem: None, running: None, busy: None }
+    }
+}
+
 /// What is done with a volume beside changes of others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Busy {

@@ -175,6 +175,8 @@ fn of_pool(text: &mut Text, r: &Report) {
         text.gauge("member_size_bytes", "Size of the cache device", &labels, m.bytes as f64);
         text.gauge("member_segments", "Segments on the cache device", &labels, m.segments.into());
         text.gauge("member_segments_free", "Free segments on the cache device", &labels, m.segments_free.into());
+        let help = "Copies found damaged on the cache device, or that it could not read, each as often as it was found";
+        text.counter("member_damaged_total", help, &labels, m.damaged);
         let help = "Bytes written to the cache device in the last 23 to 24 hours, or since the start";
         text.gauge("member_written_day_bytes", help, &labels, m.written_day_bytes as f64);
         let help = "Bytes that the cache device may be written in a day; 0: no budget";

@@ -45,6 +45,17 @@ pub fn of(device: &str) -> Option<String> {
     of_file(&run, Path::new(file.trim_end_matches('\n')))
 }
 
+/// The name that lasts of a volume's block device, `/dev/headpond/POOL/VOLUME`: if udev has made it by now, and it leads to `device`.
+#[must_use]
+pub fn lasting(pool: &str, volume: &str, device: &str) -> Option<String> {
+    Some(lasting_in(Path::new("/dev"), pool, volume, Path::new(device))?.display().to_string())
+}
+
+fn lasting_in(dev: &Path, pool: &str, volume: &str, device: &Path) -> Option<PathBuf> {
+    let link = dev.join("headpond").join(joined(pool, volume)?);
+    (link.canonicalize().ok()? == device.canonicalize().ok()?).then_some(link)
+}
+
 /// Notes what a mark stands for, until the next boot. A mark is one volume's for ever, so that an old note is a right one.
 pub(crate) fn note(run: &Path, mark: u64, pool: &str, volume: &str) -> io::Result<()> {
     let folder = run.join("names");
@@ -99,6 +110,22 @@ mod tests {
         for other in ["/srv/tank/home/home", "/run/headpond/tank/home/other", "/run/headpond/home", "/run/headpond/a/b/b/b"] {
             assert_eq!(of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_name_that_lasts_is_told_while_it_leads_to_the_device_and_no_other() {
+        let dev = tempfile::tempdir().unwrap();
+        let (device, other) = (dev.path().join("ublkb0"), dev.path().join("ublkb1"));
+        for node in [&device, &other] {
+            fs::write(node, "").unwrap();
+        }
+        let lasting = |device: &Path| lasting_in(dev.path(), "tank", "home", device);
+        assert_eq!(lasting(&device), None);
+        fs::create_dir_all(dev.path().join("headpond/tank")).unwrap();
+        let link = dev.path().join("headpond/tank/home");
+        std::os::unix::fs::symlink("../../ublkb0", &link).unwrap();
+        assert_eq!((lasting(&device), lasting(&other)), (Some(link), None));
+        assert_eq!(lasting_in(dev.path(), "..", "home", &device), None);
     }
 
     #[test]

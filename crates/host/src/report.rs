@@ -119,8 +119,37 @@ pub struct Scrub {
     pub dropped: u64,
     /// Of these, dirty data of which no copy is whole: reading it fails.
     pub lost: u64,
-    /// Where that is; no more than 4,096 blocks are named.
+    /// On which cache devices damaged copies were; of what is lost, all copies.
+    pub damaged_on: Vec<DamagedOn>,
+    /// Where what is lost is; no more than 4,096 blocks are named.
     pub lost_ranges: Vec<LostRange>,
+}
+
+impl Scrub {
+    /// Where damaged copies were, for people: how many, and on which cache device; nothing where there were none.
+    #[must_use]
+    pub fn damaged_places(&self) -> String {
+        let one = |it: &DamagedOn| format!("{} on {}", it.copies, cache_device(it.number, it.path.as_deref()));
+        self.damaged_on.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Damaged copies on a cache device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DamagedOn {
+    /// Its number then.
+    pub number: u8,
+    /// Where it was.
+    pub path: Option<String>,
+    /// How many.
+    pub copies: u64,
+}
+
+/// A cache device, for people.
+#[must_use]
+pub fn cache_device(number: u8, path: Option<&str>) -> String {
+    format!("cache device {number}{}", path.map(|path| format!(" ({path})")).unwrap_or_default())
 }
 
 /// Data of a volume that cannot be read any more.
@@ -151,6 +180,10 @@ pub struct Member {
     pub segments_free: u32,
     /// Dirty data of which a copy is on it.
     pub dirty_bytes: u64,
+    /// Copies that were found damaged on it, or that it could not read, since the daemon's start, or since it was added; each as often as it
+    /// was found.
+    #[serde(default)]
+    pub damaged: u64,
     /// Bytes written to it in the last 23 to 24 hours, or since the daemon's start if that is less.
     #[serde(default)]
     pub written_day_bytes: u64,
@@ -210,8 +243,11 @@ pub struct Volume {
     pub mode: String,
     /// Whether requests are answered.
     pub serving: bool,
-    /// Where clients find it.
+    /// Where clients find it: its block device, by a name that the kernel gives anew at each start, or its export.
     pub place: Option<String>,
+    /// The block device's name that lasts, where udev has made it.
+    #[serde(default)]
+    pub link: Option<String>,
     /// Bytes cached, dirty ones included.
     pub cached_bytes: u64,
     /// Bytes that the disk does not have yet; none where there is no disk.

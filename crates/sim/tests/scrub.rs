@@ -76,6 +76,12 @@ fn every_damaged_copy_is_found_once_and_mended() {
         let found = scrub(&mut s);
         assert_eq!((found.damaged, found.repaired, found.dropped, found.lost), (DIRTY + CLEAN, DIRTY, CLEAN, 0));
         assert_eq!(found.done, found.total);
+        let members: Vec<u64> = s.status().members.iter().map(|member| member.damaged).collect();
+        assert_eq!((members.iter().sum::<u64>(), found.damaged_on.values().sum::<u64>()), (found.damaged, found.damaged));
+        assert!(
+            found.damaged_on.iter().all(|(number, copies)| members[usize::from(*number)] == *copies),
+            "{found:?}, {members:?}"
+        );
         s.world.check_copies(0, 0);
         s.check();
         assert_eq!(scrub(&mut s).damaged, 0);
@@ -154,6 +160,7 @@ fn what_is_damaged_on_all_copies_is_named_and_nothing_else_is_harmed() {
     }
     let found = scrub(&mut s);
     assert_eq!((found.damaged, found.repaired, found.lost), (1, 0, 1));
+    assert_eq!(found.damaged_on.values().copied().collect::<Vec<_>>(), [1, 1]);
     assert_eq!(found.lost_blocks, [(0, dirty(5) / 8)]);
     s.world.errors_allowed = true;
     let read = s.world.read(0, dirty(5), 8);

@@ -3,7 +3,7 @@
 use clap::Args;
 use headpond_host::control::{self, Call};
 
-use super::{Which, print, whole};
+use super::{Which, place_of_new, pool_of, print, whole};
 use crate::size;
 
 #[derive(Args)]
@@ -41,10 +41,10 @@ impl Attach {
         // The daemon has a working directory of its own.
         let spec = headpond_host::backing::Spec::new(&self.spec).to_string();
         let call = control::Attach { name: self.name.clone(), spec, mode: self.mode, phase: self.phase.0 };
-        let answer = self.which.call(&Call::Attach(call))?;
-        let place = answer["place"].as_str().map(|place| format!(" at {place}")).unwrap_or_default();
+        let mut answer = self.which.call(&Call::Attach(call))?;
+        let place = place_of_new(&mut answer, &self.name);
         let bytes = size::show(answer["bytes"].as_u64().unwrap_or(0));
-        print(self.json, &answer, format_args!("volume {}: {bytes}{place}", self.name))?;
+        print(self.json, &answer, format_args!("volume {}: {bytes}{place}, on {}", self.name, pool_of(&answer)))?;
         whole(&answer["problem"])
     }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use headpond_host::control::Call;
 use std::time::Duration;
 
-use super::{Which, deadline, print};
+use super::{Which, deadline, pool_of, print};
 use crate::size;
 
 #[derive(Args)]
@@ -49,20 +49,21 @@ impl Detach {
             deadline_seconds: self.deadline.map(|it| it.as_secs()),
         };
         let answer = self.which.call(&call)?;
+        let pool = pool_of(&answer);
         if self.throw_away {
             let bytes = size::show(answer["thrown_away_bytes"].as_u64().unwrap_or(0));
             return print(
                 self.json,
                 &answer,
                 format_args!(
-                    "volume {name}: taken off the pool; {bytes} that were not on its disk are thrown away. Check its file system before it is used"
+                    "volume {name}: taken off {pool}; {bytes} that were not on its disk are thrown away. Check its file system before it is used"
                 ),
             );
         }
         let text = match answer["given_up_bytes"].as_u64() {
-            None | Some(0) => format!("volume {name}: detached; its disk holds all that was written"),
+            None | Some(0) => format!("volume {name}: detached from {pool}; its disk holds all that was written"),
             Some(bytes) => format!(
-                "volume {name}: detached; up to {} that were lost are given up: its disk has there what it had before, and elsewhere all that was \
+                "volume {name}: detached from {pool}; up to {} that were lost are given up: its disk has there what it had before, and elsewhere all that was \
                  written. Check its file system before it is used",
                 size::show(bytes)
             ),

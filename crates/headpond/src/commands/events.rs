@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
-use headpond_host::control::Call;
+use headpond_host::control::{Call, CallError};
 use headpond_host::events::{self, Event, Level};
 use serde_json::{Value, json};
 
@@ -39,7 +39,8 @@ pub struct Events {
 
 impl Events {
     pub fn run(self) -> anyhow::Result<()> {
-        let mut events = if self.offline { self.kept()? } else { self.ask(0)? };
+        let which = if self.offline { None } else { Some(self.which.settled()?) };
+        let mut events = which.as_ref().map_or_else(|| self.kept(), |which| ask(which, 0))?;
         // What is not printed is not new either.
         let mut from = after(&events).unwrap_or(0);
         if let Some(last) = self.last {
@@ -49,18 +50,10 @@ impl Events {
             for event in &events {
                 print(self.json, &json!(event), text(event))?;
             }
-            if !self.follow {
-                return Ok(());
-            }
-            thread::sleep(LOOK);
-            events = self.ask(from)?;
+            let Some(which) = which.as_ref().filter(|_| self.follow) else { return Ok(()) };
+            events = next(which, from)?;
             from = after(&events).unwrap_or(from);
         }
-    }
-
-    fn ask(&self, from: u64) -> anyhow::Result<Vec<Event>> {
-        let mut answer: Value = self.which.call(&Call::Events { from })?;
-        Ok(serde_json::from_value(answer["events"].take())?)
     }
 
     fn kept(&self) -> anyhow::Result<Vec<Event>> {
@@ -86,6 +79,33 @@ impl Events {
         all.sort_by_key(|event| (event.time, event.number));
         Ok(all)
     }
+}
+
+fn ask(which: &Which, from: u64) -> anyhow::Result<Vec<Event>> {
+    let mut answer: Value = which.call(&Call::Events { from })?;
+    Ok(serde_json::from_value(answer["events"].take())?)
+}
+
+/// What is new after a while. A daemon that has ended may be restarted, or upgraded, and is waited for.
+fn next(which: &Which, from: u64) -> anyhow::Result<Vec<Event>> {
+    let mut waits = false;
+    loop {
+        thread::sleep(LOOK);
+        match ask(which, from) {
+            Err(error) if is_away(&error) => {
+                if !std::mem::replace(&mut waits, true) {
+                    eprintln!(
+                        "headpond: the daemon is not there just now; what happens is told on when it is, as after a restart"
+                    );
+                }
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn is_away(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CallError::NotRunning(_) | CallError::Broken(..) | CallError::Silent { .. }))
 }
 
 /// The number of the first event that comes after these, if there are any.

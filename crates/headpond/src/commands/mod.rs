@@ -38,14 +38,16 @@ pub mod volume;
 pub mod writeback;
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use headpond_host::control::{self, Call};
+use headpond_host::control::{self, Call, CallError};
 use headpond_host::daemon::run_folder;
+use headpond_host::names;
 use headpond_host::report::Report;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exit::{Found, Usage};
 use crate::size;
@@ -62,10 +64,13 @@ pub struct Which {
 }
 
 impl Which {
-    /// Its control socket; if none was named, that of the only daemon that there is. For what throws away it has to be the only one that there
-    /// was, too: another one may be about to start again, and have a volume of that name.
-    fn path(&self, throws_away: bool) -> anyhow::Result<PathBuf> {
-        let folder = run_folder();
+    /// Its control socket; if none was named, that of the only daemon that there is. For what changes anything it has to be the only one that there
+    /// was, too: another one may be about to start again, and be the one that is meant.
+    fn path(&self, call: &Call) -> anyhow::Result<PathBuf> {
+        self.path_in(run_folder(), call)
+    }
+
+    fn path_in(&self, folder: PathBuf, call: &Call) -> anyhow::Result<PathBuf> {
         match (&self.socket, &self.pool) {
             (Some(socket), _) => return Ok(socket.clone()),
             (None, Some(pool)) => return Ok(folder.join(format!("{pool}.sock"))),
@@ -73,7 +78,12 @@ impl Which {
         }
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let sockets: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|it| it == "sock")).collect();
-        Ok(only(sockets, throws_away)?.unwrap_or_else(|| folder.join("POOL.sock")))
+        Ok(only(sockets, !call.only_asks())?.ok_or(CallError::NoneRuns(folder))?)
+    }
+
+    /// The same daemon for all that is asked, whichever others come and go meanwhile.
+    fn settled(&self) -> anyhow::Result<Which> {
+        Ok(Which { pool: None, socket: Some(self.path(&Call::Status)?) })
     }
 
     /// How it stands; fails if it has not the volume that is named.
@@ -93,13 +103,13 @@ impl Which {
 
     /// Asks it how it stands, and waits so long at most.
     pub fn status_within(&self, limit: Duration) -> anyhow::Result<Value> {
-        Ok(control::call_within(&self.path(false)?, &Call::Status, Some(limit), |_| ())?)
+        Ok(control::call_within(&self.path(&Call::Status)?, &Call::Status, Some(limit), |_| ())?)
     }
 
     /// Asks it, and shows how far it is where somebody looks.
     pub fn call(&self, call: &Call) -> anyhow::Result<Value> {
         let mut shown = false;
-        let answer = control::call(&self.path(call.throws_away())?, call, |progress| {
+        let answer = control::call(&self.path(call)?, call, |progress| {
             if std::io::stderr().is_terminal() {
                 shown = true;
                 eprint!("\r\x1b[K{}", show_progress(&progress));
@@ -125,8 +135,14 @@ fn only(sockets: Vec<PathBuf>, dead_ones_count: bool) -> Result<Option<PathBuf>,
         several => {
             let pools = several.iter().filter_map(|path| Some(path.file_stem()?.display().to_string()));
             let pools = pools.collect::<Vec<_>>().join(", ");
-            let run = if dead_ones_count { "run here, or have run" } else { "run here" };
-            Err(Usage(format!("Several daemons {run}. Nothing was done. Choose one with --pool: {pools}")))
+            let folder = sockets.first().and_then(|path| path.parent()).map(|it| it.display().to_string()).unwrap_or_default();
+            let (run, gone) = match dead_ones_count {
+                true => {
+                    ("run here, or have run", format!(". Of one that is gone for good the socket, in {folder}, may be removed"))
+                }
+                false => ("run here", String::new()),
+            };
+            Err(Usage(format!("Several daemons {run}. Nothing was done. Choose one with --pool: {pools}{gone}")))
         }
     }
 }
@@ -156,6 +172,36 @@ pub fn deadline(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The pool whose daemon has answered, for people.
+fn pool_of(answer: &Value) -> String {
+    answer["pool"].as_str().map_or("the pool".into(), |pool| format!("pool {pool}"))
+}
+
+/// Where udev has the rule that gives volumes names that last.
+const RULES: [&str; 3] =
+    ["/etc/udev/rules.d/61-headpond.rules", "/usr/lib/udev/rules.d/61-headpond.rules", "/lib/udev/rules.d/61-headpond.rules"];
+/// How long udev may take to name a new device.
+const NAMED: Duration = Duration::from_secs(2);
+
+/// Where a new volume is, for people: by the name that lasts, which is waited for where udev is to make it, and which the answer has then, too.
+fn place_of_new(answer: &mut Value, volume: &str) -> String {
+    let Some(place) = answer["place"].as_str() else { return String::new() };
+    let pool = answer["pool"].as_str().unwrap_or_default();
+    let has_rule = || Path::new("/run/udev/control").exists() && RULES.iter().any(|rule| Path::new(rule).exists());
+    let limit = if place.starts_with("/dev/") && has_rule() { NAMED } else { Duration::ZERO };
+    let begun = Instant::now();
+    let link = loop {
+        let link = names::lasting(pool, volume, place);
+        if link.is_some() || begun.elapsed() >= limit {
+            break link;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let text = format!(" at {}", link.as_deref().unwrap_or(place));
+    answer["link"] = json!(link);
+    text
+}
+
 /// Fails where the daemon did what it was asked, but for what it says is wrong with it.
 pub fn whole(problem: &Value) -> anyhow::Result<()> {
     match (problem["wrong"].as_str(), problem["next"].as_str()) {
@@ -180,9 +226,24 @@ mod tests {
 
     use super::*;
 
+    /// The socket of a pool POOL was said not to answer.
+    #[test]
+    fn where_no_daemon_has_a_socket_the_folder_is_named_and_what_tells_of_a_service() {
+        let folder = tempfile::tempdir().unwrap();
+        let which = Which { pool: None, socket: None };
+        let error = which.path_in(folder.path().to_owned(), &Call::Status).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains(&folder.path().display().to_string()) && !said.contains("POOL"), "{said}");
+        assert!(said.contains("systemctl status headpond@NAME") && said.contains("journalctl -u headpond@NAME"), "{said}");
+        let code = crate::exit::code_said(Err(error), |_| ());
+        assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::from(4)));
+        let which = Which { pool: Some("tank".into()), socket: None };
+        assert_eq!(which.path_in("/run/x".into(), &Call::Checkpoint).unwrap(), Path::new("/run/x/tank.sock"));
+    }
+
     /// A daemon that was killed counted, and each command asked for `--pool`.
     #[test]
-    fn a_socket_that_a_dead_daemon_left_is_no_daemon_but_for_what_throws_away() {
+    fn a_socket_that_a_dead_daemon_left_is_no_daemon_but_for_what_changes_anything() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         drop(UnixListener::bind(path("dead.sock")).unwrap());
@@ -190,7 +251,7 @@ mod tests {
         while control::is_there(&path("dead.sock")) {
             std::thread::yield_now();
         }
-        let of = |names: &[&str], throws_away| only(names.iter().map(|name| path(name)).collect(), throws_away);
+        let of = |names: &[&str], changes| only(names.iter().map(|name| path(name)).collect(), changes);
         assert_eq!(of(&["dead.sock"], false).unwrap(), Some(path("dead.sock")));
         let _one = UnixListener::bind(path("one.sock")).unwrap();
         assert_eq!(of(&["dead.sock", "one.sock"], false).unwrap(), Some(path("one.sock")));
@@ -198,6 +259,13 @@ mod tests {
         // It may be about to start again, and be the one that is meant.
         let said = of(&["dead.sock", "one.sock"], true).unwrap_err().to_string();
         assert!(said.contains("dead, one"), "{said}");
+        let which = Which { pool: None, socket: None };
+        let asked = |call: &Call| which.path_in(folder.path().to_owned(), call);
+        assert_eq!(asked(&Call::Status).unwrap(), path("one.sock"));
+        for call in [Call::Checkpoint, Call::Cancel { name: "v".into() }, Call::RemoveMember { member: "0".into() }] {
+            let said = asked(&call).unwrap_err().to_string();
+            assert!(said.contains("dead") && said.contains("one") && said.contains("--pool"), "{said}");
+        }
         let _two = UnixListener::bind(path("two.sock")).unwrap();
         let said = of(&["dead.sock", "one.sock", "two.sock"], false).unwrap_err().to_string();
         assert!(said.contains("one, two") && !said.contains("dead"), "{said}");

@@ -4,7 +4,7 @@ use clap::Args;
 use headpond_host::control::Call;
 use std::time::Duration;
 
-use super::{Which, deadline, print};
+use super::{Which, deadline, pool_of, print};
 
 #[derive(Args)]
 pub struct Mode {
@@ -34,6 +34,6 @@ impl Mode {
         let deadline_seconds = self.deadline.map(|it| it.as_secs());
         let call = Call::SetMode { name: self.name.clone(), mode: self.mode.clone(), deadline_seconds };
         let answer = self.which.call(&call)?;
-        print(self.json, &answer, format_args!("volume {}: {}", self.name, self.mode))
+        print(self.json, &answer, format_args!("volume {} of {}: {}", self.name, pool_of(&answer), self.mode))
     }
 }

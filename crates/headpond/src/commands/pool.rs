@@ -11,7 +11,7 @@ use headpond_host::report::{Member, Report};
 use headpond_host::state::{State, hex};
 use serde_json::{Value, json};
 
-use super::{Which, print};
+use super::{Which, pool_of, print};
 use crate::exit::{self, Usage};
 use crate::size;
 
@@ -304,19 +304,24 @@ fn text(path: &Path) -> Result<&str, PoolError> {
     path.to_str().ok_or_else(|| PoolError::NotText { path: path.to_owned() })
 }
 
-/// Takes a device in; the answer, and that in words.
-fn add(which: &Which, device: &Path, overwrite: &Overwrite) -> anyhow::Result<(Value, String)> {
+/// Takes a device in, where it is named in the place of one that has left; the answer, and that in words.
+fn add(which: &Which, device: &Path, overwrite: &Overwrite, in_place_of: Option<u8>) -> anyhow::Result<(Value, String)> {
     let path = text(&std::path::absolute(device)?)?.to_owned();
     let discard_dirty = overwrite.discard_dirty.as_ref().map(DiscardDirty::to_string);
-    let answer = which.call(&Call::AddMember(AddMember { path: path.clone(), force: overwrite.force, discard_dirty }))?;
+    let new = AddMember { path: path.clone(), force: overwrite.force, discard_dirty, in_place_of };
+    let answer = which.call(&Call::AddMember(new))?;
     let lacking = answer["lacking_bytes"].as_u64().unwrap_or(0);
     let copied = match lacking {
         0 => "all that is dirty has its copies".into(),
         bytes => format!("{} of dirty data still have one copy less, and are being copied", size::show(bytes)),
     };
     let note = answer["note"].as_str().map(|note| format!("\n{note}")).unwrap_or_default();
-    let text =
-        format!("{path}: cache device {} of the pool; {copied}. Name it in `headpond serve` from now on{note}", answer["member"]);
+    let text = format!(
+        "{path}: cache device {} of {}; {copied}. Name it in `headpond serve` from now on: put it into `devices` in the configuration \
+         (/etc/headpond/NAME.toml, of the unit headpond@NAME), and into the drop-in of headpond-devices@NAME{note}",
+        answer["member"],
+        pool_of(&answer)
+    );
     Ok((answer, text))
 }
 
@@ -326,13 +331,14 @@ fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
     let member = if device.bytes().all(|c| c.is_ascii_digit()) { device.to_owned() } else { absolute? };
     let answer = which.call(&Call::RemoveMember { member })?;
     let place = answer["path"].as_str().map(|path| format!(" ({path})")).unwrap_or_default();
+    let pool = pool_of(&answer);
     let how = match answer["had_left"].as_bool() {
-        Some(true) => "had left the pool, and is forgotten; what it holds is out of date",
-        _ => "removed; nothing on it is needed any more",
+        Some(true) => format!("had left {pool}, and is forgotten; what it holds is out of date"),
+        _ => format!("removed from {pool}; nothing on it is needed any more"),
     };
     let text = format!(
         "cache device {}{place}: {how}. Name it no longer in `headpond serve`: take it out of `devices` in the configuration \
-         (/etc/headpond/POOL.toml), and out of the unit's drop-in",
+         (/etc/headpond/NAME.toml, of the unit headpond@NAME), and out of the drop-in of headpond-devices@NAME",
         answer["member"]
     );
     Ok((answer, text))
@@ -341,7 +347,7 @@ fn remove(which: &Which, device: &str) -> anyhow::Result<(Value, String)> {
 impl Add {
     fn run(self) -> anyhow::Result<()> {
         let Some(device) = self.device.filter(|_| !self.cancel) else { return cancel(&self.which, self.json) };
-        let (answer, text) = add(&self.which, &device, &self.overwrite)?;
+        let (answer, text) = add(&self.which, &device, &self.overwrite, None)?;
         print(self.json, &answer, text)
     }
 }
@@ -355,7 +361,8 @@ impl Remove {
 }
 
 impl Replace {
-    /// The new one first: at no moment is there a copy less than there was. One that is out already is only succeeded.
+    /// The new one first: at no moment is there a copy less than there was. One that is out already is succeeded by number, and nothing has to be
+    /// removed.
     fn run(self) -> anyhow::Result<()> {
         let report: Report = serde_json::from_value(self.which.call(&Call::Status)?)?;
         let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
@@ -375,10 +382,11 @@ impl Replace {
             ))
             .into());
         };
-        let (added, mut text) = add(&self.which, &self.new, &self.overwrite)?;
+        let is_out = member.state == "out";
+        let (added, mut text) = add(&self.which, &self.new, &self.overwrite, is_out.then_some(member.number))?;
         let mut value = json!({ "added": added });
         let mut result = Ok(());
-        if member.state != "out" {
+        if !is_out {
             match remove(&self.which, &member.number.to_string()) {
                 Ok((removed, words)) => {
                     text = format!("{text}\n{words}");

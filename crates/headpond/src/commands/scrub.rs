@@ -50,8 +50,12 @@ fn words(found: &report::Scrub) -> String {
         return format!("{read} read; nothing is damaged");
     }
     let mut text = format!(
-        "{read} read; {} copies were damaged: {} repaired, {} let go of since the disk has them, {} pieces LOST on all copies",
-        found.damaged, found.repaired, found.dropped, found.lost
+        "{read} read; {} copies were damaged ({}): {} repaired, {} let go of since the disk has them, {} pieces LOST on all copies",
+        found.damaged,
+        found.damaged_places(),
+        found.repaired,
+        found.dropped,
+        found.lost
     );
     for range in &found.lost_ranges {
         text += &format!("\n  volume {}: {} bytes from byte {}", range.volume, range.bytes, range.offset);

@@ -324,7 +324,7 @@ fn tried(options: Options) -> anyhow::Result<()> {
 
 /// The line that says that the daemon is up, and where each volume is.
 fn ready(report: &Report, metrics: Option<SocketAddr>) -> String {
-    let volumes = report.volumes.iter().map(|volume| match (&volume.place, volume.serving) {
+    let volumes = report.volumes.iter().map(|volume| match (volume.link.as_ref().or(volume.place.as_ref()), volume.serving) {
         (Some(place), _) => format!("; volume {} at {place}", volume.name),
         (None, true) => format!("; volume {} served without a front end", volume.name),
         (None, false) => format!("; volume {} NOT served", volume.name),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use headpond_host::control::{AT_ONCE, CallError};
-use headpond_host::report::{Member, Report, Volume};
+use headpond_host::report::{Member, Report, Volume, cache_device};
 
 use super::{Which, deadline, print, share};
 use crate::size;
@@ -31,8 +31,9 @@ pub struct Status {
 impl Status {
     pub fn run(self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let may_come =
-            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(CallError::NotRunning(_) | CallError::Silent { .. }));
+        let may_come = |error: &anyhow::Error| {
+            matches!(error.downcast_ref(), Some(CallError::NotRunning(_) | CallError::NoneRuns(_) | CallError::Silent { .. }))
+        };
         let answer = loop {
             let left = self.wait.map(|wait| wait.saturating_sub(begun.elapsed()));
             let limit = left.map_or(AT_ONCE, |left| left.clamp(LEAST, AT_ONCE));
@@ -104,6 +105,13 @@ fn screen(report: &Report) -> String {
     if let Some(endurance) = endurance(report) {
         let _ = writeln!(text, "\nendurance: {endurance}");
     }
+    for member in report.members.iter().filter(|member| member.damaged > 0 && member.state != "out") {
+        let (device, copies) = (cache_device(member.number, member.path.as_deref()), member.damaged);
+        let _ = writeln!(
+            text,
+            "\ndamaged: {copies} copies on {device} since the start; if it comes again, that device rots: replace it"
+        );
+    }
     if let Some(scrub) = scrub(report) {
         let _ = writeln!(text, "\nscrub: {scrub}");
     }
@@ -138,7 +146,13 @@ fn scrub(report: &Report) -> Option<String> {
     let scrub = &report.scrub;
     let damaged = match scrub.damaged {
         0 => "nothing damaged".into(),
-        some => format!("{some} copies damaged, {} repaired, {} let go, {} lost", scrub.repaired, scrub.dropped, scrub.lost),
+        some => format!(
+            "{some} copies damaged ({}), {} repaired, {} let go, {} lost",
+            scrub.damaged_places(),
+            scrub.repaired,
+            scrub.dropped,
+            scrub.lost
+        ),
     };
     if scrub.running {
         return Some(format!("under way, {} of {} segments read; {damaged}", scrub.segments_read, scrub.segments));
@@ -155,7 +169,7 @@ fn scrub(report: &Report) -> Option<String> {
 
 fn volume(volume: &Volume) -> Vec<String> {
     let hits = volume.hit_percent().map_or("-".into(), |percent| format!("{percent} %"));
-    let place = volume.place.as_deref().unwrap_or(if volume.serving { "-" } else { "NOT SERVED" });
+    let place = volume.link.as_deref().or(volume.place.as_deref()).unwrap_or(if volume.serving { "-" } else { "NOT SERVED" });
     row([
         &volume.name,
         &volume.mode,

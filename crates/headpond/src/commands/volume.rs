@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use headpond_host::control::{Call, CreateVolume};
 
-use super::{Which, print, whole};
+use super::{Which, place_of_new, print, whole};
 use crate::size;
 
 #[derive(Subcommand)]
@@ -60,9 +60,9 @@ impl Volume {
 impl Create {
     fn run(self) -> anyhow::Result<()> {
         let name = self.name;
-        let answer = self.which.call(&Call::CreateVolume(CreateVolume { name: name.clone(), bytes: self.size }))?;
+        let mut answer = self.which.call(&Call::CreateVolume(CreateVolume { name: name.clone(), bytes: self.size }))?;
         let bytes = answer["bytes"].as_u64().unwrap_or(0);
-        let place = answer["place"].as_str().map(|place| format!(" at {place}")).unwrap_or_default();
+        let place = place_of_new(&mut answer, &name);
         let rounded = super::grow::rounded(self.size, bytes);
         let words = format!("volume {name}: {}{place}, on the cache devices alone{rounded}", size::show(bytes));
         print(self.json, &answer, words)?;

@@ -25,8 +25,7 @@ impl Shape {
 impl Slot {
     /// Of a volume that has no backing device.
     pub(super) fn without_disk(name: String, sectors: u64) -> Slot {
-        let shape = Some(Shape::without_disk(sectors));
-        Slot { name, spec: None, shape, export: None, place: None, problem: None, running: None, busy: None }
+        Slot::new(name, None, Some(Shape::without_disk(sectors)))
     }
 }
 
@@ -75,7 +74,7 @@ impl Shared {
         })?;
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
         self.events.add(watch::of_created(name, bytes));
-        Ok(json!({ "number": number, "bytes": bytes, "place": place, "problem": problem }))
+        Ok(json!({ "pool": self.name, "number": number, "bytes": bytes, "place": place, "problem": problem }))
     }
 
     /// Deletes a volume with what is on it; one whose block device is in use is refused at once.
@@ -107,6 +106,6 @@ impl Shared {
         }
         self.forget(&volume);
         self.events.add(watch::of_deleted(name, held));
-        Ok(json!({ "bytes": bytes, "thrown_away_bytes": held }))
+        Ok(json!({ "pool": self.name, "bytes": bytes, "thrown_away_bytes": held }))
     }
 }

@@ -34,10 +34,14 @@ pub(super) fn find_all(
 /// Claims the disk of a volume of the pool, if it answers within `limit`, and makes sure that it is the one that the volume was made on.
 fn find_backing(volume: &VolumeEntry, spec: Option<Spec>, limit: Duration, patience: Duration) -> (Slot, Option<Given>) {
     let (name, number) = (volume.name.clone(), volume.number);
-    let mut slot = Slot { name, spec, shape: None, export: None, place: None, problem: None, running: None, busy: None };
+    let mut slot = Slot::new(name, spec, None);
     let Some(spec) = &slot.spec else {
         let wrong = format!("Volume {} is not served: it is not known where its backing device is.", slot.name);
-        let next = format!("Restart with --backing {}=PATH.", slot.name);
+        let next = format!(
+            "Name it, as `{name} = \"PATH\"` under `[backing]` in the configuration (/etc/headpond/NAME.toml, of the unit headpond@NAME) or with \
+             --backing {name}=PATH, and restart.",
+            name = slot.name
+        );
         slot.problem = Some(Advice { wrong, next });
         return (slot, None);
     };
@@ -67,7 +71,8 @@ pub(super) fn problem_with(name: &str, error: &Mismatch) -> Advice {
         ),
         _ => format!(
             "What is cached stays as it is. Bring the right device back: it is looked for every few seconds, and served when it is \
-             there. If its path has changed, restart with --backing {name}=PATH."
+             there. If its path has changed, name the new one, as `{name} = \"PATH\"` under `[backing]` in the configuration \
+             (/etc/headpond/NAME.toml, of the unit headpond@NAME) or with --backing {name}=PATH, and restart."
         ),
     };
     Advice { wrong: format!("Volume {name} is not served: {error}."), next }

@@ -39,7 +39,7 @@ impl OfVolume {
                     "{bytes} bytes of volume {name} are lost: it has no backing device, and no cache device has a copy any more. Reading them \
                      fails; all else is there."
                 ),
-                next: "`headpond status --json` names the ranges, and so does lost-POOL.json in the state folder. Restore what is in them, \
+                next: "`headpond status --json` names the ranges, and so does lost-ID.json in the state folder, ID being the pool's identity. Restore what is in them, \
                        or write it anew; a journal or bitmap is made anew with its own tool."
                     .into(),
             });
@@ -50,7 +50,7 @@ impl OfVolume {
                  them fails; all else is there."
             ),
             next: format!(
-                "`headpond status --json` names the ranges, and so does lost-POOL.json in the state folder. Restore what is in them, \
+                "`headpond status --json` names the ranges, and so does lost-ID.json in the state folder, ID being the pool's identity. Restore what is in them, \
                  or write it anew. To keep what the disk had there before: `headpond detach --give-up-lost {name}`."
             ),
         })

@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use headpond_engine::io::{BLOCK, Command, CommandError, CommandId, Device};
-use headpond_engine::status::VolumeStatus;
+use headpond_engine::status::{MemberStatus, VolumeStatus};
 use headpond_engine::{StartError, Status};
 use headpond_format::MAX_MEMBERS;
 use serde_json::{Value, json};
 
-use super::service::{PATIENCE, Progress, TELL, ended};
+use super::service::{PATIENCE, Progress, TELL, ended, seconds_left};
 use super::status::is_somebody;
 use super::{Shared, lock};
 use crate::claim::Claim;
@@ -20,6 +20,7 @@ use crate::control::{AddMember, Fault, FaultKind};
 use crate::pool::create::random;
 use crate::pool::join::{self, Joining, Served};
 use crate::pool::{DiscardDirty, PoolError};
+use crate::report::cache_device;
 use crate::runtime::Given;
 
 /// How far whoever adds or removes a cache device is.
@@ -77,8 +78,8 @@ impl Shared {
         };
         join::ask(&path).map_err(refused)?;
         let own = self.left_at(&path, &status);
-        let left = status.members.iter().find(|member| !member.in_sync).map(|member| member.number);
-        let member = own.or(left).unwrap_or(status.members.len() as u8);
+        let named = new.in_place_of.map(|number| of_one_that_left(number, &status)).transpose()?;
+        let member = named.or(own).unwrap_or_else(|| free_number(&status));
         // What the engine would refuse is, before the device is changed.
         if usize::from(member) >= MAX_MEMBERS {
             return Err(not_added(CommandError::MemberTaken));
@@ -135,12 +136,23 @@ impl Shared {
         let lacking = now.map_or(0, |status| status.lacking_copies) * BLOCK;
         match end {
             Err(CommandError::Cancelled) if joined => {}
-            _ if has_left => return Err(left_again(&path)),
+            _ if has_left => return Err(left_again(&path, &self.gone_since(&status))),
             Err(_) if !is_known => return Err(not_known(&path)),
             Err(error) if !joined => return Err(cleared_in_vain(&path, &error)),
             end => end.map_err(not_added)?,
         }
-        Ok(json!({ "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note }))
+        Ok(json!({
+            "pool": self.name, "member": member, "path": path, "bytes": bytes, "lacking_bytes": lacking, "note": note,
+        }))
+    }
+
+    /// The cache devices that were in sync and are not any more, for people.
+    fn gone_since(&self, before: &Status) -> Vec<String> {
+        let Some(now) = self.handle.status() else { return Vec::new() };
+        let places = lock(&self.places).members.clone();
+        let stays = |id: [u8; 16]| now.members.iter().any(|member| member.id == id && member.in_sync);
+        let gone = before.members.iter().filter(|member| member.in_sync && !stays(member.id));
+        gone.map(|m| cache_device(m.number, places.get(&m.number).and_then(|path| path.to_str()))).collect()
     }
 
     /// Whether data of a volume may be missing: then what is on a cache device that has left may be all there is.
@@ -194,7 +206,7 @@ impl Shared {
         self.remember(|places| drop(places.members.remove(&member)));
         // One that had left may have been kept from others.
         lock(&self.stale).retain(|claim| path.as_ref().is_none_or(|path| !same_file(claim.path(), path)));
-        Ok(json!({ "member": member, "path": path, "had_left": had_left }))
+        Ok(json!({ "pool": self.name, "member": member, "path": path, "had_left": had_left }))
     }
 
     /// The right to add or remove a cache device: one at a time, and none from the moment on at which the daemon ends, or another program is to
@@ -257,9 +269,7 @@ impl Shared {
             }
             let Some(left) = self.handle.status().map(|status| left(&status)) else { return Err(CommandError::Cancelled) };
             at_first = left.max(at_first);
-            let done = at_first - left;
-            let seconds = (done > 0).then(|| begun.elapsed().as_secs_f64() * left as f64 / done as f64);
-            progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds.map(f64::ceil) }));
+            progress(json!({ "dirty_bytes": left * BLOCK, "seconds_left": seconds_left(begun, at_first - left, left) }));
         }
     }
 
@@ -284,6 +294,27 @@ impl Shared {
     }
 }
 
+/// The number of a cache device in whose place another one is to be put.
+///
+/// # Errors
+/// It has not left: that is another command's.
+fn of_one_that_left(number: u8, status: &Status) -> Result<u8, Fault> {
+    let left = |member: &&MemberStatus| member.number == number && !member.in_sync && is_somebody(member);
+    status.members.iter().find(left).map(|member| member.number).ok_or_else(|| {
+        Fault::failed(format!(
+            "Pool {} has no cache device {number} that has left. Nothing was changed. `headpond status` lists its cache devices.",
+            status.pool
+        ))
+    })
+}
+
+/// The number for a new cache device: that of one that has left, which is succeeded, and waited for no longer; else one that is nobody's.
+fn free_number(status: &Status) -> u8 {
+    let mut free: Vec<&MemberStatus> = status.members.iter().filter(|member| !member.in_sync).collect();
+    free.sort_by_key(|member| !is_somebody(member));
+    free.first().map_or(status.members.len() as u8, |member| member.number)
+}
+
 /// A device of which the engine did not say any more whether it has taken it. It may hold copies already.
 fn not_known(path: &Path) -> Fault {
     let path = path.display();
@@ -294,11 +325,15 @@ fn not_known(path: &Path) -> Fault {
     ))
 }
 
-/// A device that was taken, and has failed before all had its copies.
-fn left_again(path: &Path) -> Fault {
+/// A device that was taken, and has left before all had its copies; `others` are cache devices that have left since as well.
+fn left_again(path: &Path, others: &[String]) -> Fault {
+    let why = match others {
+        [] => ": it failed. No other cache device was taken out for it".to_owned(),
+        others => format!(", and so has {}: one of them failed, and may have taken the other along", others.join(" and ")),
+    };
     Fault::failed(format!(
-        "{} has joined the pool, and has left it again: it failed. What was on it before is gone; no other cache device was taken out for it. Look \
-         at the kernel's log for it, and add another device. `headpond status` says how the pool stands, and whether anything is missing.",
+        "{} has joined the pool, and has left it again{why}. What was on it before is gone. Look at the kernel's log, and add another device. \
+         `headpond status` says how the pool stands, and whether anything is missing.",
         path.display()
     ))
 }
@@ -321,4 +356,19 @@ fn cleared_in_vain(path: &Path, error: &CommandError) -> Fault {
 pub(super) fn same_file(a: &Path, b: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
     real(a).is_some() && real(a) == real(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The new one was said to have failed, and no other to have left, where an older one had failed and taken it along.
+    #[test]
+    fn of_a_device_that_left_with_another_one_it_is_not_said_that_it_failed_alone() {
+        let alone = left_again(Path::new("/new"), &[]).message;
+        assert!(alone.contains("/new has joined the pool, and has left it again: it failed. No other"), "{alone}");
+        let both = left_again(Path::new("/new"), &["cache device 0 (/a)".into()]).message;
+        assert!(both.contains("has left it again, and so has cache device 0 (/a): one of them failed"), "{both}");
+        assert!(!both.contains("No other") && !both.contains("it failed"), "{both}");
+    }
 }

@@ -7,7 +7,7 @@ use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
 use headpond_engine::status::VolumeStatus;
 use serde_json::{Value, json};
 
-use super::service::{Progress, TELL, ended, failed};
+use super::service::{Progress, TELL, ended, failed, seconds_left};
 use super::{Shared, lock};
 use crate::control::{Fault, Runs};
 use crate::state::Pins;
@@ -33,8 +33,7 @@ impl Shared {
                 break result;
             }
             let Some(preload) = of_volume() else { break Err(CommandError::Cancelled) };
-            let left = preload.total.saturating_sub(preload.done);
-            let seconds = (preload.done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / preload.done as f64).ceil());
+            let seconds = seconds_left(begun, preload.done, preload.total.saturating_sub(preload.done));
             progress(json!({
                 "preloaded_bytes": preload.done * BLOCK, "bytes": preload.total * BLOCK, "seconds_left": seconds,
             }));

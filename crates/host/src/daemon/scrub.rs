@@ -9,11 +9,11 @@ use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
 use headpond_format::grid_shift;
 use serde_json::{Value, json};
 
-use super::service::{Progress, TELL, ended};
+use super::service::{Progress, TELL, ended, seconds_left};
 use super::worker::Worker;
 use super::{Scrubs, Shared, lock};
 use crate::control::Fault;
-use crate::report::{LostRange, Scrub};
+use crate::report::{DamagedOn, LostRange, Scrub};
 use crate::state::Scrubbed;
 
 /// How often it is looked whether one is due.
@@ -48,8 +48,7 @@ impl Shared {
             }
             let Some(status) = self.handle.status() else { break Err(CommandError::Cancelled) };
             let (done, all) = (status.scrub.done, status.scrub.total);
-            let left = all.saturating_sub(done);
-            let seconds = (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil());
+            let seconds = seconds_left(begun, done, all.saturating_sub(done));
             progress(json!({
                 "segments_read": done, "segments": all, "damaged": status.scrub.damaged, "seconds_left": seconds,
             }));
@@ -65,7 +64,7 @@ impl Shared {
                 )));
             }
         };
-        let found = Scrub { ended: Some(seconds_since_1970()), ..found(&status) };
+        let found = Scrub { ended: Some(seconds_since_1970()), ..self.found(&status) };
         // Who asks how the pool stands does not wait for the disk. (Nobody else writes it meanwhile: one scrub runs at a time.)
         let scrubbed = Scrubbed { since: seconds_since_1970(), last: found.clone() };
         *lock(&self.scrubbed) = scrubbed.clone();
@@ -84,7 +83,17 @@ impl Shared {
     /// The one under way, or the last one.
     pub(super) fn scrub_report(&self, status: &Status) -> Scrub {
         let last = lock(&self.scrubbed).last.clone();
-        if status.scrub.running { Scrub { ended: last.ended, ..found(status) } } else { last }
+        if status.scrub.running { Scrub { ended: last.ended, ..self.found(status) } } else { last }
+    }
+
+    /// What the engine says of it, with the names of volumes and the paths of cache devices.
+    fn found(&self, status: &Status) -> Scrub {
+        let places = lock(&self.places).members.clone();
+        let damaged_on = |(number, copies): (&u8, &u64)| {
+            let path = places.get(number).map(|path| path.display().to_string());
+            DamagedOn { number: *number, path, copies: *copies }
+        };
+        Scrub { damaged_on: status.scrub.damaged_on.iter().map(damaged_on).collect(), ..found(status) }
     }
 
     fn keep(&self, scrubbed: &Scrubbed) {
@@ -96,7 +105,7 @@ impl Shared {
     }
 }
 
-/// What the engine says of it, with the names of volumes.
+/// The same without where damaged copies were.
 fn found(status: &Status) -> Scrub {
     let scrub = &status.scrub;
     let mut lost_ranges: Vec<LostRange> = Vec::new();
@@ -125,6 +134,7 @@ fn found(status: &Status) -> Scrub {
         dropped: scrub.dropped,
         lost: scrub.lost,
         lost_ranges,
+        ..Scrub::default()
     }
 }
 

@@ -36,6 +36,11 @@ const SOON: Duration = Duration::from_millis(20);
 /// How often progress is told.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
+/// How many seconds what is left takes, by how long what is done took since `begun`; `None` while nothing is.
+pub(super) fn seconds_left(begun: Instant, done: u64, left: u64) -> Option<f64> {
+    (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil())
+}
+
 pub(super) type Progress<'a> = &'a mut dyn FnMut(Value);
 
 /// Until when a long command is to have ended, as whoever asked for it has said.
@@ -73,7 +78,7 @@ impl Service for Shared {
                 let volume = self.volume_with_disk(&name)?;
                 let command = Command::SetMode { volume: volume.number, mode };
                 self.long(&volume, command, Limit::of(deadline_seconds), progress)?.map_err(|error| failed(&volume, &error))?;
-                Ok(json!({ "mode": mode.name() }))
+                Ok(json!({ "pool": self.name, "mode": mode.name() }))
             }
             Call::Destage { name, deadline_seconds } => {
                 let volume = self.volume_with_disk(&name)?;
@@ -135,7 +140,12 @@ impl Shared {
     /// The right to have a volume come, go or change, which `what` says: one at a time, and none while the daemon ends. It is not waited for
     /// longer than a change usually takes: who has it may be waiting for a disk that never answers.
     pub(super) fn change(&self, what: String) -> Result<MutexGuard<'_, ()>, Fault> {
-        let until = Instant::now() + TURN;
+        self.change_within(what, TURN)
+    }
+
+    /// The same, waited for no longer than `limit`.
+    fn change_within(&self, what: String, limit: Duration) -> Result<MutexGuard<'_, ()>, Fault> {
+        let until = Instant::now() + limit;
         let changing = loop {
             match self.changing.try_lock() {
                 Ok(changing) => break changing,
@@ -245,20 +255,13 @@ impl Shared {
             )));
         }
         let (name, bytes) = (new.name.clone(), shape.size);
-        let slot = Slot {
-            name: name.clone(),
-            spec: Some(spec.clone()),
-            shape: Some(shape),
-            export: None,
-            place: None,
-            problem: None,
-            running: None,
-            busy: None,
-        };
+        let slot = Slot::new(name.clone(), Some(spec.clone()), Some(shape));
         let (place, problem) = self.offer_new(number, &name, slot);
         // Its block device has a number since.
         self.remember(|_| ());
-        Ok(json!({ "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem }))
+        Ok(json!({
+            "pool": self.name, "number": number, "bytes": bytes, "phase": phase, "place": place, "problem": problem,
+        }))
     }
 
     /// A number that no volume has, for a new one of this name, which none has either. Nobody is connected to what had it.
@@ -298,7 +301,10 @@ impl Shared {
         deadline_seconds: Option<u64>,
         progress: Progress<'_>,
     ) -> Result<Value, Fault> {
-        let _changing = self.change(format!("Detaching volume {name}"))?;
+        // What comes before the engine has its share of the time.
+        let limit = Limit::of(deadline_seconds);
+        let within = |most: Duration| limit.map_or(most, |limit| limit.rest().min(most));
+        let _changing = self.change_within(format!("Detaching volume {name}"), within(TURN))?;
         let volume = self.volume_with_disk(name)?;
         let number = volume.number;
         if !volume.serving {
@@ -306,9 +312,8 @@ impl Shared {
         }
         // Before its block device goes.
         lock(&self.volumes).get(&number).map_or(Ok(()), is_free)?;
-        self.withdraw(number, |export| export.stop(FLUSHED))
+        self.withdraw(number, |export| export.stop(within(FLUSHED)))
             .map_err(|error| Fault::refused(format!("Volume {name} was not detached, and nothing was changed: {error}.")))?;
-        let limit = Limit::of(deadline_seconds);
         let mut long = |give_up_lost| self.long(&volume, Command::Detach { volume: number, give_up_lost }, limit, &mut *progress);
         // Only if something is lost that is given up, and then how much is known.
         let (end, given_up) = match long(false) {
@@ -322,7 +327,7 @@ impl Shared {
         }
         self.forget(&volume);
         self.events.add(watch::of_detached(name, given_up));
-        Ok(json!({ "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
+        Ok(json!({ "pool": self.name, "bytes": volume.sectors * 512, "given_up_bytes": given_up }))
     }
 
     /// Makes a volume reachable again that could not be taken off, if the engine serves it yet. Nobody had it; and an end that has cancelled this
@@ -372,7 +377,7 @@ impl Shared {
             "Volume {name} was taken off the pool without being written to its disk; {thrown_away} bytes that were not there were thrown away."
         );
         self.events.add(watch::of_abandoned(what));
-        Ok(json!({ "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
+        Ok(json!({ "pool": self.name, "bytes": volume.sectors * 512, "thrown_away_bytes": thrown_away }))
     }
 
     /// Whether the engine has let go of a volume, though what took it off ended with a failure: no superblock names it, and what failed is the
@@ -419,11 +424,18 @@ impl Shared {
         let running = lock(&self.volumes).values().find(|slot| slot.name == name).and_then(|slot| slot.running);
         let id = running.ok_or_else(|| {
             let under_way = lock(&self.under_way).clone();
-            if matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock)) && under_way.ends_with(&format!(" volume {name}")) {
+            let is_under_way = matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock));
+            if is_under_way && ["Detaching", "Deleting"].iter().any(|it| under_way == format!("{it} volume {name}")) {
                 return Fault::failed(format!(
                     "{under_way} is under way, at a step that is not cancelled: its block device may be flushed yet, and taken away. Nothing was \
                      changed. Wait for up to {} s, and try again.",
                     FLUSHED.as_secs()
+                ));
+            }
+            if is_under_way && under_way.ends_with(&format!(" volume {name}")) {
+                return Fault::failed(format!(
+                    "{under_way} is under way, which cannot be cancelled. Nothing was changed. Wait for its end; `headpond status` shows what came of \
+                     it. If it takes long, look at the kernel's log for the disk."
                 ));
             }
             Fault::failed(format!(
@@ -593,9 +605,7 @@ impl Shared {
         let left = || {
             let status = self.handle.status()?;
             let left = status.volume(&volume.name).map_or(0, |volume| volume.dirty_blocks);
-            let done = at_first.saturating_sub(left);
-            let seconds = (done > 0).then(|| (begun.elapsed().as_secs_f64() * left as f64 / done as f64).ceil());
-            Some((left * BLOCK, seconds))
+            Some((left * BLOCK, seconds_left(begun, at_first.saturating_sub(left), left)))
         };
         let mut over = None;
         let result = loop {

@@ -6,6 +6,7 @@ use headpond_engine::status::{MemberStatus, VolumeStatus};
 
 use super::{Daemon, Shared, Slot, lock};
 use crate::backing::HasDisk;
+use crate::names;
 use crate::report::{Advice, Endurance, Load, Loading, Member, Report, Requests, Share, Times, Volume};
 use crate::requests::{Histograms, Row};
 use crate::runtime::Snapshot;
@@ -96,6 +97,7 @@ impl Shared {
                     segments: member.segments,
                     segments_free: member.segments_free,
                     dirty_bytes: member.dirty * BLOCK,
+                    damaged: member.damaged,
                     written_day_bytes: member.written_lately,
                     budget_day_bytes: member.budget_per_day,
                     budget_left_bytes: member.budget_left,
@@ -108,7 +110,7 @@ impl Shared {
                     disk: load(Device::Backing(volume.number)),
                     lost_bytes: lost.get(&volume.number).map_or(0, |it| it.bytes),
                     share: share_report(volume, status.segment_bytes),
-                    ..volume_report(volume, slots.get(&volume.number))
+                    ..volume_report(&status.pool, volume, slots.get(&volume.number))
                 })
                 .collect(),
             scrub: self.scrub_report(status),
@@ -126,7 +128,8 @@ pub(super) fn is_somebody(member: &MemberStatus) -> bool {
     member.id != [0; 16]
 }
 
-fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
+fn volume_report(pool: &str, volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
+    let place = slot.and_then(|slot| slot.place.clone());
     let held = volume.dirty_blocks * BLOCK;
     let (dirty_bytes, kept_bytes) = if volume.has_disk() { (held, 0) } else { (0, held) };
     Volume {
@@ -139,7 +142,8 @@ fn volume_report(volume: &VolumeStatus, slot: Option<&Slot>) -> Volume {
         phase: volume.phase,
         mode: volume.mode.name().into(),
         serving: volume.serving,
-        place: slot.and_then(|slot| slot.place.clone()),
+        link: place.as_ref().and_then(|place| names::lasting(pool, &volume.name, place)),
+        place,
         cached_bytes: volume.cached_blocks * BLOCK,
         dirty_bytes,
         kept_bytes,
@@ -251,7 +255,9 @@ fn of_pool(status: &Status, path: impl Fn(u8) -> Option<String>, lacks_data: boo
     if status.stalled {
         advice.push(Advice {
             wrong: "Too few cache devices and votes answer: nothing that needs the cache is acknowledged.".into(),
-            next: "Bring the missing devices back and restart the daemon. What was acknowledged is safe.".into(),
+            next: "Bring the missing devices back and restart the daemon. Nothing was given up: what was acknowledged is where it was. What is not \
+                   on its disk yet is on cache devices alone, and is lost only if all that have it are."
+                .into(),
         });
     }
     advice

@@ -10,7 +10,7 @@ use super::Shared;
 use super::worker::Worker;
 use crate::backing::Spec;
 use crate::events::{Journal, KEPT, Level, News};
-use crate::report::{Advice, Member, Report, Volume};
+use crate::report::{Advice, Member, Report, Volume, cache_device};
 use crate::silence;
 
 /// How often it is looked.
@@ -201,8 +201,7 @@ fn tell(level: Level, kind: &'static str, what: String, next: impl Into<String>)
 }
 
 fn place(member: &Member) -> String {
-    let path = member.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
-    format!("Cache device {}{path}", member.number)
+    cache_device(member.number, member.path.as_deref()).replacen('c', "C", 1)
 }
 
 fn of_scrub(before: &Report, now: &Report, news: &mut Vec<News>) {
@@ -210,21 +209,20 @@ fn of_scrub(before: &Report, now: &Report, news: &mut Vec<News>) {
     if found.ended == before.scrub.ended {
         return;
     }
-    let (pool, read) = (&now.pool, found.bytes >> 20);
+    let (pool, read, places) = (&now.pool, found.bytes >> 20, found.damaged_places());
     let (level, what, next) = if found.lost > 0 {
         let what = format!(
-            "A scrub of pool {pool} found dirty data damaged on all its copies, {} pieces: reading it fails.",
+            "A scrub of pool {pool} found dirty data damaged on all its copies, {} pieces: reading it fails. Damaged copies: {places}.",
             found.lost
         );
         let next = "`headpond status --json` names the ranges. Restore what is in them, or write them anew; replace the cache devices that rot.";
         (Level::Error, what, next)
     } else if found.damaged > 0 {
         let what = format!(
-            "A scrub of pool {pool} read {read} MiB and found {} damaged copies: {} were repaired, {} let go of since the disk has them.",
-            found.damaged, found.repaired, found.dropped
+            "A scrub of pool {pool} read {read} MiB and found damaged copies, {places}: {} were repaired, {} let go of since the disk has them.",
+            found.repaired, found.dropped
         );
-        let next =
-            "If this comes again, a cache device rots: `headpond check`, with the daemon stopped, tells which; replace it.";
+        let next = "Once may be chance. A cache device on which it comes again rots: replace it, with `headpond pool replace NUMBER NEW`.";
         (Level::Warning, what, next)
     } else {
         (
@@ -269,10 +267,8 @@ fn of_members(before: &Report, now: &Report, lacks_data: bool, news: &mut Vec<Ne
     }
     for old in before.members.iter().filter(|old| now.members.iter().all(|member| member.number != old.number)) {
         let what = format!("{} was taken out of pool {pool}; nothing on it is needed.", place(old));
-        let next = format!(
-            "Take it out of `devices` in the configuration (/etc/headpond/{pool}.toml), or off the command line, and out of the unit's drop-in where \
-             it is named there. The device is free."
-        );
+        let next = "Take it out of `devices` in the configuration (/etc/headpond/NAME.toml, of the unit headpond@NAME), or off the command line, and out of \
+             the drop-in of headpond-devices@NAME where it is named there. The device is free.";
         news.push(tell(Level::Info, "member-removed", what, next));
     }
     match (before.degraded, now.degraded) {
@@ -290,7 +286,7 @@ fn of_members(before: &Report, now: &Report, lacks_data: bool, news: &mut Vec<Ne
     match (before.stalled, now.stalled) {
         (false, true) => {
             let what = format!("Pool {pool} has too few cache devices and votes: nothing that needs the cache is acknowledged.");
-            let next = "Bring the missing devices back and restart the daemon. What was acknowledged is safe.";
+            let next = "Bring the missing devices back and restart the daemon. Nothing was given up: what was acknowledged is where it was. What is not on its disk yet is on cache devices alone, and is lost only if all that have it are.";
             news.push(tell(Level::Error, "stalled", what, next));
         }
         (true, false) => {
@@ -379,17 +375,26 @@ fn going_on(before: &Report, now: &Report) -> Vec<(String, News)> {
         }
     }
     for member in &now.members {
-        let old = before.members.iter().find(|old| old.number == member.number).map_or(0, |old| old.load.failed);
-        if member.load.failed > old {
+        let old = before.members.iter().find(|old| old.number == member.number);
+        if member.load.failed > old.map_or(0, |old| old.load.failed) {
             let what = format!("{} failed operations; nothing is lost that has another copy.", place(member));
             let next = "Look at the kernel's log for it. One that leaves the pool is replaced with `headpond pool add DEVICE`.";
             add(format!("member {}", member.number), tell(Level::Warning, "member-failing", what, next));
         }
-    }
-    if now.repaired > before.repaired {
-        let what = "Damaged data on a cache device was repaired from the other copy; nothing is lost.".to_owned();
-        let next = "If this comes again, a cache device rots: `headpond check`, with the daemon stopped, tells which.";
-        add("repaired".into(), tell(Level::Warning, "repaired", what, next));
+        // What one that has left could not read was not damaged.
+        if member.damaged > old.map_or(0, |old| old.damaged) && member.state != "out" {
+            let what = format!(
+                "{} holds damaged data: {} copies were found damaged on it, or could not be read, since the start. Nothing is lost that has \
+                 another copy, or is on the disk: it was repaired, or is read from there.",
+                place(member),
+                member.damaged
+            );
+            let next = format!(
+                "Once may be chance. If it comes again this cache device rots: replace it, with `headpond pool replace {} NEW`.",
+                member.number
+            );
+            add(format!("damaged {}", member.number), tell(Level::Warning, "member-damaged", what, next));
+        }
     }
     all
 }
@@ -492,8 +497,10 @@ mod tests {
             .into();
         assert_eq!(told, [0, 1, 0, 0, 0, 1]);
         let mut bad = full(2001.0, 11);
-        (bad.repaired, bad.volumes[0].requests.errors) = (3, 1);
+        (bad.members[1].damaged, bad.volumes[0].requests.errors) = (3, 1);
         bad.volumes[0].disk.failed = 2;
-        assert_eq!(kinds(&watcher.look(bad, false)), ["requests-failed", "disk-failing", "repaired"]);
+        let told = watcher.look(bad, false);
+        assert_eq!(kinds(&told), ["requests-failed", "disk-failing", "member-damaged"]);
+        assert!(told[2].what.starts_with("Cache device 1 (/dev/1) holds damaged data: 3 copies"), "{told:?}");
     }
 }

@@ -297,7 +297,9 @@ impl<'a> NfsRig<'a> {
     pub fn cool(&self) -> Result<()> {
         let mode = |mode: &str| Call::SetMode { name: "back0".into(), mode: mode.into(), deadline_seconds: None };
         let shown = |path: &PathBuf| path.display().to_string();
-        let add = |path: &PathBuf| Call::AddMember(AddMember { path: shown(path), force: true, discard_dirty: None });
+        let add = |path: &PathBuf| {
+            Call::AddMember(AddMember { path: shown(path), force: true, discard_dirty: None, in_place_of: None })
+        };
         let remove = |path: &PathBuf| Call::RemoveMember { member: shown(path) };
         let stand_in = self.spare.first().context("there is no third SSD")?;
         self.call(&mode("pass-through"))?;
