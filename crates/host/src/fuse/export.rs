@@ -103,7 +103,7 @@ impl Export {
             Ok(device) => device,
             Err(e) => {
                 mount.unmount()?;
-                server.join();
+                server.leave();
                 return Err(e);
             }
         };
@@ -167,7 +167,7 @@ impl Export {
         let Some((mount, server, device)) = &mut self.served else { return Ok(()) };
         device.detach()?;
         mount.unmount()?;
-        server.join();
+        server.leave();
         Ok(())
     }
 }
@@ -176,7 +176,7 @@ impl Drop for Export {
     fn drop(&mut self) {
         let Some((mount, server, device)) = &mut self.served else { return };
         take_away(mount, device);
-        server.join();
+        server.leave();
     }
 }
 
