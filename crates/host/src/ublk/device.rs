@@ -16,7 +16,7 @@ use super::abi::{self, DeviceInfo, feature, state};
 use super::attending::Place;
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
-use super::flushing::{Flushes, Flushing};
+use super::flushing::{self, Flushes, Flushing};
 use super::kernel_users::{BLOCK, CONFIG, kernel_user_in};
 use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
@@ -321,6 +321,12 @@ impl Device {
             let wrong =
                 format!("{} passes on no flushes, as {why}: what a file system calls durable may not be", block_device(id));
             self.warnings.push(Error::new(wrong, "Write \"write back\" to its queue/write_cache"));
+        }
+        // That daemon's own flush is asked for again with the rest.
+        if let Ok(it) = facts::which(&self.path()) {
+            let numbers = [facts::number(&it)];
+            let is_it = move |path: &Path| is_one_of(path, &numbers);
+            self.flushes.set_own_while(flushing::left_over("/proc".as_ref(), is_it), is_it);
         }
         self.prepare_queues(options.queues, info, backend)
             .map_err(|error| cannot_take_over(id, &format!("nobody attends to its queues ({error})")))
