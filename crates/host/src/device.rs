@@ -1,7 +1,7 @@
 //! Real devices under the engine: its operations go into one io_uring, their ends come out.
 //!
 //! An operation is done in as many steps as the kernel makes of it. Short transfers are continued, interrupted
-//! ones repeated, and ranges that a device cannot zero by itself are written with zeroes.
+//! ones repeated, those that there is no memory for as well, for a while, and ranges that a device cannot zero by itself are written with zeroes.
 //!
 //! `unsafe` because entries in the ring name memory. The rule that makes them sound: an operation sits in
 //! `Devices::ops`, with its buffers and its open file, from before it is pushed until its completion was reaped,
@@ -51,6 +51,10 @@ const DEVICES_AT_ONCE: u32 = 16;
 /// Threads in which the kernel does what would block: it makes as many as do. Flushes and zeroing go there, and what a device's own queue has no
 /// room for. Usually there are four for each processor, which a few silent disks would hold, and nothing would be flushed any more.
 const MOST_WORKERS: u32 = 1 << 14;
+/// How long the kernel is left alone that has no memory for a step, before it is asked again.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often in all it is asked again in one operation: for five seconds, and more. A cache device that takes ten is given up.
+const MOST_PAUSES: u16 = 500;
 /// Bytes zeroed by one step where zeroes must be written.
 const WRITTEN_ZEROES_STEP: u64 = 16 * SHARED_ZEROES as u64;
 
@@ -237,6 +241,8 @@ struct Op {
     done: u64,
     /// When it was submitted.
     since: u64,
+    /// How often the kernel had no memory for it.
+    pauses: u16,
 }
 
 impl Op {
@@ -349,6 +355,19 @@ impl Op {
         (self.done == self.len).then_some(Ok(()))
     }
 
+    /// Whether the kernel had no memory for a step, which says nothing of the device and may be over in a moment. What is to be durable is not
+    /// tried again: of writes that were lost a file system tells one flush, which may be the one that failed.
+    fn lacks_memory(&mut self, result: i32) -> bool {
+        let is_harmless = match self.work {
+            Work::Read(_) | Work::Zero { .. } => true,
+            Work::Write { through, .. } | Work::Lent { through, .. } => !through,
+            Work::Flush => false,
+        };
+        let again = result == -libc::ENOMEM && is_harmless && self.pauses < MOST_PAUSES;
+        self.pauses += u16::from(again);
+        again
+    }
+
     /// What an error number means here; `None`: try again, perhaps in another way.
     fn failed(&mut self, errno: i32) -> Option<DeviceError> {
         match (errno, &self.work) {
@@ -402,6 +421,8 @@ pub struct Devices {
     free: Vec<usize>,
     /// Whose queues may go on: something was queued there, or has ended.
     waiting: VecDeque<Rc<Open>>,
+    /// Slots of operations for which there was no memory, and when each is tried again; in that order.
+    pausing: VecDeque<(u64, usize)>,
     /// Steps that the kernel has.
     in_kernel: usize,
     /// How many of one device it may have.
@@ -438,6 +459,7 @@ impl Devices {
             ops: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::new(),
+            pausing: VecDeque::new(),
             in_kernel: 0,
             depth: depth.max(1) as usize,
             ready: Vec::new(),
@@ -614,7 +636,7 @@ impl Devices {
             self.ops.push(None);
             self.ops.len() - 1
         });
-        self.ops[slot] = Some(Op { io, open, work, offset, len, done: 0, since: self.heard });
+        self.ops[slot] = Some(Op { io, open, work, offset, len, done: 0, since: self.heard, pauses: 0 });
         self.enqueue(slot);
     }
 
@@ -631,8 +653,10 @@ impl Devices {
         let deadline = timeout.map(|timeout| self.origin.elapsed().saturating_add(timeout));
         let mut woken = false;
         loop {
+            self.enqueue_rested();
             self.push_queued().map_err(DevicesError::Ring)?;
-            let due = self.held.iter().filter_map(|paced| paced.held.next_due()).min().map(Duration::from_nanos);
+            let rested = self.pausing.front().map(|(until, _)| *until);
+            let due = self.held.iter().filter_map(|paced| paced.held.next_due()).chain(rested).min().map(Duration::from_nanos);
             let until = if self.ready.is_empty() { deadline.into_iter().chain(due).min() } else { Some(Duration::ZERO) };
             let limit = until.map(|until| until.saturating_sub(self.origin.elapsed()));
             self.ring.wait(limit).map_err(DevicesError::Ring)?;
@@ -650,6 +674,16 @@ impl Devices {
                 done.append(&mut self.ready);
                 return Ok(());
             }
+        }
+    }
+
+    /// Lets what there was no memory for be tried again when its pause is over.
+    fn enqueue_rested(&mut self) {
+        while let Some((until, slot)) = self.pausing.front().copied()
+            && until <= nanos(self.origin.elapsed())
+        {
+            self.pausing.pop_front();
+            self.enqueue(slot);
         }
     }
 
@@ -704,20 +738,28 @@ impl Devices {
                 self.places.ended(number, result);
                 continue;
             }
-            let slot = number as usize;
-            self.in_kernel -= 1;
-            let op = self.ops[slot].as_mut().expect("what completes is in its slot");
-            op.open.in_kernel.update(|steps| steps - 1);
-            if !op.open.queue.borrow().is_empty() {
-                self.waiting.push_back(Rc::clone(&op.open));
-            }
-            match op.step(result) {
-                None => self.enqueue(slot),
-                Some(result) => self.finish(slot, result),
-            }
+            self.ended(number as usize, result);
         }
         self.reaped = reaped;
         rung
+    }
+
+    /// Takes in the end of a step of the operation in this slot.
+    fn ended(&mut self, slot: usize, result: i32) {
+        self.in_kernel -= 1;
+        let op = self.ops[slot].as_mut().expect("what completes is in its slot");
+        op.open.in_kernel.update(|steps| steps - 1);
+        if !op.open.queue.borrow().is_empty() {
+            self.waiting.push_back(Rc::clone(&op.open));
+        }
+        if op.lacks_memory(result) {
+            self.pausing.push_back((self.heard + nanos(PAUSE), slot));
+            return;
+        }
+        match op.step(result) {
+            None => self.enqueue(slot),
+            Some(result) => self.finish(slot, result),
+        }
     }
 
     fn finish(&mut self, slot: usize, result: Result<(), DeviceError>) {
@@ -852,7 +894,7 @@ mod tests {
             let (open, buf) = (Rc::clone(&devices.table[&device]), lent(n as u16));
             let work = Work::Lent { buf, writes, through: false };
             let offset = if writes { 256 << 10 } else { 512 << 10 };
-            devices.ops.push(Some(Op { io: IoId(n), open, work, offset, len: LEN as u64, done: 0, since: 0 }));
+            devices.ops.push(Some(Op { io: IoId(n), open, work, offset, len: LEN as u64, done: 0, since: 0, pauses: 0 }));
             devices.enqueue(devices.ops.len() - 1);
         }
         while done.len() < 4 {
@@ -870,6 +912,50 @@ mod tests {
         // Without a table of the kernel's there is no place, and nothing to be refused.
         let tried = devices.places.take().is_some();
         assert_eq!(devices.table[&device].refusals.get(), if tried { 2 } else { 0 });
+    }
+
+    /// A moment without memory was the device's failure: a cache device left, and a client of the disk got an error.
+    #[test]
+    fn what_the_kernel_has_no_memory_for_is_tried_again_for_some_seconds_but_nothing_that_is_to_be_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        std::fs::write(&path, vec![0x5A; 1 << 20]).unwrap();
+        let mut devices = Devices::new(4).unwrap();
+        devices.add(Device::Witness, Claim::take(&path, Duration::ZERO).unwrap());
+        let write = |reach| DeviceOp::Write { offset: 0, bufs: vec![HostBuf::from_bytes(&[0x5A; 4096])], reach };
+        // Has the kernel do it, and takes its answer for another one.
+        let end = |devices: &mut Devices, op, result| {
+            devices.submit(IoId(7), Device::Witness, op);
+            devices.push_queued().unwrap();
+            let mut ended = Vec::new();
+            while ended.is_empty() {
+                devices.ring.wait(None).unwrap();
+                devices.ring.reap(&mut ended);
+            }
+            devices.heard = nanos(devices.origin.elapsed());
+            devices.ended(ended[0].0 as usize, result);
+        };
+        let mut done = Vec::new();
+        for op in [DeviceOp::Read { offset: 0, len: 4096, into: None }, write(Reach::Cache)] {
+            let begun = Instant::now();
+            end(&mut devices, op, -libc::ENOMEM);
+            devices.wait(None, &mut done).unwrap();
+            assert!(begun.elapsed() >= PAUSE);
+            match done.pop() {
+                Some((IoId(7), Ok(read))) => assert!(read.is_none_or(|read| read.as_slice() == [0x5A; 4096])),
+                other => panic!("{other:?}"),
+            }
+        }
+        for op in [DeviceOp::Flush, write(Reach::Durable)] {
+            end(&mut devices, op, -libc::ENOMEM);
+            devices.wait(None, &mut done).unwrap();
+            assert!(matches!(done.pop(), Some((IoId(7), Err(DeviceError::Failed)))));
+        }
+        // Not for ever.
+        devices.submit(IoId(8), Device::Witness, DeviceOp::Read { offset: 0, len: 4096, into: None });
+        let op = devices.ops.iter_mut().flatten().next().unwrap();
+        assert_eq!((0..=MOST_PAUSES).filter(|_| op.lacks_memory(-libc::ENOMEM)).count(), usize::from(MOST_PAUSES));
+        assert_eq!(op.step(-libc::ENOMEM), Some(Err(DeviceError::Failed)));
     }
 
     #[test]
@@ -921,7 +1007,7 @@ mod tests {
         let bufs: Vec<HostBuf> = (1..4).map(|byte| HostBuf::from_bytes(&[byte; 8192])).collect();
         let second = bufs[1].address();
         let work = gathered(&open, bufs, 3 * 8192, false);
-        let mut op = Op { io: IoId(0), open, work, offset: 0, len: 3 * 8192, done: 0, since: 0 };
+        let mut op = Op { io: IoId(0), open, work, offset: 0, len: 3 * 8192, done: 0, since: 0, pauses: 0 };
         assert_eq!(op.step(8192 + 4096 + 100), None);
         let Work::Write { pieces, .. } = &op.work else { panic!("it was a write") };
         let next = &pieces.list[pieces.first];

@@ -4,17 +4,19 @@
 //! end. So children read first what will be read, the `dd` that each system has, and where they get no answer nobody else asks.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use headpond_format::Layout;
 use rustix::fs::FileType;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::device::facts;
 
@@ -22,12 +24,14 @@ use crate::device::facts;
 pub const LIMIT: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(2);
+/// What a child is told before the path of a device.
+const FROM: &str = "if=";
 /// What a child reads at once, in bytes.
 const BLOCK: u64 = 4096;
 
 /// Children that were begun together, and when.
 struct Asked {
-    children: Vec<Child>,
+    children: Vec<Pid>,
     since: Instant,
 }
 
@@ -68,8 +72,27 @@ pub(crate) fn reap() {
     });
 }
 
-fn is_under_way(child: &mut Child) -> bool {
-    matches!(child.try_wait(), Ok(None))
+fn is_under_way(child: &mut Pid) -> bool {
+    matches!(waitpid(Some(*child), WaitOptions::NOHANG), Ok(None))
+}
+
+/// Takes in the children of the program that this process ran before it ran this one: nobody else knows of them. To be called before this one
+/// has any.
+pub(crate) fn inherit() {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let children = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    take_in(children.collect::<String>().split_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)));
+}
+
+/// Takes in children; those that ask a device, as its own.
+fn take_in(children: impl Iterator<Item = Pid>) {
+    for child in children {
+        let command = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        let device = command.split(|byte| *byte == 0).find_map(|word| word.strip_prefix(FROM.as_bytes())).unwrap_or_default();
+        let device = PathBuf::from(OsStr::from_bytes(device));
+        let none = || Asked { children: Vec::new(), since: Instant::now() };
+        asking().entry(device).or_insert_with(none).children.push(child);
+    }
 }
 
 /// The same of several, all asked at once: what has become of each, in their order.
@@ -103,12 +126,13 @@ fn places(path: &Path) -> Option<Vec<u64>> {
 }
 
 fn ask(path: &Path, places: &[u64]) -> Asked {
-    let mut from = OsString::from("if=");
+    let mut from = OsString::from(FROM);
     from.push(path);
     let child = |block: &u64| {
         let mut dd = Command::new("dd");
         dd.arg(&from).args(["of=/dev/null", "count=1", "iflag=direct"]).arg(format!("bs={BLOCK}")).arg(format!("skip={block}"));
-        dd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+        let begun = dd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        begun.ok().map(|child| Pid::from_child(&child))
     };
     Asked { children: places.iter().filter_map(child).collect(), since: Instant::now() }
 }
@@ -134,6 +158,7 @@ fn ends(path: &Path, mut asked: Asked, until: Instant) -> Result<(), Duration> {
 }
 
 #[cfg(test)]
+#[expect(clippy::zombie_processes, reason = "their end is taken in by what is tested")]
 mod tests {
     use super::*;
 
@@ -179,7 +204,8 @@ mod tests {
         // It ends when it is told to.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let (tells, number) = (child.stdin.take(), child.id());
-        assert!(ends(&file, Asked { children: vec![child], since: Instant::now() }, Instant::now()).is_err());
+        let children = vec![Pid::from_child(&child)];
+        assert!(ends(&file, Asked { children, since: Instant::now() }, Instant::now()).is_err());
         let silent = answers(&file, Duration::from_millis(50)).unwrap_err();
         assert!(silent >= Duration::from_millis(50), "from the beginning on: {silent:?}");
         assert_eq!(asking().get(&file).map(|asked| asked.children.len()), Some(1), "no second one was begun");
@@ -198,8 +224,35 @@ mod tests {
         let rest = PathBuf::from(format!("/proc/{}", child.id()));
         until_it_has_ended(child.id());
         assert!(rest.exists(), "it has ended, and nobody has taken note");
-        asking().insert(file.clone(), Asked { children: vec![child], since: Instant::now() - LIMIT });
+        asking().insert(file.clone(), Asked { children: vec![Pid::from_child(&child)], since: Instant::now() - LIMIT });
         reap();
         assert!(!rest.exists() && !asking().contains_key(&file));
+    }
+
+    /// Each upgrade beside a silent disk began children of its own, and those before stayed as dead processes when it answered.
+    #[test]
+    fn children_that_an_earlier_program_began_are_waited_for_by_the_next_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = file(&folder, 512);
+        // Ends when it is told to, and is called as one that asks the device.
+        let mut child = Command::new("sh");
+        child.args(["-c", "read line"]).arg(format!("if={}", file.display()));
+        let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
+        let (tells, number) = (child.stdin.take(), child.id());
+        // For a moment it has no name yet.
+        while fs::read(format!("/proc/{number}/cmdline")).unwrap().is_empty() {
+            thread::sleep(LOOK);
+        }
+        for _ in 0..2 {
+            take_in([Pid::from_child(&child)].into_iter());
+            assert!(answers(&file, Duration::from_millis(50)).is_err());
+            let known = asking().remove(&file).map(|asked| asked.children);
+            assert_eq!(known, Some(vec![Pid::from_child(&child)]), "and no others");
+        }
+        take_in([Pid::from_child(&child)].into_iter());
+        drop(tells);
+        until_it_has_ended(number);
+        reap();
+        assert!(!Path::new(&format!("/proc/{number}")).exists());
     }
 }

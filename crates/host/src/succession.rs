@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::daemon::Choice;
 use crate::fuse::Left;
+use crate::silence;
 
 /// How an estate is passed on. It is raised when a program that goes by the number before could not take over any more.
 const PROTOCOL: u32 = 2;
@@ -165,6 +166,7 @@ impl Estate {
     pub fn inherit() -> Estate {
         let text = std::env::var(VARIABLE).ok().and_then(|text| serde_json::from_str::<Text>(&text).ok());
         let Some(text) = text.filter(|text| text.process == std::process::id()) else { return Estate::default() };
+        silence::inherit();
         let mut estate = Estate { since: text.since, fuse: BTreeMap::new() };
         for LeftText { volume, mount, device, file } in text.fuse {
             if !is_fuse(mount) {

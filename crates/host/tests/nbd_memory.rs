@@ -328,6 +328,43 @@ fn of_a_client_that_hung_up_nothing_is_written_any_more_that_was_not_begun() {
     }
 }
 
+/// What a client had sent over a connection that broke waited in the engine for its turn, while the client sent it again over another one,
+/// then newer data for the same place, and was told that both were done: then the first one was done, over the newer data.
+#[test]
+fn what_was_begun_for_a_client_that_hung_up_ends_before_the_same_place_is_changed_over_another_connection() {
+    let (_server, backend, path, _dir) = holding(Limits::default());
+    let at = |sector: u64, mut request: Vec<u8>| {
+        request[16..24].copy_from_slice(&(sector * 512).to_be_bytes());
+        request
+    };
+    for is_gone in [true, false] {
+        // Else a client that closes has not hung up yet.
+        let _nothing = STARTS.read().unwrap();
+        let (mut first, mut second) = (client(&path), client(&path));
+        first.write_all(&at(8, write(0, 4096))).unwrap();
+        let [begun] = backend.take(1).try_into().ok().unwrap();
+        let how = if is_gone { Shutdown::Both } else { Shutdown::Write };
+        first.shutdown(how).unwrap();
+        // Beside it, and of its last sector.
+        second.write_all(&[at(16, write(1, 512)), at(15, write(2, 512)), at(7, write(3, 512))].concat()).unwrap();
+        let [beside] = backend.take(1).try_into().ok().unwrap();
+        beside.finish(Ok(Vec::new()));
+        assert_eq!(reply(&mut second), (0, 1));
+        if is_gone {
+            thread::sleep(Duration::from_millis(200));
+            assert!(backend.0.lock().unwrap().is_empty(), "it is not over yet");
+            begun.finish(Ok(Vec::new()));
+            backend.take(2).into_iter().for_each(|done| done.finish(Ok(Vec::new())));
+        } else {
+            // Two that write to one place at a time have no order.
+            backend.take(2).into_iter().for_each(|done| done.finish(Ok(Vec::new())));
+            begun.finish(Ok(Vec::new()));
+            assert_eq!(reply(&mut first), (0, 0));
+        }
+        assert_eq!([reply(&mut second), reply(&mut second)], [(0, 2), (0, 3)]);
+    }
+}
+
 /// Runs a client and returns what it printed, or nothing if it is not installed.
 fn tool(name: &str, args: &[&str]) -> Option<String> {
     let mut command = process::Command::new(name);

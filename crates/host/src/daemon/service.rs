@@ -13,7 +13,7 @@ use headpond_engine::{Status, create};
 use headpond_format::{MAX_VOLUMES, Mode};
 use serde_json::{Value, json};
 
-use super::{Busy, Choice, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, lock, watch};
+use super::{Busy, Choice, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, Stopping, lock, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
@@ -579,13 +579,7 @@ impl Shared {
     /// Asks the daemon's main thread to end, and waits until the engine has.
     fn want_stop(&self) -> Result<Value, Fault> {
         self.begin_to_stop();
-        let mut state = lock(&self.stopping.state);
-        loop {
-            if let StopState::Stopped(result) = &*state {
-                return result.clone().map(|()| json!({})).map_err(Fault::failed);
-            }
-            state = self.stopping.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.stopping.end().map(|()| json!({}))
     }
 
     /// Runs a command that may take long, and tells how far it is: bytes dirty, and seconds left by the rate so far. It is
@@ -672,6 +666,30 @@ impl Shared {
     }
 }
 
+impl Stopping {
+    /// Waits until the daemon has ended.
+    ///
+    /// # Errors
+    /// It did not do so in time; or it does not end, as another program is going on in its place.
+    fn end(&self) -> Result<(), Fault> {
+        let mut state = lock(&self.state);
+        loop {
+            match &*state {
+                StopState::Stopped(result) => return result.clone().map_err(Fault::failed),
+                StopState::Succeeded(program) => {
+                    return Err(Fault::failed(format!(
+                        "{} is just taking over from this daemon, and goes on with its volumes. Nothing was stopped. Ask again, which then stops \
+                         that one.",
+                        program.display()
+                    )));
+                }
+                StopState::Running | StopState::Wanted => {}
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 /// What a program says when it is told to try the command line of this daemon; nothing if it does not end in time, or `goes_on` says no. It may
 /// wait for a device in the kernel, where nothing ends it: then nobody waits for it.
 fn tried(program: &Path, present: &Present, goes_on: impl Fn() -> bool) -> std::io::Result<Option<process::Output>> {
@@ -712,5 +730,22 @@ pub(super) fn is_free(slot: &Slot) -> Result<(), Fault> {
         (None, Some(Busy::Goes)) => Err(Fault::failed(format!(
             "Volume {name} is being thrown away. Nothing was changed. Wait for the end of that; `headpond status` says what there is then."
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// It waited for an end that did not come, until the other program cut the connection.
+    #[test]
+    fn who_stops_a_daemon_that_hands_over_is_told_so_and_does_not_wait() {
+        let stopping =
+            Arc::new(Stopping { state: Mutex::new(StopState::Succeeded("/usr/bin/headpond".into())), ..Stopping::default() });
+        let (told, end) = mpsc::channel();
+        thread::spawn(move || told.send(stopping.end()));
+        let fault = end.recv_timeout(Duration::from_secs(30)).unwrap().unwrap_err();
+        assert!(fault.to_string().contains("/usr/bin/headpond is just taking over"), "{fault}");
     }
 }

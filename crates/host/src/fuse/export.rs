@@ -103,7 +103,7 @@ impl Export {
             Ok(device) => device,
             Err(e) => {
                 mount.unmount()?;
-                server.join();
+                server.leave();
                 return Err(e);
             }
         };
@@ -117,10 +117,17 @@ impl Export {
 
     /// Goes on with a volume that an earlier life of this process has left.
     pub fn adopt<B: Backend>(options: &Options, left: Left, backend: Arc<B>) -> Result<Export, Error> {
-        let mount = Mount::adopt(point_of(&left.file), left.mount);
-        let device = LoopDevice::adopt(left.device, &left.file)?;
+        let mut mount = Mount::adopt(point_of(&left.file), left.mount);
+        let mut device = LoopDevice::adopt(left.device, &left.file)?;
         let size = backend.size();
-        let server = Server::start(mount.device(), options, backend)?;
+        let server = match Server::start(mount.device(), options, backend) {
+            Ok(server) => server,
+            Err(error) => {
+                // What waits there is to be failed before anything waits for it here.
+                take_away(&mut mount, &mut device);
+                return Err(error);
+            }
+        };
         // That life may have ended between the volume's growing and the device's.
         let warnings = if device.size() < size { device.grow(size).err().into_iter().collect() } else { Vec::new() };
         Ok(Export { served: Some((mount, server, device)), warnings })
@@ -167,7 +174,7 @@ impl Export {
         let Some((mount, server, device)) = &mut self.served else { return Ok(()) };
         device.detach()?;
         mount.unmount()?;
-        server.join();
+        server.leave();
         Ok(())
     }
 }
@@ -176,7 +183,7 @@ impl Drop for Export {
     fn drop(&mut self) {
         let Some((mount, server, device)) = &mut self.served else { return };
         take_away(mount, device);
-        server.join();
+        server.leave();
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use headpond_engine::io::{Reply, Request, RequestError, SECTOR};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl;
@@ -17,6 +18,8 @@ use super::export::Options;
 use super::protocol::{self, Hole, Io, REQUEST_MAX, SingleFile, Step};
 
 const FUSE_DEV_IOC_CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(229, 0);
+/// How long the kernel is left alone that cannot hand over a request, short of memory perhaps.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// The most buffers of one reply; the kernel's limit on a vector is 1024.
 const GATHER: usize = 1000;
 
@@ -191,7 +194,17 @@ impl Server {
             let (mut file, size, backend, end) = (file.clone(), server.size.clone(), backend.clone(), server.end.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("fuse-{number}"))
-                .spawn(move || serve(&device, &mut file, &size, &*backend, &end))
+                .spawn(move || {
+                    let body = || serve(&device, &mut file, &size, &*backend, &end);
+                    if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                        // Who waits for the others would wait for ever: with its process the mount ends.
+                        eprintln!(
+                            "headpond: a thread that serves FUSE panicked; the process ends. What was acknowledged is on the cache devices. \
+                             Start the daemon again."
+                        );
+                        std::process::abort();
+                    }
+                })
                 .map_err(|e| Error::new("cannot start a thread for FUSE", e))?;
             server.threads.push(thread);
         }
@@ -204,20 +217,14 @@ impl Server {
     }
 
     /// Takes no more requests. Those that were taken are answered as before; those that were not wait in the kernel for
-    /// whoever reads from the mount's descriptor next.
+    /// whoever reads from the mount's descriptor next, or are no more if it was unmounted.
     pub fn leave(&mut self) {
         self.end.wanted.store(true, Ordering::Release);
         // The counter of an event takes far more than one.
         let _ = rustix::io::write(&self.end.bell, &1u64.to_ne_bytes());
-        self.join();
-    }
-
-    /// Waits for the threads to end, after the unmount.
-    pub fn join(&mut self) {
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread that served FUSE panicked. Restart the daemon, and report it with the lines above");
-            }
+            // One that panics ends the process.
+            let _ = thread.join();
         }
     }
 }
@@ -250,6 +257,7 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &mut SingleFile, size: &Atomic
     let mut memory = vec![0; REQUEST_MAX + 4096];
     let start = memory.as_ptr().align_offset(4096);
     let memory = &mut memory[start..start + REQUEST_MAX];
+    let mut told = false;
     while !end.wanted.load(Ordering::Acquire) {
         let len = match rustix::io::read(&**device, &mut *memory) {
             Ok(len) => len,
@@ -261,13 +269,19 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &mut SingleFile, size: &Atomic
                 let _ = poll(&mut ready, None);
                 continue;
             }
-            // Unmounted.
-            Err(Errno::NODEV) => return,
+            // Unmounted, or aborted by somebody.
+            Err(Errno::NODEV | Errno::CONNABORTED) => return,
+            // Who served no more for that would have clients wait for ever.
             Err(e) => {
-                tracing::error!(
-                    "cannot read requests from /dev/fuse: {e}; a thread that serves the volume ends. Restart the daemon"
-                );
-                return;
+                if !told {
+                    tracing::error!(
+                        "cannot read requests from /dev/fuse: {e}; it is tried again, and clients wait meanwhile. Look at the kernel's log, and \
+                         for free memory"
+                    );
+                    told = true;
+                }
+                let _ = poll(&mut [PollFd::new(&end.bell, PollFlags::IN)], Some(&PAUSE));
+                continue;
             }
         };
         file.size = size.load(Ordering::Acquire);
@@ -318,5 +332,65 @@ fn translate<B: Backend>(io: Io<'_>, backend: &B) -> (Request<B::Buf>, Expects) 
         Io::WriteZeroes { offset, len } => {
             (Request::WriteZeroes { sector: offset / SECTOR, sectors: len / SECTOR, fua: false }, Expects::Nothing)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    struct Nothing;
+
+    impl Backend for Nothing {
+        type Buf = Vec<u8>;
+
+        fn size(&self) -> u64 {
+            1 << 20
+        }
+
+        fn buffer(&self, payload: &[u8]) -> Vec<u8> {
+            payload.to_vec()
+        }
+
+        fn submit(&self, _: Request<Vec<u8>>, done: Completion) {
+            done.finish(Ok(Vec::<Vec<u8>>::new()));
+        }
+    }
+
+    /// Two moments without memory, and nobody read requests any more: clients waited for ever. A socket stands for the mount's descriptor: of
+    /// what nobody took the next read tells, once, and what comes then is one request for each read.
+    #[test]
+    fn a_thread_that_cannot_read_for_a_moment_serves_on() {
+        let here = ("127.0.0.1", 0);
+        let (kernel, device) = (UdpSocket::bind(here).unwrap(), UdpSocket::bind(here).unwrap());
+        let address = kernel.local_addr().unwrap();
+        device.connect(address).unwrap();
+        device.set_nonblocking(true).unwrap();
+        drop(kernel);
+        device.send(b"nobody takes it").unwrap();
+        let kernel = UdpSocket::bind(address).unwrap();
+        kernel.connect(device.local_addr().unwrap()).unwrap();
+        kernel.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        // FUSE_INIT of protocol 7.45, with the number 7.
+        let words = [104u32, 26, 7, 0, 0, 0, 0, 0, 0, 0, 7, 45, 0, u32::MAX];
+        let mut request: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+        request.resize(104, 0);
+        kernel.send(&request).unwrap();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let end = Arc::new(End { wanted: AtomicBool::new(false), bell });
+        let serving = std::thread::spawn({
+            let (device, end) = (Arc::new(OwnedFd::from(device)), end.clone());
+            let mut file = SingleFile { name: "volume".into(), size: 1 << 20, phase: 0, discards: true };
+            move || serve(&device, &mut file, &AtomicU64::new(1 << 20), &Nothing, &end)
+        });
+        let mut reply = [0; 4096];
+        let answered = kernel.recv(&mut reply);
+        end.wanted.store(true, Ordering::Release);
+        rustix::io::write(&end.bell, &1u64.to_ne_bytes()).unwrap();
+        serving.join().unwrap();
+        answered.unwrap();
+        assert_eq!(reply[8..16], 7u64.to_ne_bytes());
     }
 }

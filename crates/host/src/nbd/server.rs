@@ -3,7 +3,8 @@
 //! One thread reads requests and hands them to the [`Backend`]; the other writes replies in the order
 //! in which they are finished, many at a time where there are many. What a connection can have
 //! outstanding is bounded from the request's arrival until its reply is written, so a client that
-//! does not read its replies stops being read. Of what a client has sent that hung up, no change is begun any more.
+//! does not read its replies stops being read. Of what a client has sent that hung up, no change is begun any more; what was begun may
+//! be under way for a while, and a change of the same place over another connection is begun when it has ended.
 
 use super::protocol::{Errno, Replies};
 use super::session::{ExportInfo, Kind, Request, Session, Wants};
@@ -14,6 +15,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::net::Shutdown;
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -68,13 +70,15 @@ struct Pending<D> {
     replies: Replies,
     request: Request,
     permit: Permit,
+    /// If the command changes something.
+    _change: Option<Change>,
 }
 
 impl<D: AsRef<[u8]>> Completion<D> {
     /// Answers. A read that brings another length than was asked for is answered [`Errno::Io`]: the
     /// client could not tell where the next reply begins.
     pub fn finish(mut self, result: Result<Vec<D>, Errno>) {
-        let Some(Pending { to, replies, request, permit }) = self.0.take() else {
+        let Some(Pending { to, replies, request, permit, .. }) = self.0.take() else {
             return;
         };
         let Request { cookie, kind, offset, length, .. } = request;
@@ -103,7 +107,7 @@ impl<D: AsRef<[u8]>> Completion<D> {
 
 impl<D> Drop for Completion<D> {
     fn drop(&mut self) {
-        if let Some(Pending { to, replies, request, permit }) = self.0.take() {
+        if let Some(Pending { to, replies, request, permit, .. }) = self.0.take() {
             tracing::error!(
                 offset = request.offset,
                 "a request was dropped without an answer; its client gets EIO. Report it, with this line"
@@ -266,6 +270,7 @@ impl Connections {
 #[derive(Default)]
 struct Registry {
     open: Mutex<Open>,
+    /// A connection has, or a change of one whose client is gone.
     ended: Condvar,
 }
 
@@ -280,6 +285,8 @@ struct Connected {
     stream: Arc<UnixStream>,
     /// From the end of the handshake on.
     export: Option<usize>,
+    /// Ranges in bytes that are to be changed by what is under way.
+    changes: Vec<Range<u64>>,
 }
 
 impl Connected {
@@ -287,6 +294,11 @@ impl Connected {
     fn read_no_more(&self) {
         // Fails if the client is gone.
         let _ = self.stream.shutdown(Shutdown::Read);
+    }
+
+    /// Whether a change of this range is under way.
+    fn changes(&self, range: &Range<u64>) -> bool {
+        self.changes.iter().any(|other| other.start < range.end && range.start < other.end)
     }
 }
 
@@ -300,6 +312,7 @@ impl Registry {
 struct Registered {
     registry: Arc<Registry>,
     id: u64,
+    stream: Arc<UnixStream>,
 }
 
 impl Registered {
@@ -308,6 +321,40 @@ impl Registered {
         if let Some(connected) = self.registry.lock().streams.get_mut(&self.id) {
             connected.export = Some(export);
         }
+    }
+
+    /// Begins a change. One of the same range whose client is gone ends first: that client has sent it again, perhaps over this connection, and
+    /// perhaps newer data behind it, which it would undo if it were done after that was acknowledged. It may wait in the engine for a while
+    /// before it takes effect. Of others, which are polled only where their changes overlap, nobody waits for anything.
+    fn change(&self, export: usize, range: Range<u64>) -> Change {
+        let is_in_the_way = |open: &mut Open| {
+            let mut others = open.streams.iter().filter(|(id, it)| **id != self.id && it.export == Some(export));
+            others.any(|(_, it)| it.changes(&range) && is_gone(&it.stream))
+        };
+        let open = self.registry.lock();
+        let mut open = self.registry.ended.wait_while(open, is_in_the_way).unwrap_or_else(PoisonError::into_inner);
+        if let Some(connected) = open.streams.get_mut(&self.id) {
+            connected.changes.push(range.clone());
+        }
+        Change { registry: self.registry.clone(), id: self.id, range }
+    }
+}
+
+/// A change that is under way, until dropped.
+struct Change {
+    registry: Arc<Registry>,
+    id: u64,
+    range: Range<u64>,
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if let Some(connected) = self.registry.lock().streams.get_mut(&self.id)
+            && let Some(at) = connected.changes.iter().position(|range| *range == self.range)
+        {
+            connected.changes.swap_remove(at);
+        }
+        self.registry.ended.notify_all();
     }
 }
 
@@ -343,16 +390,15 @@ fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend
         }
         let id = open.next;
         open.next += 1;
-        open.streams.insert(id, Connected { stream: stream.clone(), export: None });
+        open.streams.insert(id, Connected { stream: stream.clone(), export: None, changes: Vec::new() });
         drop(open);
-        let registered = Registered { registry: registry.clone(), id };
+        let registered = Registered { registry: registry.clone(), id, stream };
         let backend = backend.clone();
-        let spawned = thread::Builder::new().name(format!("nbd-read-{id}")).spawn(move || {
-            match serve(&stream, &registered, &*backend, limits) {
+        let spawned =
+            thread::Builder::new().name(format!("nbd-read-{id}")).spawn(move || match serve(&registered, &*backend, limits) {
                 Ok(()) => tracing::debug!(id, "NBD connection ended"),
                 Err(error) => tracing::info!(id, %error, "NBD connection ended"),
-            }
-        });
+            });
         if let Err(error) = spawned {
             tracing::warn!(%error, "no thread for an NBD client; closed its connection. Look at the limits of threads and memory");
         }
@@ -404,7 +450,8 @@ impl Write for Timed<'_> {
     }
 }
 
-fn serve<B: Backend>(stream: &UnixStream, registered: &Registered, backend: &B, limits: Limits) -> io::Result<()> {
+fn serve<B: Backend>(registered: &Registered, backend: &B, limits: Limits) -> io::Result<()> {
+    let stream = &*registered.stream;
     let until = Some(Instant::now() + limits.handshake);
     // Large enough to take in many small requests at once; longer payloads go around it.
     let mut reader = BufReader::with_capacity(64 << 10, Timed { stream, until });
@@ -432,7 +479,7 @@ fn serve<B: Backend>(stream: &UnixStream, registered: &Registered, backend: &B, 
     thread::scope(|scope| {
         thread::Builder::new().name("nbd-write".into()).spawn_scoped(scope, move || write_replies(stream, &replies))?;
         // The writer ends when this sender and those of all commands outstanding are gone.
-        read_requests(stream, &mut reader, &mut session, export, backend, limits, to)
+        read_requests(registered, &mut reader, &mut session, export, backend, limits, to)
     })
 }
 
@@ -458,7 +505,7 @@ fn is_gone(stream: &UnixStream) -> bool {
 }
 
 fn read_requests<B: Backend>(
-    stream: &UnixStream,
+    registered: &Registered,
     reader: &mut impl BufRead,
     session: &mut Session,
     export: usize,
@@ -470,12 +517,21 @@ fn read_requests<B: Backend>(
     let replies = session.replies();
     // False: the client is gone, and nothing was done.
     let submit = |request: Request, command, permit| {
-        // Looked at last, when all that is waited for is over. What changes nothing may as well be done.
-        if !matches!(request.kind, Kind::Read | Kind::Flush) && is_gone(stream) {
-            tracing::debug!(offset = request.offset, "an NBD client left before its write was begun, which is not done");
-            return false;
-        }
-        let pending = Pending { to: to.clone(), replies, request, permit };
+        let change = match request.kind {
+            // What changes nothing may as well be done.
+            Kind::Read | Kind::Flush => None,
+            Kind::Write | Kind::Trim | Kind::WriteZeroes => {
+                // Noted before the client is looked for: whoever finds it gone finds all that was begun for it.
+                let change = registered.change(export, request.offset..request.offset + u64::from(request.length));
+                // Looked at last, when all that is waited for here is over. What waits in the engine, others wait for.
+                if is_gone(&registered.stream) {
+                    tracing::debug!(offset = request.offset, "an NBD client left before its write was begun, which is not done");
+                    return false;
+                }
+                Some(change)
+            }
+        };
+        let pending = Pending { to: to.clone(), replies, request, permit, _change: change };
         backend.submit(export, command, Completion(Some(pending)));
         true
     };

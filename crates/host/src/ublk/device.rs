@@ -16,7 +16,7 @@ use super::abi::{self, DeviceInfo, feature, state};
 use super::attending::Place;
 use super::attributes::{self, MAX_IO, Shape};
 use super::control::Control;
-use super::flushing::{Flushes, Flushing};
+use super::flushing::{self, Flushes, Flushing};
 use super::kernel_users::{BLOCK, CONFIG, kernel_user_in};
 use super::queue::{Backend, Queue, Queues};
 use super::{Error, abi::Params};
@@ -169,7 +169,7 @@ impl Device {
         match found.filter(|info| info.ublksrv_flags == options.mark) {
             Some(info) if info.state != state::DEAD => {
                 self.take_over(options, &info)?;
-                self.set_limits(options);
+                self.warnings.extend(unlike(&self.queue(), &options.shape, &self.path()));
             }
             found => {
                 // Its queues have nothing to be attended to.
@@ -325,6 +325,12 @@ impl Device {
                 format!("{} passes on no flushes, as {why}: what a file system calls durable may not be", block_device(id));
             self.warnings.push(Error::new(wrong, "Write \"write back\" to its queue/write_cache"));
         }
+        // That daemon's own flush is asked for again with the rest.
+        if let Ok(it) = facts::which(&self.path()) {
+            let numbers = [facts::number(&it)];
+            let is_it = move |path: &Path| is_one_of(path, &numbers);
+            self.flushes.set_own_while(flushing::left_over("/proc".as_ref(), is_it), is_it);
+        }
         self.prepare_queues(options.queues, info, backend)
             .map_err(|error| cannot_take_over(id, &format!("nobody attends to its queues ({error})")))
     }
@@ -386,24 +392,15 @@ impl Device {
         })
     }
 
-    /// What the parameters cannot say.
+    /// What the parameters cannot say, of a new device.
     fn set_limits(&mut self, options: &Options) {
-        let unseen = "It works; but where every place of a queue is taken when the daemon is killed, its clients wait for longer until the next \
-                      one is heard";
-        let limits = [
-            ("read_ahead_kb", options.shape.read_ahead_kb, "It works, only slower"),
-            ("nr_requests", u32::from(DEPTH) - 1, unseen),
-            ("io_timeout", REQUEST_LIMIT_MS, unseen),
-        ];
-        // One that is taken over may have been made by a daemon that offered discards whatever the disk.
-        let undone = "It works, and offers discards that its disk does not do";
-        let no_discards = (!options.shape.discards).then_some(("discard_max_bytes", 0, undone));
-        for (name, value, means) in limits.into_iter().chain(no_discards) {
+        let read_ahead = ("read_ahead_kb", options.shape.read_ahead_kb, "It works, only slower");
+        for (name, value, means) in limits(&options.shape).chain([read_ahead]) {
             // Some of these wait for what is in flight, so nothing is set that is so already.
             if self.limit(name).is_some_and(|now| now == value.to_string()) {
                 continue;
             }
-            if let Err(error) = fs::write(self.attribute(name), value.to_string()) {
+            if let Err(error) = fs::write(self.queue().join(name), value.to_string()) {
                 let wrong = format!("cannot set {name} of {} to {value}: {error}", block_device(self.id));
                 self.warnings.push(Error::new(wrong, format!("{means}. Set it by hand if that matters")));
             }
@@ -411,11 +408,12 @@ impl Device {
     }
 
     fn limit(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.attribute(name)).ok().map(|text| text.trim().to_owned())
+        limit(&self.queue(), name)
     }
 
-    fn attribute(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("/sys/block/ublkb{}/queue/{name}", self.id))
+    /// Where the kernel shows the settings of its queue.
+    fn queue(&self) -> PathBuf {
+        PathBuf::from(format!("/sys/block/ublkb{}/queue", self.id))
     }
 
     /// Its number.
@@ -571,6 +569,36 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Limits of a volume's queue that are not in its parameters: each one's name and value, and what it means if it is another. (Read-ahead is
+/// not among them: it is whoever's that sets it.)
+fn limits(shape: &Shape) -> impl Iterator<Item = (&'static str, u32, &'static str)> {
+    let unseen = "It works; but where every place of a queue is taken when the daemon is killed, its clients wait for longer until the next \
+                  one is heard";
+    // It may have been made by a daemon that offered discards whatever the disk.
+    let undone = "It works, and offers discards that its disk does not do";
+    let no_discards = (!shape.discards).then_some(("discard_max_bytes", 0, undone));
+    [("nr_requests", u32::from(DEPTH) - 1, unseen), ("io_timeout", REQUEST_LIMIT_MS, unseen)].into_iter().chain(no_discards)
+}
+
+fn limit(queue: &Path, name: &str) -> Option<String> {
+    fs::read_to_string(queue.join(name)).ok().map(|text| text.trim().to_owned())
+}
+
+/// What of a device's limits, in this folder of the kernel's, is not as it would be set.
+///
+/// Of one that is taken over nothing is set. To do so waits for what is in flight, some of it or all, by the kernel's version, and that may be at a
+/// disk that answers nothing: the start of all volumes would wait, where nothing ends it. A child that waited in place of the daemon would
+/// keep the queue's settings locked, at which the next daemon is to look.
+fn unlike(queue: &Path, shape: &Shape, device: &Path) -> Vec<Error> {
+    let others = limits(shape).filter_map(|(name, value, means)| {
+        let now = limit(queue, name).filter(|now| *now != value.to_string())?;
+        let wrong = format!("{name} of {} is {now}, and not {value}", device.display());
+        let next = format!("{means}. Write {value} to {} if that matters", queue.join(name).display());
+        Some(Error::new(wrong, next))
+    });
+    others.collect()
 }
 
 fn block_device(id: u32) -> String {
@@ -782,6 +810,30 @@ mod tests {
         symlink(&device, proc.path().join(std::process::id().to_string()).join("fd/3")).unwrap();
         fs::remove_file(proc.path().join("1/fd/2")).unwrap();
         assert_eq!(user_in(proc.path(), &[number]), None);
+    }
+
+    /// The start of all volumes waited for the disk of one; and whoever had set a volume's read-ahead had to do so after each start.
+    #[test]
+    fn of_a_device_that_is_taken_over_no_limit_is_set_and_what_differs_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let queue = folder.path();
+        let files =
+            [("nr_requests", "128\n"), ("io_timeout", "100\n"), ("discard_max_bytes", "4096\n"), ("read_ahead_kb", "8192\n")];
+        files.iter().for_each(|(name, text)| fs::write(queue.join(name), text).unwrap());
+        let mut shape = Shape {
+            size: 1 << 20,
+            logical_block: 512,
+            optimal_io: 0,
+            rotational: true,
+            read_ahead_kb: 128,
+            discards: true,
+            phase: 0,
+        };
+        let told = |shape: &Shape| unlike(queue, shape, "/dev/ublkb7".as_ref()).iter().map(Error::to_string).collect::<Vec<_>>();
+        assert_eq!(told(&shape), ["nr_requests of /dev/ublkb7 is 128, and not 63"]);
+        shape.discards = false;
+        assert_eq!(told(&shape)[1..], ["discard_max_bytes of /dev/ublkb7 is 4096, and not 0"]);
+        assert!(files.iter().all(|(name, text)| fs::read_to_string(queue.join(name)).unwrap() == *text));
     }
 
     struct Nothing;

@@ -4,13 +4,21 @@
 //! ends it: were it a thread of this process, the process could not end either, nor would the kernel let go of what it has open. So the `dd`
 //! that each system has waits, and this process for `dd`, as long as it likes.
 
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Reads nothing, writes that, and flushes.
+const DD: [&str; 4] = ["dd", "if=/dev/null", "conv=fsync,notrunc", "status=none"];
+/// How often it is looked whether the flush of an earlier daemon has ended.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A flush that was begun.
 pub struct Flushing {
@@ -22,9 +30,8 @@ impl Flushing {
     /// Begins to write what the kernel has of a file, and to make it durable. The child has this very description of it: while it waits the
     /// file stays open, and a claim stays held. `then` is done when it has ended, whoever asks.
     pub fn begin(file: OwnedFd, then: impl FnOnce() + Send + 'static) -> io::Result<Flushing> {
-        // It reads nothing, writes that, and flushes.
-        let mut dd = Command::new("dd");
-        dd.args(["if=/dev/null", "conv=fsync,notrunc", "status=none"]).stdin(Stdio::null()).stdout(file).stderr(Stdio::piped());
+        let mut dd = Command::new(DD[0]);
+        dd.args(&DD[1..]).stdin(Stdio::null()).stdout(file).stderr(Stdio::piped());
         let child = dd.spawn()?;
         let (told, ended) = mpsc::channel();
         // Somebody takes in its end, also if nobody asks any more.
@@ -53,6 +60,20 @@ impl Flushing {
     }
 }
 
+/// Processes that wait for flushes of a device which an earlier daemon has begun, by their folders in one like `/proc`. `is_it` tells whether a
+/// path leads to the device.
+pub fn left_over(proc: &Path, is_it: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten().map(|entry| entry.path());
+    processes.filter(|process| waits(process, &is_it)).collect()
+}
+
+fn waits(process: &Path, is_it: impl Fn(&Path) -> bool) -> bool {
+    let is_dd = || fs::read(process.join("comm")).is_ok_and(|name| name.trim_ascii_end() == DD[0].as_bytes());
+    // Not asked of others: it takes a lock of theirs.
+    let is_ours = || fs::read(process.join("cmdline")).is_ok_and(|line| line == format!("{}\0", DD.join("\0")).into_bytes());
+    is_dd() && is_ours() && is_it(&process.join("fd/1"))
+}
+
 /// The flushes of a device, as those who attend to its queues see them.
 ///
 /// The daemon's own must not pass for a client's: of a flush of its disk that has failed a volume tells one client, once, and that must not be
@@ -62,8 +83,8 @@ pub struct Flushes {
     came: AtomicU64,
     /// They are the daemon's own until something is written.
     are_tries: AtomicBool,
-    /// There may be one of the daemon's own among them.
-    may_be_own: AtomicBool,
+    /// So many of the daemon's own may be among them.
+    own: AtomicUsize,
 }
 
 /// For whom a flush is.
@@ -86,8 +107,34 @@ impl Flushes {
     }
 
     /// One of the daemon's own is under way from now on; or no longer.
-    pub fn set_own(&self, may_be_own: bool) {
-        self.may_be_own.store(may_be_own, Ordering::Release);
+    pub fn set_own(&self, is_under_way: bool) {
+        match is_under_way {
+            true => self.own.fetch_add(1, Ordering::AcqRel),
+            false => self.own.fetch_sub(1, Ordering::AcqRel),
+        };
+    }
+
+    /// The kernel asks once more for what an earlier daemon has not answered, its own flushes too: those that come while one of these
+    /// processes waits may be one. To be said before any comes.
+    pub fn set_own_while(self: &Arc<Flushes>, waiting: Vec<PathBuf>, is_it: impl Fn(&Path) -> bool + Send + 'static) {
+        if waiting.is_empty() {
+            return;
+        }
+        self.set_own(true);
+        let flushes = Arc::clone(self);
+        let wait = move || {
+            while waiting.iter().any(|process| waits(process, &is_it)) {
+                thread::sleep(LOOK);
+            }
+            flushes.set_own(false);
+        };
+        if let Err(error) = thread::Builder::new().name("left-flush".into()).spawn(wait) {
+            self.set_own(false);
+            tracing::warn!(
+                "there is no thread that waits for a flush which an earlier daemon began: {error}. If a flush of the volume's disk has failed, \
+                 that may be told to it, and to no client. Look at the limits of threads and memory"
+            );
+        }
     }
 
     /// Something is written. To be said before that is answered.
@@ -100,7 +147,7 @@ impl Flushes {
     /// One more came: for whom it is.
     pub fn one_more(&self) -> Whose {
         self.came.fetch_add(1, Ordering::Relaxed);
-        match (self.are_tries.load(Ordering::Acquire), self.may_be_own.load(Ordering::Acquire)) {
+        match (self.are_tries.load(Ordering::Acquire), self.own.load(Ordering::Acquire) > 0) {
             (true, _) => Whose::Try,
             (false, true) => Whose::Own,
             (false, false) => Whose::Clients,
@@ -118,7 +165,7 @@ mod tests {
     use super::*;
     use crate::silent;
     use std::fs::File;
-    use std::sync::Arc;
+    use std::os::unix::fs::MetadataExt;
 
     const SOON: Duration = Duration::from_secs(30);
 
@@ -176,5 +223,39 @@ mod tests {
         disk.speak();
         assert!(matches!(flushing.ended(Instant::now() + SOON), Some(Ok(()))));
         assert!(has_ended.load(Ordering::SeqCst));
+    }
+
+    /// A daemon that was killed while its own flush waited left that to the next one, to which it was a client's: it was told of a failed flush of
+    /// the disk, and then no client was.
+    #[test]
+    fn a_flush_that_an_earlier_daemon_began_is_no_clients_until_it_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(disk) = silent::Disk::new(&folder.path().join("mount"), 16 << 20) else { return };
+        let number = fs::metadata(disk.path()).unwrap().rdev();
+        let is_it = move |path: &Path| fs::metadata(path).is_ok_and(|it| it.rdev() == number);
+        let left = || left_over("/proc".as_ref(), is_it);
+        let ours = File::options().read(true).open(disk.path()).unwrap();
+        assert!(left().is_empty(), "others have it open");
+        disk.fall_silent();
+        let flushing = Flushing::begin(ours.into(), || ()).unwrap();
+        let until = Instant::now() + SOON;
+        // Not before it is `dd`.
+        while left().is_empty() {
+            assert!(Instant::now() < until, "it is not found");
+            thread::sleep(LOOK);
+        }
+        assert!(left_over("/proc".as_ref(), |_| false).is_empty(), "of another device");
+        let flushes = Arc::new(Flushes::default());
+        flushes.set_own_while(left(), is_it);
+        // One that this daemon begins beside it changes nothing of that.
+        flushes.set_own(true);
+        flushes.set_own(false);
+        assert_eq!(flushes.one_more(), Whose::Own);
+        disk.speak();
+        assert!(matches!(flushing.ended(Instant::now() + SOON), Some(Ok(()))));
+        while flushes.one_more() != Whose::Clients {
+            assert!(Instant::now() < until + SOON, "whoever flushes is taken for the daemon");
+            thread::sleep(LOOK);
+        }
     }
 }
