@@ -627,11 +627,11 @@ impl Run {
     fn lose_another(&mut self) {
         let Some(first) = self.lost else { return };
         let m = (first + self.rng.within(1, self.plan.members as u64 - 1) as u8) % self.plan.members as u8;
-        self.set_dead(Device::Member(m), true);
+        self.world.lose_a_second(Device::Member(m));
         self.world.note(&format!("CACHE DEVICE {m} IS LOST TOO"));
         self.may_be_out.insert(m);
         self.outcome.totals.members_lost += 1;
-        (self.second_lost, self.world.errors_allowed, self.world.count_copies) = (true, true, false);
+        self.second_lost = true;
         // What only a silent one has then is waited for: nothing would end.
         self.world.hang(Device::Member(first), false);
     }

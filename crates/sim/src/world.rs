@@ -23,6 +23,9 @@ use words::in_words;
 
 pub use beside::{Beside, Whose};
 
+/// Whether the engine still knows after a start what the last copy of was lost before it. It does not yet.
+const LOSSES_OUTLIVE_A_START: bool = false;
+
 /// A device operation under way.
 struct Flight {
     io: IoId,
@@ -75,6 +78,8 @@ struct Asked {
     lacking: bool,
     /// It reads a single sector, which was dirty in the cache then.
     dirty: bool,
+    /// Of what it asks for no copy was left then.
+    gone: bool,
     /// The client's memory, if it is lent.
     lent: Option<SimBuf>,
 }
@@ -186,6 +191,11 @@ pub struct World {
     answers: BTreeMap<u64, DeviceResult<SimBuf>>,
     /// Requests may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
+    /// A second cache device was lost at this time: what the two alone had is gone. One copy of what a FLUSH promises has to be left, and what
+    /// is not gone can be read.
+    pub two_lost: Option<u64>,
+    /// That was in this life of the daemon.
+    two_lost_here: bool,
     /// Volumes whose disk fails: their requests may, and nobody else's.
     pub failing: BTreeSet<u16>,
     /// The daemon was told to end. Front ends take no request from then on; who read beside the engine and asks it now is not served.
@@ -247,6 +257,8 @@ impl World {
             held: Vec::new(),
             answers: BTreeMap::new(),
             errors_allowed: false,
+            two_lost: None,
+            two_lost_here: false,
             failing: BTreeSet::new(),
             ends: false,
             untold: BTreeMap::new(),
@@ -381,7 +393,8 @@ impl World {
             self.reads.insert((submitted, id));
         }
         let dirty = matches!(kind, AskedKind::Read { sector, sectors: 1 } if self.failing.contains(&volume) && self.is_dirty(volume, sector));
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, dirty, lent });
+        let gone = matches!(kind, AskedKind::Read { sector, sectors } if self.is_gone(volume, sector, sectors));
+        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, dirty, gone, lent });
         if let Request::Read { sector, sectors, .. } = &request
             && self.reads_beside(id, volume, *sector, *sectors)
         {
@@ -826,6 +839,15 @@ impl World {
         if error.is_some() && !self.errors_allowed && !may_fail && !is_told && !is_late {
             self.fail(format!("request {id} failed with {error:?}, though no more is broken than the pool bears"));
         }
+        let fails_after_a_loss = error == Some(RequestError::Io) && self.two_lost.is_some_and(|at| a.at > at);
+        if let AskedKind::Read { sector, sectors } = a.kind
+            && fails_after_a_loss
+            && !a.gone
+            && !self.is_gone(a.volume, sector, sectors)
+            && !self.lacks_a_page()
+        {
+            self.fail(format!("request {id} failed, though nothing that it asked for is lost"));
+        }
         match (&a.kind, result) {
             (AskedKind::Read { sector, sectors }, Ok(bufs)) => {
                 let bufs = self.as_the_client_has_it(&a, bufs);
@@ -848,7 +870,7 @@ impl World {
                 let covered = self.oracles.get_mut(&a.volume).map(|o| o.flushed(a.submitted)).unwrap_or_default();
                 // What lacked a copy when it was asked for may have been copied since: that copy is for the next one.
                 let rests = a.lacking || a.members.have_changed(self.members(), false) || self.lacks_copies();
-                if self.count_copies {
+                if self.count_copies || self.two_lost.is_some() && (self.two_lost_here || LOSSES_OUTLIVE_A_START) {
                     for (sector, sectors) in covered {
                         self.copies_of(a.volume, sector, sectors, true, rests);
                     }
@@ -865,6 +887,15 @@ impl World {
             lent.give_back();
         }
         self.ended.push(Ended { id, took: self.now - a.at, error });
+    }
+
+    /// A second cache device is lost.
+    pub fn lose_a_second(&mut self, device: Device) {
+        if let Some(d) = self.devices.get_mut(&device) {
+            d.dead = true;
+        }
+        (self.two_lost, self.two_lost_here) = (Some(self.now), true);
+        (self.errors_allowed, self.count_copies) = (true, false);
     }
 
     /// Somebody is told that acknowledged writes to a volume may be lost; whether there is a flush of its disk that failed, of which nobody was told.

@@ -98,14 +98,34 @@ impl World {
         self.devices.get(&Device::Member(member)).is_some_and(|d| !d.dead)
     }
 
+    /// Whether of anything dirty in a range no copy is left, where two cache devices are lost.
+    pub(super) fn is_gone(&self, volume: u16, sector: u64, sectors: u32) -> bool {
+        let Some(engine) = self.engine.as_ref().filter(|_| self.two_lost.is_some()) else { return false };
+        let Some(phase) = engine.status().volumes.iter().find(|v| v.number == volume).map(|v| v.phase) else { return false };
+        let shift = (8 - u64::from(phase)) % 8;
+        let mut dirty = Vec::new();
+        // Of zeroes nothing has to be read.
+        engine.each_piece(volume, |block, p| {
+            if p.dirty() && !p.zeroes() {
+                dirty.extend((0..8).filter(|n| p.live >> n & 1 == 1).map(|n| (block * 8 + n).saturating_sub(shift)));
+            }
+        });
+        let range = sector..sector + u64::from(sectors);
+        let lives = |s: &u64| self.place_of(volume, *s).is_some_and(|places| places.iter().any(|(m, _)| self.lives(*m)));
+        dirty.iter().filter(|s| range.contains(s)).any(|s| !lives(s))
+    }
+
     /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be;
-    /// on one of them, where it `rests` on that alone until it is copied again.
+    /// on one of them, where it `rests` on that alone until it is copied again, or where two are lost.
     pub(super) fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, rests: bool) {
         let Some(engine) = &self.engine else { return };
         let status = engine.status();
-        let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync && self.lives(m.number)).map(|m| m.number).collect();
+        // What one had that died this moment was there when it was flushed; where one copy is all that is left nobody could have known.
+        let counts = |m: u8| self.lives(m) || self.two_lost.is_some();
+        let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync && counts(m.number)).map(|m| m.number).collect();
         let unnoticed = status.members.iter().any(|m| m.in_sync && !self.lives(m.number));
-        let need = if unnoticed || rests { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
+        let need =
+            if unnoticed || rests || self.two_lost.is_some() { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
         // Some sectors of each write: a count of all would cost more than it finds.
         let step = (sectors / 8).max(1) as usize;
         for s in (sector..sector + sectors).step_by(step).chain([sector + sectors - 1]) {
