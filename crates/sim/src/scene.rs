@@ -411,7 +411,7 @@ impl Scene {
         self.until("all that is cached is known", World::is_loaded);
         for v in self.status().volumes {
             self.world.check_segments(v.number);
-            self.world.check_clean(v.number, self.stage.phase);
+            self.world.check_clean(v.number, self.stage.phase, true);
         }
         self.check();
     }

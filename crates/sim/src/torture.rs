@@ -314,11 +314,11 @@ impl Run {
         if Rng::new(self.plan.seed ^ self.world.operations).one_in(2) {
             return self.world.violation.take().map_or(Ok(()), Err);
         }
-        self.check_start()
+        self.check_start(true)
     }
 
-    /// What a start has found, once all of it is known, is true.
-    fn check_start(&mut self) -> Result<(), Violation> {
+    /// What a start has found, once all of it is known, is true. `at_once`: no client has asked for anything since.
+    fn check_start(&mut self, at_once: bool) -> Result<(), Violation> {
         while !self.world.is_loaded() {
             if !self.world.step() {
                 return Err(Violation(format!("what is cached never comes to be known: {}", self.describe())));
@@ -330,7 +330,7 @@ impl Run {
         if !self.world.lacks_a_page() && self.plan.rot == 0 && !self.plan.sickness.any() {
             for v in self.volumes() {
                 let phase = if v == DISKLESS { 0 } else { self.plan.phase };
-                self.world.check_clean(v, phase);
+                self.world.check_clean(v, phase, at_once);
                 self.world.check_copies(v, phase);
             }
         }
@@ -561,7 +561,7 @@ impl Run {
             self.finish(id, "the coming of a disk")?;
         }
         self.world.failing.remove(&volume);
-        self.check_start()
+        self.check_start(false)
     }
 
     /// A few sectors of the first disk, where clients are, can neither be read nor written from now on.
@@ -986,7 +986,7 @@ impl Run {
         self.before_crash();
         self.world.kill();
         self.start_whole()?;
-        self.check_start()?;
+        self.check_start(true)?;
         before.iter().for_each(|(v, dirty)| self.world.check_map(*v, dirty));
         if self.plan.scrubs {
             self.scrub()?;

@@ -283,15 +283,16 @@ impl World {
         }
     }
 
-    /// What a start calls clean is what the disk has, sector by sector: else it is lost when it is evicted (R2). Looks at
-    /// the media; a piece that has been written over does not count, as its checksum tells.
-    pub fn check_clean(&mut self, volume: u16, phase: u8) {
+    /// What a start calls clean is what the disk has, sector by sector: else it is lost when it is evicted (R2). Where nothing was written
+    /// to the disk since, it has it durably. Looks at the media; a piece that has been written over does not count, as its checksum tells.
+    pub fn check_clean(&mut self, volume: u16, phase: u8, durably: bool) {
         let Some(engine) = &self.engine else { return };
         // One that is refused is read by nobody.
         if !engine.status().volumes.iter().any(|v| v.number == volume && v.serving) {
             return;
         }
         let Some(disk) = self.devices.get(&Device::Backing(volume)) else { return };
+        let (image, how) = if durably { (&disk.durable, "durably ") } else { (&disk.visible, "") };
         let shift = (8 - u64::from(phase)) % 8;
         let mut wrong = None;
         for (block, p) in self.pieces(volume).into_iter().filter(|(_, p)| !p.dirty() && !p.zeroes()) {
@@ -306,11 +307,11 @@ impl World {
                 }
                 for n in &live {
                     let (cached, there) =
-                        (member.visible.get(start + n - u64::from(p.first())), disk.visible.get(block * 8 + n - shift));
+                        (member.visible.get(start + n - u64::from(p.first())), image.get(block * 8 + n - shift));
                     if cached != there {
                         let of = |cell: crate::buf::Cell| show(cell.stamp().unwrap_or(u64::MAX));
                         let s = block * 8 + n - shift;
-                        wrong = Some(format!("sector {s} is clean as {}, and the disk has {}", of(cached), of(there)));
+                        wrong = Some(format!("sector {s} is clean as {}, and the disk {how}has {}", of(cached), of(there)));
                     }
                 }
             }
