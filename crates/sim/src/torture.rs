@@ -41,6 +41,9 @@ const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
 /// minutes, and the disk is the clients' for as long after it.
 const LONGEST_COMMAND: u64 = 3_600_000 * MILLISECOND;
 
+/// Longest that something dirty lacks a copy that it could have, at rest, in nanoseconds.
+const LONGEST_LACK: u64 = 60_000 * MILLISECOND;
+
 /// Lines of each volume's table of what is read beside the engine: so few that blocks take each other's places.
 const BESIDE_LINES: usize = 64;
 
@@ -981,6 +984,7 @@ impl Run {
         if self.second_lost {
             return self.give_up(&readable);
         }
+        self.copies_are_made()?;
         // Once more without a word from clients: what was in memory is what the media say.
         let before: Vec<_> = self.volumes().into_iter().map(|v| (v, self.world.dirty(v))).collect();
         self.before_crash();
@@ -1005,6 +1009,21 @@ impl Run {
         }
         let all: Vec<u16> = self.world.oracles.keys().copied().filter(|v| *v != DISKLESS).collect();
         all.into_iter().for_each(|v| self.world.check_disk(v));
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// What lacks a copy has it again within a minute, on the media.
+    fn copies_are_made(&mut self) -> Result<(), Violation> {
+        if !self.world.count_copies {
+            return Ok(());
+        }
+        let limit = self.world.now + LONGEST_LACK;
+        while self.world.engine.as_ref().is_some_and(|e| e.status().lacking_copies > 0) {
+            if !self.world.step() || self.world.now > limit {
+                return Err(Violation(format!("what lacks a copy is not copied: {}", self.describe())));
+            }
+        }
+        self.volumes().into_iter().for_each(|v| self.world.check_all_copies(v));
         self.world.violation.take().map_or(Ok(()), Err)
     }
 

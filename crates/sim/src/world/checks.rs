@@ -5,6 +5,7 @@ use super::words::{show, show_all};
 use super::{Asked, AskedKind, Timing, World, changes};
 use crate::buf::SimBuf;
 use crate::device::{Image, SimDevice};
+use crate::oracle::Oracle;
 use headpond_engine::format::Class;
 use headpond_engine::map::Piece;
 use headpond_engine::segments::SegmentState;
@@ -118,6 +119,18 @@ impl World {
     /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be;
     /// on one of them, where it `rests` on that alone until it is copied again, or where two are lost.
     pub(super) fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, rests: bool) {
+        // Some sectors of each write: a count of all would cost more than it finds.
+        let step = (sectors / 8).max(1) as usize;
+        self.count_copies_of(volume, (sector..sector + sectors).step_by(step).chain([sector + sectors - 1]), durable, rests);
+    }
+
+    /// The same of all that was ever written to a volume, where nothing lacks a copy.
+    pub fn check_all_copies(&mut self, volume: u16) {
+        let touched = self.oracles.get(&volume).map(Oracle::touched).unwrap_or_default();
+        self.count_copies_of(volume, touched.into_iter(), false, false);
+    }
+
+    fn count_copies_of(&mut self, volume: u16, sectors: impl Iterator<Item = u64>, durable: bool, rests: bool) {
         let Some(engine) = &self.engine else { return };
         let status = engine.status();
         // What one had that died this moment was there when it was flushed; where one copy is all that is left nobody could have known.
@@ -126,9 +139,7 @@ impl World {
         let unnoticed = status.members.iter().any(|m| m.in_sync && !self.lives(m.number));
         let need =
             if unnoticed || rests || self.two_lost.is_some() { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
-        // Some sectors of each write: a count of all would cost more than it finds.
-        let step = (sectors / 8).max(1) as usize;
-        for s in (sector..sector + sectors).step_by(step).chain([sector + sectors - 1]) {
+        for s in sectors {
             let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
             let on = |d: &SimDevice| if durable { d.durable.get(s).stamp() } else { d.visible.get(s).stamp() };
             if self.devices.get(&Device::Backing(volume)).is_some_and(|d| on(d) == Some(stamp)) {
