@@ -141,7 +141,8 @@ impl Run {
             let loses = self.plan.lose_member && n == self.plan.crashes / 2;
             if loses && !self.plan.lose_with_crash {
                 self.lose_member(self.plan.hangs);
-                self.world.errors_allowed = self.plan.witness_away || self.refuses();
+                self.world.errors_allowed = self.plan.witness_away;
+                self.world.refuses_writes = self.refuses();
             }
             // Where the lost member is to come back alone, the moments after the loss are what counts.
             let troubled = self.plan.disk_errors > 0 && n == self.plan.crashes / 2;
@@ -178,7 +179,8 @@ impl Run {
             }
             self.end_hang();
             self.set_dead(Device::Witness, self.plan.lose_witness && n >= self.plan.crashes / 2);
-            self.world.errors_allowed = self.second_lost || self.refuses();
+            self.world.errors_allowed = self.second_lost;
+            self.world.refuses_writes = self.refuses();
             self.swap_members();
             self.superblocks_go_bad();
             self.some_come_back();
@@ -573,7 +575,6 @@ impl Run {
             return;
         }
         let mut own = Rng::new(self.plan.seed ^ 0xdead);
-        self.world.failing.insert(0);
         if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
             for _ in 0..own.within(1, 8) {
                 d.dead_sectors.insert(own.below(self.plan.hot_sectors), ());

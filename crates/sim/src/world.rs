@@ -80,6 +80,12 @@ struct Asked {
     dirty: bool,
     /// Of what it asks for no copy was left then.
     gone: bool,
+    /// The sectors that it is about: the first one, and how many. None of a flush.
+    about: (u64, u64),
+    /// Some of them were dead on the disk then.
+    dead: bool,
+    /// It was tried beside the engine.
+    beside: bool,
     /// The client's memory, if it is lent.
     lent: Option<SimBuf>,
 }
@@ -191,12 +197,15 @@ pub struct World {
     answers: BTreeMap<u64, DeviceResult<SimBuf>>,
     /// Requests may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
+    /// Writes are refused, since a cache device is missing.
+    pub refuses_writes: bool,
     /// A second cache device was lost at this time: what the two alone had is gone. One copy of what a FLUSH promises has to be left, and what
     /// is not gone can be read.
     pub two_lost: Option<u64>,
     /// That was in this life of the daemon.
     two_lost_here: bool,
-    /// Volumes whose disk fails: their requests may, and nobody else's.
+    /// Volumes whose disk fails, or is not there: their requests may, and nobody else's. Where only some of its sectors are dead, only what is
+    /// asked about these may.
     pub failing: BTreeSet<u16>,
     /// The daemon was told to end. Front ends take no request from then on; who read beside the engine and asks it now is not served.
     ends: bool,
@@ -257,6 +266,7 @@ impl World {
             held: Vec::new(),
             answers: BTreeMap::new(),
             errors_allowed: false,
+            refuses_writes: false,
             two_lost: None,
             two_lost_here: false,
             failing: BTreeSet::new(),
@@ -392,9 +402,18 @@ impl World {
         if matches!(kind, AskedKind::Read { .. }) {
             self.reads.insert((submitted, id));
         }
-        let dirty = matches!(kind, AskedKind::Read { sector, sectors: 1 } if self.failing.contains(&volume) && self.is_dirty(volume, sector));
+        let errs = self.failing.contains(&volume) || self.has_dead_sectors(volume);
+        let dirty = matches!(kind, AskedKind::Read { sector, sectors: 1 } if errs && self.is_dirty(volume, sector));
         let gone = matches!(kind, AskedKind::Read { sector, sectors } if self.is_gone(volume, sector, sectors));
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, dirty, gone, lent });
+        let about = match &request {
+            Request::Read { sector, sectors, .. } => (*sector, u64::from(*sectors)),
+            Request::Write { sector, data, .. } => (*sector, data.sectors() as u64),
+            Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. } => (*sector, *sectors),
+            Request::Flush | Request::OwnFlush => (0, 0),
+        };
+        let (at, dead) = (self.now, self.is_dead(volume, about));
+        let asked = Asked { volume, kind, submitted, at, members, lacking, dirty, gone, about, dead, beside: false, lent };
+        self.asked.insert(id, asked);
         if let Request::Read { sector, sectors, .. } = &request
             && self.reads_beside(id, volume, *sector, *sectors)
         {
@@ -404,6 +423,16 @@ impl World {
             e.request(volume, RequestId(id), request);
         }
         id
+    }
+
+    /// Whether a volume's disk has sectors that can neither be read nor written.
+    fn has_dead_sectors(&self, volume: u16) -> bool {
+        self.devices.get(&Device::Backing(volume)).is_some_and(|d| !d.dead_sectors.is_empty())
+    }
+
+    /// Whether some of these are among them.
+    fn is_dead(&self, volume: u16, (sector, sectors): (u64, u64)) -> bool {
+        self.devices.get(&Device::Backing(volume)).is_some_and(|d| d.touches_dead(sector, sectors))
     }
 
     /// A client reads.
@@ -832,11 +861,14 @@ impl World {
         let error = result.as_ref().err().copied();
         self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));
         let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.is_told_by(a.volume, a.at);
-        let is_late = self.ends && error == Some(RequestError::NotServed);
+        let is_late = self.ends && a.beside && error == Some(RequestError::NotServed);
+        let is_write = matches!(a.kind, AskedKind::Write { .. });
+        let is_refused = self.refuses_writes && is_write && error == Some(RequestError::Io);
         // What is dirty is in the cache, whatever has become of the disk; unless that is not there at all.
         let is_had = matches!(a.kind, AskedKind::Read { sector, .. } if a.dirty && self.is_dirty(a.volume, sector));
-        let may_fail = self.failing.contains(&a.volume) && !(is_had && error == Some(RequestError::Io));
-        if error.is_some() && !self.errors_allowed && !may_fail && !is_told && !is_late {
+        let meets_dead = error == Some(RequestError::Io) && (a.dead || self.is_dead(a.volume, a.about));
+        let may_fail = (self.failing.contains(&a.volume) || meets_dead) && !(is_had && error == Some(RequestError::Io));
+        if error.is_some() && !self.errors_allowed && !may_fail && !is_told && !is_late && !is_refused {
             self.fail(format!("request {id} failed with {error:?}, though no more is broken than the pool bears"));
         }
         let fails_after_a_loss = error == Some(RequestError::Io) && self.two_lost.is_some_and(|at| a.at > at);
