@@ -26,6 +26,9 @@ pub use beside::{Beside, Whose};
 /// Whether the engine still knows after a start what the last copy of was lost before it. It does not yet.
 const LOSSES_OUTLIVE_A_START: bool = false;
 
+/// Whether a FLUSH from before a write leaves it to the next one to tell that the write's last copy was lost. It does not yet.
+const LOSSES_ARE_EACH_TOLD: bool = false;
+
 /// A device operation under way.
 struct Flight {
     io: IoId,
@@ -910,7 +913,8 @@ impl World {
             }
             (AskedKind::Flush, Err(_)) => {
                 if let Some(o) = self.oracles.get_mut(&a.volume) {
-                    o.flush_failed();
+                    let of_all = self.two_lost.is_some() && !LOSSES_ARE_EACH_TOLD;
+                    o.flush_failed(if of_all { u64::MAX } else { a.submitted });
                 }
             }
             _ => {}
@@ -951,7 +955,8 @@ impl World {
 
     /// The engine says that all it has acknowledged is durable; but for volumes a flush of whose disk has failed, of which the next FLUSH tells.
     pub fn all_is_durable(&mut self) {
-        for (_, o) in self.oracles.iter_mut().filter(|(volume, _)| !self.untold.contains_key(volume)) {
+        let is_news = |volume: &u16| self.untold.contains_key(volume) || self.told_again.contains(volume);
+        for (_, o) in self.oracles.iter_mut().filter(|(volume, _)| !is_news(volume)) {
             let now = o.tick();
             o.flushed(now);
         }
