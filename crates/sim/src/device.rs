@@ -83,6 +83,12 @@ impl Image {
         }
     }
 
+    /// Sectors that are not what was there at first, in no order.
+    pub fn changed(&self) -> impl Iterator<Item = u64> {
+        let all = self.chunks.keys().flat_map(|n| n * CHUNK..(n + 1) * CHUNK);
+        all.filter(|s| self.fingerprint_of(*s, &self.get(*s)) != 0)
+    }
+
     /// Writes a buffer.
     pub fn write(&mut self, sector: u64, buf: &SimBuf) {
         let mut at = 0;
@@ -198,7 +204,7 @@ pub struct SimDevice {
     pub fail_reads: u64,
     /// Flushes fail once in so many; 0 never. What they should have covered is not made durable by any later one.
     pub fail_flushes: u64,
-    /// A flush of it has failed at some time.
+    /// A flush of it has failed since the power went last: what it covered may be visible, and is not durable.
     pub failed_a_flush: bool,
     /// Operations never end, until this is over.
     pub hangs: bool,
@@ -336,6 +342,7 @@ impl SimDevice {
             }
         }
         self.visible = self.durable.clone();
+        self.failed_a_flush = false;
     }
 
     /// Whether every sector of a range can be read.

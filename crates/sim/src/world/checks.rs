@@ -10,7 +10,7 @@ use headpond_engine::format::Class;
 use headpond_engine::map::Piece;
 use headpond_engine::segments::SegmentState;
 use headpond_engine::{Buf, Device, DeviceOp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 impl World {
@@ -343,14 +343,17 @@ impl World {
         self.check_disk_of(volume, 0..u64::MAX);
     }
 
-    /// The same of some sectors. Where a flush of the disk has failed, it does not have durably what the next flush calls so.
+    /// The same of some sectors, and of those that no client has ever written. Where a flush of the disk has failed, it does not have durably
+    /// what the next flush calls so.
     pub fn check_disk_of(&mut self, volume: u16, sectors: Range<u64>) {
         let Some(o) = self.oracles.get_mut(&volume) else { return };
         let now = o.tick();
+        let disk = &self.devices[&Device::Backing(volume)];
+        let image = if disk.failed_a_flush { &disk.visible } else { &disk.durable };
+        let of_clients = o.touched();
+        let others: BTreeSet<u64> = image.changed().filter(|s| of_clients.binary_search(s).is_err()).collect();
         let mut wrong = None;
-        for s in o.touched().into_iter().filter(|s| sectors.contains(s)) {
-            let disk = &self.devices[&Device::Backing(volume)];
-            let image = if disk.failed_a_flush { &disk.visible } else { &disk.durable };
+        for s in of_clients.into_iter().filter(|s| sectors.contains(s)).chain(others) {
             let stamp = image.get(s).stamp().unwrap_or(u64::MAX);
             if let Err(allowed) = o.check(s, stamp, now) {
                 wrong = Some(format!(
