@@ -232,6 +232,7 @@ impl Run {
             witness: true,
             members: (0..p.members).map(|m| ([m as u8 + 1; 16], p.member_bytes)).collect(),
         };
+        self.world.unit = u64::from(p.unit);
         let (_, writes) = plan(&pool).map_err(|e| Violation(e.to_string()))?;
         self.world.put_initial(&writes);
         self.start_whole()?;

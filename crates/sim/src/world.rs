@@ -172,6 +172,8 @@ pub struct World {
     commands: BTreeMap<u64, Option<Result<(), CommandError>>>,
     next_command: u64,
     ended: Vec<Ended>,
+    /// Unit of the pool's records, in bytes: cache devices are read and written in multiples of it.
+    pub unit: u64,
     /// Device operations submitted so far: crashes are planned by it.
     pub operations: u64,
     /// Reads of backing devices so far.
@@ -255,6 +257,7 @@ impl World {
             commands: BTreeMap::new(),
             next_command: 0,
             ended: Vec::new(),
+            unit: 512,
             operations: 0,
             disk_reads: 0,
             unasked_disk_reads: 0,
@@ -604,7 +607,9 @@ impl World {
             self.fail(format!("{kind:?} on {device}, which there is not"));
         }
         let size = self.devices.get(&device).map_or(u64::MAX, |d| d.size);
-        if offset % 512 != 0 || len % 512 != 0 || offset + len > size {
+        // Cache devices have blocks of up to the pool's unit.
+        let unit = if matches!(device, Device::Member(_)) { self.unit } else { 512 };
+        if offset % unit != 0 || len % unit != 0 || offset + len > size {
             self.fail(format!("{kind:?} of {len} bytes at {offset} on {device}, which has {size} bytes"));
         }
         self.say(|| format!("  {} on {device}: {kind:?} {} +{}", io.0, offset / 512, len / 512));
