@@ -208,6 +208,8 @@ pub struct SimDevice {
     pub failed_a_flush: bool,
     /// Operations never end, until this is over.
     pub hangs: bool,
+    /// Each operation takes so many times as long as another device's, where times are random.
+    pub slowness: u64,
     /// What else is wrong with it.
     pub sickness: Sickness,
     /// Bytes written.
@@ -238,11 +240,18 @@ impl SimDevice {
             fail_flushes: 0,
             failed_a_flush: false,
             hangs: false,
+            slowness: 1,
             sickness: Sickness::default(),
             written: 0,
             read: 0,
             flushes: 0,
         }
+    }
+
+    /// The same device, so many times as slow.
+    #[must_use]
+    pub fn slower(self, slowness: u64) -> Self {
+        Self { slowness, ..self }
     }
 
     /// A write completes.

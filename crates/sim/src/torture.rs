@@ -50,6 +50,10 @@ const BESIDE_LINES: usize = 64;
 /// So soon it is written down that a flush has failed, in nanoseconds.
 const WRITTEN_DOWN: u64 = 20 * MILLISECOND;
 
+/// Numbers of devices, where it is drawn how slow each is: cache devices have those before, and the ones that join 300 and more.
+const WITNESS: u64 = 100;
+const FIRST_DISK: u64 = 200;
+
 /// Longest that no cache device can be read at a start, in nanoseconds.
 const LONGEST_BLIND: u64 = 4_000 * MILLISECOND;
 
@@ -218,9 +222,11 @@ impl Run {
         for m in 0..p.members {
             let mut d = SimDevice::new(p.member_bytes, None);
             d.protected = p.protected;
+            d.slowness = p.slowness(m as u64);
             self.world.devices.insert(Device::Member(m as u8), d);
         }
-        self.world.devices.insert(Device::Witness, SimDevice::new(64 << 10, None));
+        let witness = SimDevice::new(64 << 10, None).slower(p.slowness(WITNESS));
+        self.world.devices.insert(Device::Witness, witness);
         let pool = PoolPlan {
             name: "sim".into(),
             id: [7; 16],
@@ -499,7 +505,7 @@ impl Run {
     /// As [`Run::crash`]. A daemon that is killed in the moment in which a flush fails has not written that down, and the next one knows nothing of it: there
     /// the power goes as well, since a disk keeps what it answers until then.
     fn crash_beside_a_failing_disk(&mut self) {
-        let untold = self.world.untold_since(self.world.now.saturating_sub(WRITTEN_DOWN));
+        let untold = self.world.untold_since(self.world.now.saturating_sub(WRITTEN_DOWN * self.plan.most_slowness()));
         self.crash();
         self.disk_fails(0);
         if !untold.is_subset(&self.world.untold_by_superblock()) {
@@ -685,7 +691,9 @@ impl Run {
     fn attach(&mut self, number: u16) -> u64 {
         let base = BASE + (u64::from(number) << 40);
         let (sectors, phase, mode) = (self.sectors(number), self.plan.phase, self.plan.mode);
-        self.world.devices.entry(Device::Backing(number)).or_insert_with(|| SimDevice::new(sectors * 512, Some(base)));
+        let slowness = self.plan.slowness(FIRST_DISK + u64::from(number));
+        let disk = || SimDevice::new(sectors * 512, Some(base)).slower(slowness);
+        self.world.devices.entry(Device::Backing(number)).or_insert_with(disk);
         self.world.oracles.entry(number).or_insert_with(|| crate::oracle::Oracle::new(base));
         let name = format!("v{number}");
         let backing = format!("disk{number}");

@@ -639,11 +639,14 @@ impl World {
                 let (low, high) = (*low, *high);
                 let t = self.rng.within(low, high);
                 // Rarely a device takes long, and once in a while so long that all else goes round meanwhile.
-                let t = t * match self.rng.below(1024) {
-                    0 => 400,
-                    1..=16 => 20,
-                    _ => 1,
-                };
+                let slowness = self.devices.get(&device).map_or(1, |d| d.slowness);
+                let t = t
+                    * slowness
+                    * match self.rng.below(1024) {
+                        0 => 400,
+                        1..=16 => 20,
+                        _ => 1,
+                    };
                 self.event(self.now + t, Event::Device(n));
             }
             Timing::Fixed(t) => {
