@@ -139,6 +139,7 @@ impl World {
         let unnoticed = status.members.iter().any(|m| m.in_sync && !self.lives(m.number));
         let need =
             if unnoticed || rests || self.two_lost.is_some() { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
+        let is_known = status.loading.is_none();
         for s in sectors {
             let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
             let on = |d: &SimDevice| if durable { d.durable.get(s).stamp() } else { d.visible.get(s).stamp() };
@@ -150,10 +151,11 @@ impl World {
                 there.map(|d| if durable { &d.durable } else { &d.visible })
             };
             let place = self.place_of(volume, s).unwrap_or_default();
-            // That a sector is zero is written nowhere but in a record's header; where nothing is known of one, there was never anything else.
+            // That a sector is zero is written nowhere but in a record's header. Where nothing is known of one, on a volume without a disk there
+            // was never anything else; one with a disk would have it there.
             let holds = |m: u8, at: u64| image(m).is_some_and(|i| stamp == 0 || i.get(at).stamp() == Some(stamp));
             let mut copies = place.iter().filter(|(m, at)| holds(*m, *at)).count();
-            if stamp == 0 && place.is_empty() {
+            if stamp == 0 && place.is_empty() && (!self.devices.contains_key(&Device::Backing(volume)) || !is_known) {
                 continue;
             }
             if copies < need && stamp != 0 {
