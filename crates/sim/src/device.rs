@@ -83,6 +83,12 @@ impl Image {
         }
     }
 
+    /// Sectors that are not what was there at first, in no order.
+    pub fn changed(&self) -> impl Iterator<Item = u64> {
+        let all = self.chunks.keys().flat_map(|n| n * CHUNK..(n + 1) * CHUNK);
+        all.filter(|s| self.fingerprint_of(*s, &self.get(*s)) != 0)
+    }
+
     /// Writes a buffer.
     pub fn write(&mut self, sector: u64, buf: &SimBuf) {
         let mut at = 0;
@@ -198,10 +204,12 @@ pub struct SimDevice {
     pub fail_reads: u64,
     /// Flushes fail once in so many; 0 never. What they should have covered is not made durable by any later one.
     pub fail_flushes: u64,
-    /// A flush of it has failed at some time.
+    /// A flush of it has failed since the power went last: what it covered may be visible, and is not durable.
     pub failed_a_flush: bool,
     /// Operations never end, until this is over.
     pub hangs: bool,
+    /// Each operation takes so many times as long as another device's, where times are random.
+    pub slowness: u64,
     /// What else is wrong with it.
     pub sickness: Sickness,
     /// Bytes written.
@@ -232,11 +240,18 @@ impl SimDevice {
             fail_flushes: 0,
             failed_a_flush: false,
             hangs: false,
+            slowness: 1,
             sickness: Sickness::default(),
             written: 0,
             read: 0,
             flushes: 0,
         }
+    }
+
+    /// The same device, so many times as slow.
+    #[must_use]
+    pub fn slower(self, slowness: u64) -> Self {
+        Self { slowness, ..self }
     }
 
     /// A write completes.
@@ -336,6 +351,7 @@ impl SimDevice {
             }
         }
         self.visible = self.durable.clone();
+        self.failed_a_flush = false;
     }
 
     /// Whether every sector of a range can be read.

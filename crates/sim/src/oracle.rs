@@ -181,14 +181,14 @@ impl Oracle {
         covered.into_iter().map(|(sector, sectors, _)| (sector, sectors)).collect()
     }
 
-    /// A flush has failed, and its client knows: of what it should have covered nothing may be assumed until it is
-    /// written again, whatever a later flush says.
-    pub fn flush_failed(&mut self) {
+    /// A flush that was submitted at `submitted` has failed, and its client knows: of what it should have covered nothing may be assumed until
+    /// it is written again, whatever a later flush says. What was acknowledged since is the next one's to promise, or to fail for.
+    pub fn flush_failed(&mut self, submitted: u64) {
         self.flush_failed = self.tick();
         for c in self.sectors.values_mut().flatten() {
-            c.doubtful |= !c.durable;
+            c.doubtful |= !c.durable && c.ended < submitted;
         }
-        self.unflushed.clear();
+        self.unflushed.retain(|u| u.2 >= submitted);
     }
 
     fn make_durable(&mut self, sector: u64, sectors: u64, covered: impl Fn(&Candidate) -> bool) {
@@ -365,6 +365,22 @@ mod tests {
         o.power_cut();
         let t = o.tick();
         assert!(o.check(0, 1 << 50, t).is_err() && o.check(0, 100, t).is_ok());
+    }
+
+    #[test]
+    fn what_was_acknowledged_since_a_flush_began_that_failed_is_the_next_ones() {
+        let mut o = Oracle::new(1 << 50);
+        o.submit(1, 0, 1, 100);
+        o.end(1, true, false);
+        let failing = o.tick();
+        o.submit(2, 1, 1, 200);
+        o.end(2, true, false);
+        o.flush_failed(failing);
+        let next = o.tick();
+        assert_eq!(o.flushed(next), [(1, 1)]);
+        o.power_cut();
+        let t = o.tick();
+        assert!(o.check(0, 1 << 50, t).is_ok() && o.check(1, (1 << 50) + 1, t).is_err() && o.check(1, 200, t).is_ok());
     }
 
     #[test]

@@ -145,6 +145,7 @@ impl Scene {
     pub fn new(story: &str, stage: Stage) -> Self {
         let mut rng = Rng::new(stage.seed);
         let mut world = World::new(rng.fork(), (stage.timing)());
+        world.unit = u64::from(stage.unit);
         for m in 0..stage.members {
             world.devices.insert(Device::Member(m), SimDevice::new(stage.member_bytes(), None));
         }
@@ -411,7 +412,7 @@ impl Scene {
         self.until("all that is cached is known", World::is_loaded);
         for v in self.status().volumes {
             self.world.check_segments(v.number);
-            self.world.check_clean(v.number, self.stage.phase);
+            self.world.check_clean(v.number, self.stage.phase, true);
         }
         self.check();
     }

@@ -168,6 +168,7 @@ impl Shrinker<'_> {
             |p| p.grows = false,
             |p| p.rot = 0,
             |p| p.flaky = 0,
+            |p| p.slow = false,
             |p| p.bad_slots = false,
             |p| p.fails_once = false,
             |p| p.blind_starts = false,

@@ -41,11 +41,18 @@ const LONGEST_WAIT: u64 = 60_000 * MILLISECOND;
 /// minutes, and the disk is the clients' for as long after it.
 const LONGEST_COMMAND: u64 = 3_600_000 * MILLISECOND;
 
+/// Longest that something dirty lacks a copy that it could have, at rest, in nanoseconds.
+const LONGEST_LACK: u64 = 60_000 * MILLISECOND;
+
 /// Lines of each volume's table of what is read beside the engine: so few that blocks take each other's places.
 const BESIDE_LINES: usize = 64;
 
 /// So soon it is written down that a flush has failed, in nanoseconds.
 const WRITTEN_DOWN: u64 = 20 * MILLISECOND;
+
+/// Numbers of devices, where it is drawn how slow each is: cache devices have those before, and the ones that join 300 and more.
+const WITNESS: u64 = 100;
+const FIRST_DISK: u64 = 200;
 
 /// Longest that no cache device can be read at a start, in nanoseconds.
 const LONGEST_BLIND: u64 = 4_000 * MILLISECOND;
@@ -138,7 +145,8 @@ impl Run {
             let loses = self.plan.lose_member && n == self.plan.crashes / 2;
             if loses && !self.plan.lose_with_crash {
                 self.lose_member(self.plan.hangs);
-                self.world.errors_allowed = self.plan.witness_away || self.refuses();
+                self.world.errors_allowed = self.plan.witness_away;
+                self.world.refuses_writes = self.refuses();
             }
             let troubled = self.plan.disk_errors > 0 && n == self.plan.crashes / 2;
             if troubled {
@@ -175,7 +183,8 @@ impl Run {
             }
             self.end_hang();
             self.set_dead(Device::Witness, self.plan.lose_witness && n >= self.plan.crashes / 2);
-            self.world.errors_allowed = self.second_lost || self.refuses();
+            self.world.errors_allowed = self.second_lost;
+            self.world.refuses_writes = self.refuses();
             self.swap_members();
             self.superblocks_go_bad();
             self.some_come_back();
@@ -213,9 +222,11 @@ impl Run {
         for m in 0..p.members {
             let mut d = SimDevice::new(p.member_bytes, None);
             d.protected = p.protected;
+            d.slowness = p.slowness(m as u64);
             self.world.devices.insert(Device::Member(m as u8), d);
         }
-        self.world.devices.insert(Device::Witness, SimDevice::new(64 << 10, None));
+        let witness = SimDevice::new(64 << 10, None).slower(p.slowness(WITNESS));
+        self.world.devices.insert(Device::Witness, witness);
         let pool = PoolPlan {
             name: "sim".into(),
             id: [7; 16],
@@ -227,6 +238,7 @@ impl Run {
             witness: true,
             members: (0..p.members).map(|m| ([m as u8 + 1; 16], p.member_bytes)).collect(),
         };
+        self.world.unit = u64::from(p.unit);
         let (_, writes) = plan(&pool).map_err(|e| Violation(e.to_string()))?;
         self.world.put_initial(&writes);
         self.start_whole()?;
@@ -314,11 +326,11 @@ impl Run {
         if Rng::new(self.plan.seed ^ self.world.operations).one_in(2) {
             return self.world.violation.take().map_or(Ok(()), Err);
         }
-        self.check_start()
+        self.check_start(true)
     }
 
-    /// What a start has found, once all of it is known, is true.
-    fn check_start(&mut self) -> Result<(), Violation> {
+    /// What a start has found, once all of it is known, is true. `at_once`: no client has asked for anything since.
+    fn check_start(&mut self, at_once: bool) -> Result<(), Violation> {
         while !self.world.is_loaded() {
             if !self.world.step() {
                 return Err(Violation(format!("what is cached never comes to be known: {}", self.describe())));
@@ -330,7 +342,7 @@ impl Run {
         if !self.world.lacks_a_page() && self.plan.rot == 0 && !self.plan.sickness.any() {
             for v in self.volumes() {
                 let phase = if v == DISKLESS { 0 } else { self.plan.phase };
-                self.world.check_clean(v, phase);
+                self.world.check_clean(v, phase, at_once);
                 self.world.check_copies(v, phase);
             }
         }
@@ -493,7 +505,7 @@ impl Run {
     /// As [`Run::crash`]. A daemon that is killed in the moment in which a flush fails has not written that down, and the next one knows nothing of it: there
     /// the power goes as well, since a disk keeps what it answers until then.
     fn crash_beside_a_failing_disk(&mut self) {
-        let untold = self.world.untold_since(self.world.now.saturating_sub(WRITTEN_DOWN));
+        let untold = self.world.untold_since(self.world.now.saturating_sub(WRITTEN_DOWN * self.plan.most_slowness()));
         self.crash();
         self.disk_fails(0);
         if !untold.is_subset(&self.world.untold_by_superblock()) {
@@ -561,7 +573,7 @@ impl Run {
             self.finish(id, "the coming of a disk")?;
         }
         self.world.failing.remove(&volume);
-        self.check_start()
+        self.check_start(false)
     }
 
     /// A few sectors of the first disk, where clients are, can neither be read nor written from now on.
@@ -570,7 +582,6 @@ impl Run {
             return;
         }
         let mut own = Rng::new(self.plan.seed ^ 0xdead);
-        self.world.failing.insert(0);
         if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
             for _ in 0..own.within(1, 8) {
                 d.dead_sectors.insert(own.below(self.plan.hot_sectors), ());
@@ -627,11 +638,11 @@ impl Run {
     fn lose_another(&mut self) {
         let Some(first) = self.lost else { return };
         let m = (first + self.rng.within(1, self.plan.members as u64 - 1) as u8) % self.plan.members as u8;
-        self.set_dead(Device::Member(m), true);
+        self.world.lose_a_second(Device::Member(m));
         self.world.note(&format!("CACHE DEVICE {m} IS LOST TOO"));
         self.may_be_out.insert(m);
         self.outcome.totals.members_lost += 1;
-        (self.second_lost, self.world.errors_allowed, self.world.count_copies) = (true, true, false);
+        self.second_lost = true;
         // What only a silent one has then is waited for: nothing would end.
         self.world.hang(Device::Member(first), false);
     }
@@ -680,7 +691,9 @@ impl Run {
     fn attach(&mut self, number: u16) -> u64 {
         let base = BASE + (u64::from(number) << 40);
         let (sectors, phase, mode) = (self.sectors(number), self.plan.phase, self.plan.mode);
-        self.world.devices.entry(Device::Backing(number)).or_insert_with(|| SimDevice::new(sectors * 512, Some(base)));
+        let slowness = self.plan.slowness(FIRST_DISK + u64::from(number));
+        let disk = || SimDevice::new(sectors * 512, Some(base)).slower(slowness);
+        self.world.devices.entry(Device::Backing(number)).or_insert_with(disk);
         self.world.oracles.entry(number).or_insert_with(|| crate::oracle::Oracle::new(base));
         let name = format!("v{number}");
         let backing = format!("disk{number}");
@@ -981,12 +994,13 @@ impl Run {
         if self.second_lost {
             return self.give_up(&readable);
         }
+        self.copies_are_made()?;
         // Once more without a word from clients: what was in memory is what the media say.
         let before: Vec<_> = self.volumes().into_iter().map(|v| (v, self.world.dirty(v))).collect();
         self.before_crash();
         self.world.kill();
         self.start_whole()?;
-        self.check_start()?;
+        self.check_start(true)?;
         before.iter().for_each(|(v, dirty)| self.world.check_map(*v, dirty));
         if self.plan.scrubs {
             self.scrub()?;
@@ -1005,6 +1019,21 @@ impl Run {
         }
         let all: Vec<u16> = self.world.oracles.keys().copied().filter(|v| *v != DISKLESS).collect();
         all.into_iter().for_each(|v| self.world.check_disk(v));
+        self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// What lacks a copy has it again within a minute, on the media.
+    fn copies_are_made(&mut self) -> Result<(), Violation> {
+        if !self.world.count_copies {
+            return Ok(());
+        }
+        let limit = self.world.now + LONGEST_LACK;
+        while self.world.engine.as_ref().is_some_and(|e| e.status().lacking_copies > 0) {
+            if !self.world.step() || self.world.now > limit {
+                return Err(Violation(format!("what lacks a copy is not copied: {}", self.describe())));
+            }
+        }
+        self.volumes().into_iter().for_each(|v| self.world.check_all_copies(v));
         self.world.violation.take().map_or(Ok(()), Err)
     }
 

@@ -23,6 +23,12 @@ use words::in_words;
 
 pub use beside::{Beside, Whose};
 
+/// Whether the engine still knows after a start what the last copy of was lost before it. It does not yet.
+const LOSSES_OUTLIVE_A_START: bool = false;
+
+/// Whether a FLUSH from before a write leaves it to the next one to tell that the write's last copy was lost. It does not yet.
+const LOSSES_ARE_EACH_TOLD: bool = false;
+
 /// A device operation under way.
 struct Flight {
     io: IoId,
@@ -75,6 +81,14 @@ struct Asked {
     lacking: bool,
     /// It reads a single sector, which was dirty in the cache then.
     dirty: bool,
+    /// Of what it asks for no copy was left then.
+    gone: bool,
+    /// The sectors that it is about: the first one, and how many. None of a flush.
+    about: (u64, u64),
+    /// Some of them were dead on the disk then.
+    dead: bool,
+    /// It was tried beside the engine.
+    beside: bool,
     /// The client's memory, if it is lent.
     lent: Option<SimBuf>,
 }
@@ -158,6 +172,8 @@ pub struct World {
     commands: BTreeMap<u64, Option<Result<(), CommandError>>>,
     next_command: u64,
     ended: Vec<Ended>,
+    /// Unit of the pool's records, in bytes: cache devices are read and written in multiples of it.
+    pub unit: u64,
     /// Device operations submitted so far: crashes are planned by it.
     pub operations: u64,
     /// Reads of backing devices so far.
@@ -186,7 +202,15 @@ pub struct World {
     answers: BTreeMap<u64, DeviceResult<SimBuf>>,
     /// Requests may fail: more was broken than the pool promises to bear.
     pub errors_allowed: bool,
-    /// Volumes whose disk fails: their requests may, and nobody else's.
+    /// Writes are refused, since a cache device is missing.
+    pub refuses_writes: bool,
+    /// A second cache device was lost at this time: what the two alone had is gone. One copy of what a FLUSH promises has to be left, and what
+    /// is not gone can be read.
+    pub two_lost: Option<u64>,
+    /// That was in this life of the daemon.
+    two_lost_here: bool,
+    /// Volumes whose disk fails, or is not there: their requests may, and nobody else's. Where only some of its sectors are dead, only what is
+    /// asked about these may.
     pub failing: BTreeSet<u16>,
     /// The daemon was told to end. Front ends take no request from then on; who read beside the engine and asks it now is not served.
     ends: bool,
@@ -233,6 +257,7 @@ impl World {
             commands: BTreeMap::new(),
             next_command: 0,
             ended: Vec::new(),
+            unit: 512,
             operations: 0,
             disk_reads: 0,
             unasked_disk_reads: 0,
@@ -247,6 +272,9 @@ impl World {
             held: Vec::new(),
             answers: BTreeMap::new(),
             errors_allowed: false,
+            refuses_writes: false,
+            two_lost: None,
+            two_lost_here: false,
             failing: BTreeSet::new(),
             ends: false,
             untold: BTreeMap::new(),
@@ -380,8 +408,18 @@ impl World {
         if matches!(kind, AskedKind::Read { .. }) {
             self.reads.insert((submitted, id));
         }
-        let dirty = matches!(kind, AskedKind::Read { sector, sectors: 1 } if self.failing.contains(&volume) && self.is_dirty(volume, sector));
-        self.asked.insert(id, Asked { volume, kind, submitted, at: self.now, members, lacking, dirty, lent });
+        let errs = self.failing.contains(&volume) || self.has_dead_sectors(volume);
+        let dirty = matches!(kind, AskedKind::Read { sector, sectors: 1 } if errs && self.is_dirty(volume, sector));
+        let gone = matches!(kind, AskedKind::Read { sector, sectors } if self.is_gone(volume, sector, sectors));
+        let about = match &request {
+            Request::Read { sector, sectors, .. } => (*sector, u64::from(*sectors)),
+            Request::Write { sector, data, .. } => (*sector, data.sectors() as u64),
+            Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. } => (*sector, *sectors),
+            Request::Flush | Request::OwnFlush => (0, 0),
+        };
+        let (at, dead) = (self.now, self.is_dead(volume, about));
+        let asked = Asked { volume, kind, submitted, at, members, lacking, dirty, gone, about, dead, beside: false, lent };
+        self.asked.insert(id, asked);
         if let Request::Read { sector, sectors, .. } = &request
             && self.reads_beside(id, volume, *sector, *sectors)
         {
@@ -391,6 +429,16 @@ impl World {
             e.request(volume, RequestId(id), request);
         }
         id
+    }
+
+    /// Whether a volume's disk has sectors that can neither be read nor written.
+    fn has_dead_sectors(&self, volume: u16) -> bool {
+        self.devices.get(&Device::Backing(volume)).is_some_and(|d| !d.dead_sectors.is_empty())
+    }
+
+    /// Whether some of these are among them.
+    fn is_dead(&self, volume: u16, (sector, sectors): (u64, u64)) -> bool {
+        self.devices.get(&Device::Backing(volume)).is_some_and(|d| d.touches_dead(sector, sectors))
     }
 
     /// A client reads.
@@ -559,7 +607,9 @@ impl World {
             self.fail(format!("{kind:?} on {device}, which there is not"));
         }
         let size = self.devices.get(&device).map_or(u64::MAX, |d| d.size);
-        if offset % 512 != 0 || len % 512 != 0 || offset + len > size {
+        // Cache devices have blocks of up to the pool's unit.
+        let unit = if matches!(device, Device::Member(_)) { self.unit } else { 512 };
+        if offset % unit != 0 || len % unit != 0 || offset + len > size {
             self.fail(format!("{kind:?} of {len} bytes at {offset} on {device}, which has {size} bytes"));
         }
         self.say(|| format!("  {} on {device}: {kind:?} {} +{}", io.0, offset / 512, len / 512));
@@ -589,11 +639,14 @@ impl World {
                 let (low, high) = (*low, *high);
                 let t = self.rng.within(low, high);
                 // Rarely a device takes long, and once in a while so long that all else goes round meanwhile.
-                let t = t * match self.rng.below(1024) {
-                    0 => 400,
-                    1..=16 => 20,
-                    _ => 1,
-                };
+                let slowness = self.devices.get(&device).map_or(1, |d| d.slowness);
+                let t = t
+                    * slowness
+                    * match self.rng.below(1024) {
+                        0 => 400,
+                        1..=16 => 20,
+                        _ => 1,
+                    };
                 self.event(self.now + t, Event::Device(n));
             }
             Timing::Fixed(t) => {
@@ -819,12 +872,24 @@ impl World {
         let error = result.as_ref().err().copied();
         self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));
         let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.is_told_by(a.volume, a.at);
-        let is_late = self.ends && error == Some(RequestError::NotServed);
+        let is_late = self.ends && a.beside && error == Some(RequestError::NotServed);
+        let is_write = matches!(a.kind, AskedKind::Write { .. });
+        let is_refused = self.refuses_writes && is_write && error == Some(RequestError::Io);
         // What is dirty is in the cache, whatever has become of the disk; unless that is not there at all.
         let is_had = matches!(a.kind, AskedKind::Read { sector, .. } if a.dirty && self.is_dirty(a.volume, sector));
-        let may_fail = self.failing.contains(&a.volume) && !(is_had && error == Some(RequestError::Io));
-        if error.is_some() && !self.errors_allowed && !may_fail && !is_told && !is_late {
+        let meets_dead = error == Some(RequestError::Io) && (a.dead || self.is_dead(a.volume, a.about));
+        let may_fail = (self.failing.contains(&a.volume) || meets_dead) && !(is_had && error == Some(RequestError::Io));
+        if error.is_some() && !self.errors_allowed && !may_fail && !is_told && !is_late && !is_refused {
             self.fail(format!("request {id} failed with {error:?}, though no more is broken than the pool bears"));
+        }
+        let fails_after_a_loss = error == Some(RequestError::Io) && self.two_lost.is_some_and(|at| a.at > at);
+        if let AskedKind::Read { sector, sectors } = a.kind
+            && fails_after_a_loss
+            && !a.gone
+            && !self.is_gone(a.volume, sector, sectors)
+            && !self.lacks_a_page()
+        {
+            self.fail(format!("request {id} failed, though nothing that it asked for is lost"));
         }
         match (&a.kind, result) {
             (AskedKind::Read { sector, sectors }, Ok(bufs)) => {
@@ -848,7 +913,7 @@ impl World {
                 let covered = self.oracles.get_mut(&a.volume).map(|o| o.flushed(a.submitted)).unwrap_or_default();
                 // What lacked a copy when it was asked for may have been copied since: that copy is for the next one.
                 let rests = a.lacking || a.members.have_changed(self.members(), false) || self.lacks_copies();
-                if self.count_copies {
+                if self.count_copies || self.two_lost.is_some() && (self.two_lost_here || LOSSES_OUTLIVE_A_START) {
                     for (sector, sectors) in covered {
                         self.copies_of(a.volume, sector, sectors, true, rests);
                     }
@@ -856,7 +921,8 @@ impl World {
             }
             (AskedKind::Flush, Err(_)) => {
                 if let Some(o) = self.oracles.get_mut(&a.volume) {
-                    o.flush_failed();
+                    let of_all = self.two_lost.is_some() && !LOSSES_ARE_EACH_TOLD;
+                    o.flush_failed(if of_all { u64::MAX } else { a.submitted });
                 }
             }
             _ => {}
@@ -865,6 +931,15 @@ impl World {
             lent.give_back();
         }
         self.ended.push(Ended { id, took: self.now - a.at, error });
+    }
+
+    /// A second cache device is lost.
+    pub fn lose_a_second(&mut self, device: Device) {
+        if let Some(d) = self.devices.get_mut(&device) {
+            d.dead = true;
+        }
+        (self.two_lost, self.two_lost_here) = (Some(self.now), true);
+        (self.errors_allowed, self.count_copies) = (true, false);
     }
 
     /// Somebody is told that acknowledged writes to a volume may be lost; whether there is a flush of its disk that failed, of which nobody was told.
@@ -888,7 +963,8 @@ impl World {
 
     /// The engine says that all it has acknowledged is durable; but for volumes a flush of whose disk has failed, of which the next FLUSH tells.
     pub fn all_is_durable(&mut self) {
-        for (_, o) in self.oracles.iter_mut().filter(|(volume, _)| !self.untold.contains_key(volume)) {
+        let is_news = |volume: &u16| self.untold.contains_key(volume) || self.told_again.contains(volume);
+        for (_, o) in self.oracles.iter_mut().filter(|(volume, _)| !is_news(volume)) {
             let now = o.tick();
             o.flushed(now);
         }

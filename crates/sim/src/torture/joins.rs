@@ -101,7 +101,10 @@ impl Run {
         stale.iter().chain([&member]).for_each(|m| self.world.end_all_of(Device::Member(*m)));
         let mut device = match stale.and_then(|m| self.world.devices.remove(&Device::Member(m))) {
             Some(device) => device,
-            None => SimDevice::new(self.plan.member_bytes + self.rng.below(4) * self.plan.segment_bytes, None),
+            None => {
+                let bytes = self.plan.member_bytes + self.rng.below(4) * self.plan.segment_bytes;
+                SimDevice::new(bytes, None).slower(self.plan.slowness(300 + u64::from(self.added)))
+            }
         };
         (device.dead, device.protected) = (false, self.plan.protected);
         // Whoever had the number is kept, with what is on it.

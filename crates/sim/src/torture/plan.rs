@@ -9,6 +9,9 @@ use headpond_engine::policy::lanes;
 use headpond_engine::{Degraded, Settings};
 use std::fmt;
 
+/// How much slower a slow device is.
+const SLOW: u64 = 30;
+
 /// What a seed draws.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -68,6 +71,8 @@ pub struct Plan {
     pub sickness: Sickness,
     /// Reads of one member, always the same, fail one in so many, at starts too, and not the next time; 0 never.
     pub flaky: u64,
+    /// Some devices are steadily slower than others.
+    pub slow: bool,
     /// Superblocks of one member, always the same, cannot be read at starts, some or all of one generation, or a record of the witness.
     pub bad_slots: bool,
     /// One member, always the same, fails a write or a flush in a start, or while a volume comes or goes, and goes on.
@@ -135,6 +140,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("rot", |p| p.rot > 0),
     ("sick", |p| p.sickness.any()),
     ("flaky", |p| p.flaky > 0),
+    ("slow", |p| p.slow),
     ("bad-slots", |p| p.bad_slots),
     ("fails-once", |p| p.fails_once),
     ("blind-starts", |p| p.blind_starts),
@@ -246,6 +252,7 @@ impl Plan {
             rot: 0,
             sickness: Sickness::default(),
             flaky: 0,
+            slow: false,
             bad_slots: false,
             fails_once: false,
             blind_starts: false,
@@ -291,6 +298,7 @@ impl Plan {
         .with_refusal(&mut Rng::new(seed ^ 0x7265_6675))
         .with_leaving(&mut Rng::new(seed ^ 0x6c65_6176))
         .with_late(&mut Rng::new(seed ^ 0x6c61_7465))
+        .with_slow(&mut Rng::new(seed ^ 0x736c_6f77))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -378,6 +386,22 @@ impl Plan {
         Self { disk_late: bears && r.one_in(8), ..self }
     }
 
+    /// Some devices are slow, where none that hangs is told from them by half a second. From a chance of its own: a seed stays what it was
+    /// without.
+    fn with_slow(self, r: &mut Rng) -> Self {
+        Self { slow: !self.hangs && r.one_in(2), ..self }
+    }
+
+    /// How much slower than others a device is.
+    pub(super) fn slowness(&self, device: u64) -> u64 {
+        if self.slow { *Rng::new(self.seed.wrapping_add(device << 32) ^ 0x7061_6365).pick(&[1, 1, SLOW]) } else { 1 }
+    }
+
+    /// The most of it.
+    pub(super) fn most_slowness(&self) -> u64 {
+        if self.slow { SLOW } else { 1 }
+    }
+
     /// Volumes have shares where there are several. From a chance of its own: a seed stays what it was without.
     fn with_shares(self, r: &mut Rng) -> Self {
         Self { shares: self.volumes > 1 && r.one_in(2), ..self }
@@ -422,7 +446,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -451,6 +475,7 @@ impl fmt::Display for Plan {
             if self.rot > 0 { ", cache devices rot" } else { "" },
             self.sickness,
             if self.flaky > 0 { ", one member fails reads now and then" } else { "" },
+            if self.slow { ", some devices are slow" } else { "" },
             if self.bad_slots { ", superblocks cannot be read" } else { "" },
             if self.fails_once { ", one member fails a write or a flush" } else { "" },
             if self.blind_starts { ", all fail reads at starts" } else { "" },

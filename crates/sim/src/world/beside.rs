@@ -71,6 +71,9 @@ impl World {
             return false;
         }
         self.beside.under_way.insert(request, (table, found, member));
+        if let Some(asked) = self.asked.get_mut(&request) {
+            asked.beside = true;
+        }
         let op = DeviceOp::Read { offset, len: BLOCK as u32, into: None };
         self.submit(IoId(BESIDE | request), Device::Member(member), op);
         self.event(self.now + PATIENCE_NS, Event::Beside(request));

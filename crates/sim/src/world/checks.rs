@@ -5,11 +5,12 @@ use super::words::{show, show_all};
 use super::{Asked, AskedKind, Timing, World, changes};
 use crate::buf::SimBuf;
 use crate::device::{Image, SimDevice};
+use crate::oracle::Oracle;
 use headpond_engine::format::Class;
 use headpond_engine::map::Piece;
 use headpond_engine::segments::SegmentState;
 use headpond_engine::{Buf, Device, DeviceOp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 impl World {
@@ -98,17 +99,48 @@ impl World {
         self.devices.get(&Device::Member(member)).is_some_and(|d| !d.dead)
     }
 
+    /// Whether of anything dirty in a range no copy is left, where two cache devices are lost.
+    pub(super) fn is_gone(&self, volume: u16, sector: u64, sectors: u32) -> bool {
+        let Some(engine) = self.engine.as_ref().filter(|_| self.two_lost.is_some()) else { return false };
+        let Some(phase) = engine.status().volumes.iter().find(|v| v.number == volume).map(|v| v.phase) else { return false };
+        let shift = (8 - u64::from(phase)) % 8;
+        let mut dirty = Vec::new();
+        // Of zeroes nothing has to be read.
+        engine.each_piece(volume, |block, p| {
+            if p.dirty() && !p.zeroes() {
+                dirty.extend((0..8).filter(|n| p.live >> n & 1 == 1).map(|n| (block * 8 + n).saturating_sub(shift)));
+            }
+        });
+        let range = sector..sector + u64::from(sectors);
+        let lives = |s: &u64| self.place_of(volume, *s).is_some_and(|places| places.iter().any(|(m, _)| self.lives(*m)));
+        dirty.iter().filter(|s| range.contains(s)).any(|s| !lives(s))
+    }
+
     /// Counts, on the media, where an acknowledged value is: on the disk, or on as many cache devices as there should be;
-    /// on one of them, where it `rests` on that alone until it is copied again.
+    /// on one of them, where it `rests` on that alone until it is copied again, or where two are lost.
     pub(super) fn copies_of(&mut self, volume: u16, sector: u64, sectors: u64, durable: bool, rests: bool) {
-        let Some(engine) = &self.engine else { return };
-        let status = engine.status();
-        let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync && self.lives(m.number)).map(|m| m.number).collect();
-        let unnoticed = status.members.iter().any(|m| m.in_sync && !self.lives(m.number));
-        let need = if unnoticed || rests { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
         // Some sectors of each write: a count of all would cost more than it finds.
         let step = (sectors / 8).max(1) as usize;
-        for s in (sector..sector + sectors).step_by(step).chain([sector + sectors - 1]) {
+        self.count_copies_of(volume, (sector..sector + sectors).step_by(step).chain([sector + sectors - 1]), durable, rests);
+    }
+
+    /// The same of all that was ever written to a volume, where nothing lacks a copy.
+    pub fn check_all_copies(&mut self, volume: u16) {
+        let touched = self.oracles.get(&volume).map(Oracle::touched).unwrap_or_default();
+        self.count_copies_of(volume, touched.into_iter(), false, false);
+    }
+
+    fn count_copies_of(&mut self, volume: u16, sectors: impl Iterator<Item = u64>, durable: bool, rests: bool) {
+        let Some(engine) = &self.engine else { return };
+        let status = engine.status();
+        // What one had that died this moment was there when it was flushed; where one copy is all that is left nobody could have known.
+        let counts = |m: u8| self.lives(m) || self.two_lost.is_some();
+        let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync && counts(m.number)).map(|m| m.number).collect();
+        let unnoticed = status.members.iter().any(|m| m.in_sync && !self.lives(m.number));
+        let need =
+            if unnoticed || rests || self.two_lost.is_some() { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
+        let is_known = status.loading.is_none();
+        for s in sectors {
             let Some(stamp) = self.oracles.get(&volume).and_then(|o| o.only(s, durable)) else { continue };
             let on = |d: &SimDevice| if durable { d.durable.get(s).stamp() } else { d.visible.get(s).stamp() };
             if self.devices.get(&Device::Backing(volume)).is_some_and(|d| on(d) == Some(stamp)) {
@@ -119,10 +151,11 @@ impl World {
                 there.map(|d| if durable { &d.durable } else { &d.visible })
             };
             let place = self.place_of(volume, s).unwrap_or_default();
-            // That a sector is zero is written nowhere but in a record's header; where nothing is known of one, there was never anything else.
+            // That a sector is zero is written nowhere but in a record's header. Where nothing is known of one, on a volume without a disk there
+            // was never anything else; one with a disk would have it there.
             let holds = |m: u8, at: u64| image(m).is_some_and(|i| stamp == 0 || i.get(at).stamp() == Some(stamp));
             let mut copies = place.iter().filter(|(m, at)| holds(*m, *at)).count();
-            if stamp == 0 && place.is_empty() {
+            if stamp == 0 && place.is_empty() && (!self.devices.contains_key(&Device::Backing(volume)) || !is_known) {
                 continue;
             }
             if copies < need && stamp != 0 {
@@ -263,15 +296,16 @@ impl World {
         }
     }
 
-    /// What a start calls clean is what the disk has, sector by sector: else it is lost when it is evicted (R2). Looks at
-    /// the media; a piece that has been written over does not count, as its checksum tells.
-    pub fn check_clean(&mut self, volume: u16, phase: u8) {
+    /// What a start calls clean is what the disk has, sector by sector: else it is lost when it is evicted (R2). Where nothing was written
+    /// to the disk since, it has it durably. Looks at the media; a piece that has been written over does not count, as its checksum tells.
+    pub fn check_clean(&mut self, volume: u16, phase: u8, durably: bool) {
         let Some(engine) = &self.engine else { return };
         // One that is refused is read by nobody.
         if !engine.status().volumes.iter().any(|v| v.number == volume && v.serving) {
             return;
         }
         let Some(disk) = self.devices.get(&Device::Backing(volume)) else { return };
+        let (image, how) = if durably { (&disk.durable, "durably ") } else { (&disk.visible, "") };
         let shift = (8 - u64::from(phase)) % 8;
         let mut wrong = None;
         for (block, p) in self.pieces(volume).into_iter().filter(|(_, p)| !p.dirty() && !p.zeroes()) {
@@ -286,11 +320,11 @@ impl World {
                 }
                 for n in &live {
                     let (cached, there) =
-                        (member.visible.get(start + n - u64::from(p.first())), disk.visible.get(block * 8 + n - shift));
+                        (member.visible.get(start + n - u64::from(p.first())), image.get(block * 8 + n - shift));
                     if cached != there {
                         let of = |cell: crate::buf::Cell| show(cell.stamp().unwrap_or(u64::MAX));
                         let s = block * 8 + n - shift;
-                        wrong = Some(format!("sector {s} is clean as {}, and the disk has {}", of(cached), of(there)));
+                        wrong = Some(format!("sector {s} is clean as {}, and the disk {how}has {}", of(cached), of(there)));
                     }
                 }
             }
@@ -311,14 +345,17 @@ impl World {
         self.check_disk_of(volume, 0..u64::MAX);
     }
 
-    /// The same of some sectors. Where a flush of the disk has failed, it does not have durably what the next flush calls so.
+    /// The same of some sectors, and of those that no client has ever written. Where a flush of the disk has failed, it does not have durably
+    /// what the next flush calls so.
     pub fn check_disk_of(&mut self, volume: u16, sectors: Range<u64>) {
         let Some(o) = self.oracles.get_mut(&volume) else { return };
         let now = o.tick();
+        let disk = &self.devices[&Device::Backing(volume)];
+        let image = if disk.failed_a_flush { &disk.visible } else { &disk.durable };
+        let of_clients = o.touched();
+        let others: BTreeSet<u64> = image.changed().filter(|s| of_clients.binary_search(s).is_err()).collect();
         let mut wrong = None;
-        for s in o.touched().into_iter().filter(|s| sectors.contains(s)) {
-            let disk = &self.devices[&Device::Backing(volume)];
-            let image = if disk.failed_a_flush { &disk.visible } else { &disk.durable };
+        for s in of_clients.into_iter().filter(|s| sectors.contains(s)).chain(others) {
             let stamp = image.get(s).stamp().unwrap_or(u64::MAX);
             if let Err(allowed) = o.check(s, stamp, now) {
                 wrong = Some(format!(

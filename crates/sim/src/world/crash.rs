@@ -89,6 +89,7 @@ impl World {
         (self.holds, self.held) = (None, Vec::new());
         self.answers.clear();
         self.engine = None;
+        self.two_lost_here = false;
         self.fail_member = None;
         self.asked.clear();
         self.reads.clear();
