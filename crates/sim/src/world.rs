@@ -23,12 +23,6 @@ use words::in_words;
 
 pub use beside::{Beside, Whose};
 
-/// Whether the engine still knows after a start what the last copy of was lost before it. It does not yet.
-const LOSSES_OUTLIVE_A_START: bool = false;
-
-/// Whether a FLUSH from before a write leaves it to the next one to tell that the write's last copy was lost. It does not yet.
-const LOSSES_ARE_EACH_TOLD: bool = false;
-
 /// A device operation under way.
 struct Flight {
     io: IoId,
@@ -913,7 +907,8 @@ impl World {
                 let covered = self.oracles.get_mut(&a.volume).map(|o| o.flushed(a.submitted)).unwrap_or_default();
                 // What lacked a copy when it was asked for may have been copied since: that copy is for the next one.
                 let rests = a.lacking || a.members.have_changed(self.members(), false) || self.lacks_copies();
-                if self.count_copies || self.two_lost.is_some() && (self.two_lost_here || LOSSES_OUTLIVE_A_START) {
+                // In the next life that is told, too; but not where this one ended before it had noticed, and written it down.
+                if self.count_copies || self.two_lost.is_some() && self.two_lost_here {
                     for (sector, sectors) in covered {
                         self.copies_of(a.volume, sector, sectors, true, rests);
                     }
@@ -921,8 +916,7 @@ impl World {
             }
             (AskedKind::Flush, Err(_)) => {
                 if let Some(o) = self.oracles.get_mut(&a.volume) {
-                    let of_all = self.two_lost.is_some() && !LOSSES_ARE_EACH_TOLD;
-                    o.flush_failed(if of_all { u64::MAX } else { a.submitted });
+                    o.flush_failed(a.submitted);
                 }
             }
             _ => {}
