@@ -146,7 +146,7 @@ fn a_disk_that_comes_when_its_volume_is_gone_is_let_alone() {
     left_dirty(&yard);
     fs::rename(yard.path("disk"), yard.path("away")).unwrap();
     let daemon = serve(&yard);
-    yard.run(&["detach", "v", "--throw-away"]).told(&["taken off the pool", "thrown away"]);
+    yard.run(&["detach", "v", "--throw-away"]).told(&["taken off pool", "thrown away"]);
     yard.file("new", 16 * MIB);
     yard.run(&["attach", "w", "new"]).good();
     let old = Contents::of(&[&yard.path("away")]);

@@ -66,7 +66,7 @@ fn a_device_that_an_upgrade_left_over_never_becomes_another_volumes() {
     }
     let yard = Yard::new();
     let (daemon, user) = left_over(&yard);
-    yard.run(&["detach", "v", "--throw-away"]).told(&["taken off the pool"]);
+    yard.run(&["detach", "v", "--throw-away"]).told(&["taken off pool"]);
     yard.file("new", 16 * MIB);
     let new = Contents::of(&[&yard.path("new")]);
     yard.run(&["attach", "v", "new"]).good();
