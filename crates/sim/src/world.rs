@@ -964,10 +964,11 @@ impl World {
         }
     }
 
-    /// Volumes a flush of whose disk has failed from `time` on, and no client was told of it.
+    /// Volumes a flush of whose disk has failed from `time` on, and no client was told of it; or one was whose FLUSH had begun before.
     #[must_use]
     pub fn untold_since(&self, time: u64) -> BTreeSet<u16> {
-        self.untold.iter().filter(|(_, failed)| **failed >= time).map(|(volume, _)| *volume).collect()
+        let untold = self.untold.iter().filter(|(_, failed)| **failed >= time).map(|(volume, _)| *volume);
+        untold.chain(self.told_again.iter().copied()).collect()
     }
 
     /// Tells a story's narrator.
