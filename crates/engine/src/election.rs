@@ -145,11 +145,14 @@ fn members_of(bits: u64) -> Vec<u8> {
     (0..64).filter(|m| bits >> m & 1 == 1).collect()
 }
 
-/// Whether one of these members has left by a superblock's word. By all their identities: it must know them.
+/// Whether one of these members has left by a superblock's word. By all their identities, which it must know: another device may have the number of one
+/// that has left, and a witness from before they were written down does not tell them apart.
 fn has_one_that_left(in_sync: &InSync, s: &Superblock) -> bool {
     let numbers = members_of(in_sync.numbers);
     let entries = || numbers.iter().filter_map(|m| s.members.get(usize::from(*m)).map(|e| (*m, e)));
-    in_sync.agrees_with(&InSync::of(entries().map(|(m, e)| (m, e.id)))) && entries().any(|(_, e)| e.state == MemberState::Out)
+    in_sync.devices != 0
+        && in_sync.agrees_with(&InSync::of(entries().map(|(m, e)| (m, e.id))))
+        && entries().any(|(_, e)| e.state == MemberState::Out)
 }
 
 /// Holds the election among the newest superblock of each device found.
