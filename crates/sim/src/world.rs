@@ -213,8 +213,9 @@ pub struct World {
     untold: BTreeMap<u16, u64>,
     /// Volumes a client of which was told in this life. If it ends before that is written down, one is told again.
     told: BTreeSet<u16>,
-    /// Volumes a client of which was told by a FLUSH from before the failure: what was acknowledged since is another one's, who is told as well.
-    told_again: BTreeSet<u16>,
+    /// Volumes a client of which was told by a FLUSH from before the failure, and when that was: what was acknowledged since is another one's,
+    /// who is told as well. More than one FLUSH may be from before.
+    told_again: BTreeMap<u16, u64>,
     /// Which clients lend their memory.
     pub lend: Lend,
     /// Reads that go past the engine.
@@ -273,7 +274,7 @@ impl World {
             ends: false,
             untold: BTreeMap::new(),
             told: BTreeSet::new(),
-            told_again: BTreeSet::new(),
+            told_again: BTreeMap::new(),
             lend: Lend::None,
             beside: Beside::default(),
             model_wakes: BTreeMap::new(),
@@ -835,6 +836,7 @@ impl World {
                 d.flush_failed(&mut self.rng);
                 if let Device::Backing(volume) = f.device {
                     self.untold.insert(volume, self.now);
+                    self.oracles.entry(volume).and_modify(Oracle::disk_failed);
                 }
                 Err(DeviceError::Failed)
             }
@@ -942,22 +944,22 @@ impl World {
         if is_news {
             self.told.insert(volume);
         }
-        self.told_again.remove(&volume) || is_news
+        self.told_again.remove(&volume).is_some() || is_news
     }
 
     /// The same by a FLUSH that began at a time.
     fn is_told_by(&mut self, volume: u16, began: u64) -> bool {
-        let is_from_before = self.untold.get(&volume).is_some_and(|failed| *failed >= began);
+        let failed = self.untold.get(&volume).max(self.told_again.get(&volume)).copied();
         let is_told = self.is_told(volume);
-        if is_from_before {
-            self.told_again.insert(volume);
+        if let Some(failed) = failed.filter(|failed| *failed >= began) {
+            self.told_again.insert(volume, failed);
         }
         is_told
     }
 
     /// The engine says that all it has acknowledged is durable; but for volumes a flush of whose disk has failed, of which the next FLUSH tells.
     pub fn all_is_durable(&mut self) {
-        let is_news = |volume: &u16| self.untold.contains_key(volume) || self.told_again.contains(volume);
+        let is_news = |volume: &u16| self.untold.contains_key(volume) || self.told_again.contains_key(volume);
         for (_, o) in self.oracles.iter_mut().filter(|(volume, _)| !is_news(volume)) {
             let now = o.tick();
             o.flushed(now);
@@ -968,7 +970,7 @@ impl World {
     #[must_use]
     pub fn untold_since(&self, time: u64) -> BTreeSet<u16> {
         let untold = self.untold.iter().filter(|(_, failed)| **failed >= time).map(|(volume, _)| *volume);
-        untold.chain(self.told_again.iter().copied()).collect()
+        untold.chain(self.told_again.keys().copied()).collect()
     }
 
     /// Tells a story's narrator.
