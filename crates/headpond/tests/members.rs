@@ -255,6 +255,22 @@ fn a_device_that_was_added_and_fails_for_a_moment_is_asked_again_though_one_that
     assert_eq!(states, ["out", "in sync", "in sync"]);
 }
 
+/// A loop device outlives its file, as a device node may outlive an SSD that was pulled. It was there, and could not be read: it was waited for at
+/// each start and each upgrade, and once more where those that were added since made the pool whole.
+#[test]
+fn a_device_that_was_replaced_and_leads_nowhere_is_not_waited_for_where_the_pool_has_all_others() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "replace", "b", "c"]).good();
+    daemon.stop();
+    fs::File::create(yard.path("b")).unwrap();
+    // Nobody waits so long for it.
+    let daemon = yard.serve(&["a", "b", "--wait", "600"]);
+    let said = daemon.complaints();
+    assert!(said.contains("c is taken too") && said.contains("b cannot be opened") && said.contains("not needed"), "{said}");
+    assert!(!yard.run(&["status"]).told(&["healthy"]).out.contains("has left the pool"));
+}
+
 /// A witness file that the power cut, or a full file system, left without content. The next start took it for the witness and made no other; it
 /// never voted, nobody was told, and when a cache device died the other one alone was no majority.
 #[test]

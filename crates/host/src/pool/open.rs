@@ -57,35 +57,42 @@ impl<E: Into<PoolError>> From<E> for NotOpen {
 pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     let begun = Instant::now();
     let left = || patience.saturating_sub(begun.elapsed());
-    let mut said = Vec::new();
-    let first = try_open(devices, state, patience, &mut said);
+    let (mut said, mut others) = (Vec::new(), Vec::new());
+    let first = try_open(devices, state, patience, &mut said, Some(&mut others));
     let (pool, missing) = match &first {
         Ok(open) => (open.election.superblock.pool, &open.election.missing),
         Err(not) => (not.pool, &not.missing),
     };
-    let mut places = if missing.is_empty() { Default::default() } else { state.places(&pool).members };
-    let is_other = |path: &PathBuf| devices.iter().all(|named| std::path::absolute(named).ok().as_ref() != Some(path));
-    let remembered: Vec<PathBuf> = missing.iter().filter_map(|member| places.remove(member)).filter(is_other).collect();
+    let known = [devices, &others].concat();
+    let remembered = last_seen(&pool, missing, &known, state);
     let heard = silence::at_once(&remembered, |path| heard(path, left()));
-    // One that is not there, is damaged, or another's by now, or silent, is left out. It has been waited for; but one that is there may fail
-    // for a moment, whatever time those that are named have taken.
-    let is_there = |path: &PathBuf| facts::look(path).is_ok();
-    let is_ones = |path: &PathBuf| is_there(path) && different_from(devices, path) && pool_of(path, patience) == Some(pool);
     let answering = remembered.into_iter().zip(heard).filter(|(_, heard)| heard.is_ok()).map(|(path, _)| path);
-    let others: Vec<PathBuf> = answering.filter(is_ones).collect();
-    if others.is_empty() {
+    // It has been waited for; but one that is there may fail for a moment, whatever time those that are named have taken.
+    let late: Vec<PathBuf> = answering.filter(|path| is_of(&pool, path, &known, patience)).collect();
+    if late.is_empty() {
         tell(&said);
         return first.map_err(|not| not.why);
     }
     drop(first);
-    for path in &others {
-        tracing::warn!(
-            "{} is taken too: a cache device of this pool was last seen there. Name it with the others",
-            path.display()
-        );
-    }
+    late.iter().for_each(|path| taken_too(path));
     // Those that were named have been waited for.
-    open(&[devices, &others].concat(), state, left().max(patience.min(MOMENT)))
+    open(&[known, late].concat(), state, left().max(patience.min(MOMENT)))
+}
+
+/// Where members of a pool were last seen, but for those devices that are known already.
+fn last_seen(pool: &[u8; 16], members: &[u8], known: &[PathBuf], state: &State) -> Vec<PathBuf> {
+    let mut places = if members.is_empty() { Default::default() } else { state.places(pool).members };
+    let is_other = |path: &PathBuf| known.iter().all(|known| std::path::absolute(known).ok().as_ref() != Some(path));
+    members.iter().filter_map(|member| places.remove(member)).filter(is_other).collect()
+}
+
+/// Whether what is at a place is a pool's, and none of those that are known. One that is not there, is damaged, or another's by now, is left out.
+fn is_of(pool: &[u8; 16], path: &Path, known: &[PathBuf], patience: Duration) -> bool {
+    facts::look(path).is_ok() && different_from(known, path) && pool_of(path, patience) == Some(*pool)
+}
+
+fn taken_too(path: &Path) {
+    tracing::warn!("{} is taken too: a cache device of this pool was last seen there. Name it with the others", path.display());
 }
 
 /// The pool that a device belongs to.
@@ -109,7 +116,7 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 /// another pool's by now. The pool is the one that most of those named belong to.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     let mut said = Vec::new();
-    let open = try_open(devices, state, patience, &mut said);
+    let open = try_open(devices, state, patience, &mut said, None);
     tell(&said);
     open.map_err(|not| not.why)
 }
@@ -118,17 +125,34 @@ fn tell(said: &[String]) {
     said.iter().for_each(|what| tracing::warn!("{what}"));
 }
 
-/// What is to be told of devices that were named in vain is added to `said`.
-fn try_open(devices: &[PathBuf], state: &State, patience: Duration, said: &mut Vec<String>) -> Result<OpenPool, NotOpen> {
+/// What is to be told of devices that were named in vain is added to `said`. Where members are missing, and it is asked, they are looked for
+/// where they were last seen, before anything is waited for; what is taken from there is added to `remembered`.
+fn try_open(
+    devices: &[PathBuf],
+    state: &State,
+    patience: Duration,
+    said: &mut Vec<String>,
+    remembered: Option<&mut Vec<PathBuf>>,
+) -> Result<OpenPool, NotOpen> {
     different(devices)?;
-    let (away, there): (Vec<PathBuf>, Vec<PathBuf>) = devices.iter().cloned().partition(|path| is_missing(path));
     let mut named = Named::default();
-    named.take(&there, patience)?;
+    let (mut away, there): (Vec<PathBuf>, Vec<PathBuf>) = devices.iter().cloned().partition(|path| is_missing(path));
+    away.extend(named.take(&there, patience, Failing::Later)?);
     let known = named.pool().map(|pool| known_of(&named, pool, devices, state, patience)).transpose()?;
-    // One that was pulled for good is no reason to wait at each start.
+    if let (Some(remembered), Some((pool, vote, _))) = (remembered, &known) {
+        for path in last_seen(pool, &lacking(&elect(&named.of(pool), *vote)), devices, state) {
+            let answers = !is_missing(&path) && silence::answers(&path, silence::LIMIT).is_ok();
+            if answers && is_of(pool, &path, &[devices, remembered].concat(), Duration::ZERO) {
+                taken_too(&path);
+                named.take(std::slice::from_ref(&path), patience, Failing::Later)?;
+                remembered.push(path);
+            }
+        }
+    }
+    // One that was pulled for good, or whose device node has outlived it, is no reason to wait at each start.
     let is_whole =
         known.as_ref().is_some_and(|(pool, vote, _)| elect(&named.of(pool), *vote).is_ok_and(|it| it.missing.is_empty()));
-    named.take(&away, if is_whole { Duration::ZERO } else { patience })?;
+    named.take(&away, if is_whole { Duration::ZERO } else { patience }, Failing::Waited)?;
 
     let (Some(pool), false) = (named.first_pool(), named.claimed.is_empty()) else {
         let Named { mut unread, strange, .. } = named;
@@ -149,11 +173,7 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration, said: &mut V
     let found = named.of(&pool);
     let election = elect(&found, vote);
     // All of it is there, whatever else is named; else that may have been meant.
-    let missing = match &election {
-        Ok(election) => election.missing.clone(),
-        Err(Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. }) => missing.clone(),
-        Err(_) => Vec::new(),
-    };
+    let missing = lacking(&election);
     let others = named.others(&pool);
     if let Some((path, other)) = others.first()
         && !(is_one && missing.is_empty() && election.is_ok())
@@ -219,6 +239,15 @@ fn try_open(devices: &[PathBuf], state: &State, patience: Duration, said: &mut V
     Ok(open)
 }
 
+/// Members that an election lacked.
+fn lacking(election: &Result<Election, Refusal>) -> Vec<u8> {
+    match election {
+        Ok(election) => election.missing.clone(),
+        Err(Refusal::TooFewVotes { missing, .. } | Refusal::Stale { needed: missing, .. }) => missing.clone(),
+        Err(_) => Vec::new(),
+    }
+}
+
 /// The vote of a pool's witness, and the witness.
 fn known_of(
     named: &Named,
@@ -235,6 +264,15 @@ fn known_of(
     Ok((pool, vote, witness))
 }
 
+/// What becomes of devices that cannot be opened or read.
+#[derive(Clone, Copy, PartialEq)]
+enum Failing {
+    /// They are asked again when it is known whether they are needed.
+    Later,
+    /// They are asked until nobody would wait for them any longer, and are unread then.
+    Waited,
+}
+
 /// What the devices that are named turn out to be.
 #[derive(Default)]
 struct Named {
@@ -249,10 +287,10 @@ struct Named {
 }
 
 impl Named {
-    /// Claims these, and looks at them.
-    fn take(&mut self, paths: &[PathBuf], patience: Duration) -> Result<(), PoolError> {
+    /// Claims these, and looks at them. Those that are to be asked later.
+    fn take(&mut self, paths: &[PathBuf], patience: Duration, failing: Failing) -> Result<Vec<PathBuf>, PoolError> {
         let heard = silence::at_once(paths, |path| heard(path, patience));
-        let mut held = Vec::new();
+        let (mut held, mut later) = (Vec::new(), Vec::new());
         for (path, heard) in paths.iter().zip(heard) {
             let patience = match heard {
                 Ok(left) => left,
@@ -262,24 +300,28 @@ impl Named {
                 }
             };
             let mut holds = None;
-            let claim = claim_when_there(patience, |left| match Claim::take(path, Duration::ZERO) {
+            // Whoever holds one is waited for in any case.
+            let begun = Instant::now();
+            let asks_again = if failing == Failing::Later { Duration::ZERO } else { patience };
+            let claim = claim_when_there(asks_again, |_| match Claim::take(path, Duration::ZERO) {
                 Err(error @ ClaimError::Held { .. }) => {
                     holds = held_by_others(path);
                     match holds {
                         Some(_) => Err(error),
-                        None => leads_somewhere(Claim::take(path, left)?),
+                        None => leads_somewhere(Claim::take(path, patience.saturating_sub(begun.elapsed()))?),
                     }
                 }
                 claim => leads_somewhere(claim?),
             });
             match (claim, holds) {
-                (Ok(claim), _) => self.add(claim, patience)?,
+                (Ok(claim), _) => later.extend(self.add(claim, patience, failing)?),
                 // It was removed, and is in use by its owner.
                 (Err(ClaimError::Held { .. }), Some(Err(what))) => self.strange.push((path.clone(), what)),
                 (Err(ClaimError::Held { .. }), Some(Ok(superblock))) => held.push((path.clone(), superblock, patience)),
-                (Err(ClaimError::Open { path, source }), _) if is_of_the_device(&source) => {
-                    self.unread.push(ClaimError::Open { path, source }.into());
-                }
+                (Err(ClaimError::Open { path, source }), _) if is_of_the_device(&source) => match failing {
+                    Failing::Later => later.push(path),
+                    Failing::Waited => self.unread.push(ClaimError::Open { path, source }.into()),
+                },
                 (Err(error), _) => return Err(error.into()),
             }
         }
@@ -290,21 +332,24 @@ impl Named {
             if pool.is_none_or(|pool| pool == superblock.pool) {
                 let claim = Claim::take(&path, patience)?;
                 self.held.retain(|(held, _)| *held != path);
-                self.add(claim, patience)?;
+                later.extend(self.add(claim, patience, failing)?);
             }
         }
-        Ok(())
+        Ok(later)
     }
 
-    fn add(&mut self, claim: Claim, patience: Duration) -> Result<(), PoolError> {
+    /// Looks at one that is claimed; its path, if it is to be asked later.
+    fn add(&mut self, claim: Claim, patience: Duration, failing: Failing) -> Result<Option<PathBuf>, PoolError> {
+        let patience = if failing == Failing::Later { Duration::ZERO } else { patience };
         match patiently(patience, || superblock_of(&claim)) {
-            Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => {
-                self.unread.push(PoolError::Io { path, what, source, meaning });
-            }
+            Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => match failing {
+                Failing::Later => return Ok(Some(path)),
+                Failing::Waited => self.unread.push(PoolError::Io { path, what, source, meaning }),
+            },
             Err(PoolError::NoMember { path, what }) => self.strange.push((path, what)),
             superblock => self.claimed.push((claim, superblock?)),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The pool that most of them belong to; `None` where that is none, or not one alone.
