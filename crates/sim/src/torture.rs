@@ -47,8 +47,9 @@ const LONGEST_LACK: u64 = 60_000 * MILLISECOND;
 /// Lines of each volume's table of what is read beside the engine: so few that blocks take each other's places.
 const BESIDE_LINES: usize = 64;
 
-/// So soon it is written down that a flush has failed, in nanoseconds.
-const WRITTEN_DOWN: u64 = 20 * MILLISECOND;
+/// So soon it is written down that a flush has failed, in nanoseconds: behind a superblock that is being written, some device of which takes
+/// four hundred times as long as others.
+const WRITTEN_DOWN: u64 = 400 * MILLISECOND;
 
 /// Numbers of devices, where it is drawn how slow each is: cache devices have those before, and the ones that join 300 and more.
 const WITNESS: u64 = 100;
@@ -505,10 +506,10 @@ impl Run {
     /// As [`Run::crash`]. A daemon that is killed in the moment in which a flush fails has not written that down, and the next one knows nothing of it: there
     /// the power goes as well, since a disk keeps what it answers until then.
     fn crash_beside_a_failing_disk(&mut self) {
-        let untold = self.world.untold_since(self.world.now.saturating_sub(WRITTEN_DOWN * self.plan.most_slowness()));
+        let failed = self.world.failed_since(self.world.now.saturating_sub(WRITTEN_DOWN * self.plan.most_slowness()));
         self.crash();
         self.disk_fails(0);
-        if !untold.is_subset(&self.world.untold_by_superblock()) {
+        if !failed.is_subset(&self.world.untold_by_superblock()) {
             self.world.cut_power();
         }
     }

@@ -211,8 +211,9 @@ pub struct World {
     /// Volumes a flush of whose disk failed since a client was told of one: a FLUSH of theirs may fail, and a detach.
     /// And when the last of them failed.
     untold: BTreeMap<u16, u64>,
-    /// Volumes a client of which was told in this life. If it ends before that is written down, one is told again.
-    told: BTreeSet<u16>,
+    /// Volumes a client of which was told in this life, and when what it was told of failed. If it ends before that is written down, one is told
+    /// again.
+    told: BTreeMap<u16, u64>,
     /// Volumes a client of which was told by a FLUSH from before the failure, and when that was: what was acknowledged since is another one's,
     /// who is told as well. More than one FLUSH may be from before.
     told_again: BTreeMap<u16, u64>,
@@ -273,7 +274,7 @@ impl World {
             failing: BTreeSet::new(),
             ends: false,
             untold: BTreeMap::new(),
-            told: BTreeSet::new(),
+            told: BTreeMap::new(),
             told_again: BTreeMap::new(),
             lend: Lend::None,
             beside: Beside::default(),
@@ -940,11 +941,9 @@ impl World {
 
     /// Somebody is told that acknowledged writes to a volume may be lost; whether there is a flush of its disk that failed, of which nobody was told.
     pub fn is_told(&mut self, volume: u16) -> bool {
-        let is_news = self.untold.remove(&volume).is_some();
-        if is_news {
-            self.told.insert(volume);
-        }
-        self.told_again.remove(&volume).is_some() || is_news
+        let news = self.untold.remove(&volume);
+        self.told.extend(news.map(|failed| (volume, failed)));
+        self.told_again.remove(&volume).is_some() || news.is_some()
     }
 
     /// The same by a FLUSH that began at a time.
@@ -966,11 +965,12 @@ impl World {
         }
     }
 
-    /// Volumes a flush of whose disk has failed from `time` on, and no client was told of it; or one was whose FLUSH had begun before.
+    /// Volumes a flush of whose disk has failed from `time` on. Where a client was told of it, a write that was under way then may be
+    /// acknowledged since, and another one is still to be told; or one was told whose FLUSH had begun before.
     #[must_use]
-    pub fn untold_since(&self, time: u64) -> BTreeSet<u16> {
-        let untold = self.untold.iter().filter(|(_, failed)| **failed >= time).map(|(volume, _)| *volume);
-        untold.chain(self.told_again.keys().copied()).collect()
+    pub fn failed_since(&self, time: u64) -> BTreeSet<u16> {
+        let all = self.untold.iter().chain(&self.told);
+        all.filter(|(_, failed)| **failed >= time).map(|(volume, _)| *volume).chain(self.told_again.keys().copied()).collect()
     }
 
     /// Tells a story's narrator.

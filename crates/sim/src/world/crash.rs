@@ -99,7 +99,7 @@ impl World {
         self.ended.clear();
         self.model_wakes.clear();
         // Long since.
-        std::mem::take(&mut self.told).into_iter().for_each(|volume| _ = self.untold.entry(volume).or_insert(0));
+        std::mem::take(&mut self.told).into_keys().for_each(|volume| _ = self.untold.entry(volume).or_insert(0));
     }
 
     /// What was in flight, in an order of chance.
