@@ -63,6 +63,7 @@ const RARE: &[&str] = &[
     "JoinFails",
     "CopiesStayLacking",
     "RemovalGivenUp",
+    "RemovalGivesWay",
     "RemovalDestages",
     "ScrubRewritesSuperblocks",
     "ScrubRewritesIntent",

@@ -170,8 +170,6 @@ impl Pool {
 pub(crate) struct Pending {
     pub ticket: u64,
     pub blocks: Range<u64>,
-    /// Only moved, in the version that it has.
-    pub moves: bool,
 }
 
 /// A volume.
@@ -208,6 +206,8 @@ pub(crate) struct Volume<B: Buf> {
     pub doubts_told: Cell<Doubts>,
     pub map: RefCell<Map>,
     pub pending: RefCell<Vec<Pending>>,
+    /// Moves, and what is in the log as far as it goes there. Apart, since there may be a thousand, and each is asked whether it is being replaced.
+    pub moving: RefCell<Vec<Pending>>,
     pub left_behind: AllLeftBehind,
     pub pending_changed: Signal<B>,
     /// Blocks for which somebody waits until nothing is on its way into the log: nothing more sets out before that.
@@ -329,13 +329,17 @@ impl<B: Buf> Volume<B> {
     pub fn extent(&self) -> Range<u64> {
         self.shift..self.shift + self.open.get()
     }
-    /// Whether a write that overlaps `blocks` is on its way into the log.
+    /// Whether a write that overlaps `blocks`, or a move, is on its way into the log.
     pub fn is_pending(&self, blocks: &Range<u64>) -> bool {
-        self.pending.borrow().iter().any(|p| meet(&p.blocks, blocks))
+        [&self.pending, &self.moving].into_iter().any(|list| list.borrow().iter().any(|p| meet(&p.blocks, blocks)))
     }
     /// Whether a write of anything in a block is on its way into the log.
     pub fn is_being_replaced(&self, block: u64) -> bool {
-        self.pending.borrow().iter().any(|p| !p.moves && p.blocks.contains(&block))
+        self.pending.borrow().iter().any(|p| p.blocks.contains(&block))
+    }
+    /// Whether any write or move is on its way into the log.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.borrow().is_empty() || !self.moving.borrow().is_empty()
     }
     /// Whether somebody who came before `ticket` waits until nothing that overlaps `blocks` is on its way into the log.
     pub fn is_awaited(&self, blocks: &Range<u64>, ticket: u64) -> bool {
@@ -535,28 +539,27 @@ impl<B: Buf> Core<B> {
     }
     /// Registers a write as on its way, from now on.
     pub fn begin_pending(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> PendingGuard<B> {
-        self.pending(volume, blocks, false)
-    }
-    /// The same of what is moved.
-    pub fn begin_moving(&self, volume: &Rc<Volume<B>>, block: u64) -> PendingGuard<B> {
-        self.pending(volume, block..block + 1, true)
-    }
-    fn pending(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>, moves: bool) -> PendingGuard<B> {
         let ticket = self.ticket();
-        volume.pending.borrow_mut().push(Pending { ticket, blocks, moves });
+        volume.pending.borrow_mut().push(Pending { ticket, blocks });
+        PendingGuard { volume: volume.clone(), ticket }
+    }
+    /// The same of what is moved in the version that it has, or is in the log already as far as it goes there, and still on its way to the disk.
+    pub fn begin_moving(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> PendingGuard<B> {
+        let ticket = self.ticket();
+        volume.moving.borrow_mut().push(Pending { ticket, blocks });
         PendingGuard { volume: volume.clone(), ticket }
     }
     /// Somebody waits until nothing that overlaps `blocks` is on its way into the log, until the guard is dropped.
     pub fn begin_awaiting(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> AwaitingGuard<B> {
         let ticket = self.ticket();
-        volume.awaited.borrow_mut().push(Pending { ticket, blocks, moves: false });
+        volume.awaited.borrow_mut().push(Pending { ticket, blocks });
         AwaitingGuard { volume: volume.clone(), ticket }
     }
     /// A request begins to change `blocks`: spoils fills, and keeps new ones away until the guard is dropped (R5).
     pub fn begin_writing(&self, volume: &Rc<Volume<B>>, blocks: Range<u64>) -> WritingGuard<B> {
         volume.fills.spoil(&blocks);
         let ticket = self.ticket();
-        volume.writing.borrow_mut().push(Pending { ticket, blocks, moves: false });
+        volume.writing.borrow_mut().push(Pending { ticket, blocks });
         WritingGuard { volume: volume.clone(), ticket }
     }
     /// Something is being appended, or appended and not yet in the map, until the guard is dropped.
@@ -654,7 +657,9 @@ pub(crate) struct PendingGuard<B: Buf> {
 
 impl<B: Buf> Drop for PendingGuard<B> {
     fn drop(&mut self) {
-        self.volume.pending.borrow_mut().retain(|p| p.ticket != self.ticket);
+        for list in [&self.volume.pending, &self.volume.moving] {
+            list.borrow_mut().retain(|p| p.ticket != self.ticket);
+        }
         self.volume.pending_changed.notify();
     }
 }

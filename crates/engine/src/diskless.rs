@@ -11,7 +11,7 @@ use crate::policy::compact::{Crowd, Sparse, next_victim};
 use crate::policy::reclaim::image_pays;
 use crate::segments::SegmentState;
 use crate::settings::Degraded;
-use crate::space::{checkpoint, is_movable, is_unreadable, relocate};
+use crate::space::{checkpoint, is_left_alone, is_movable, relocate};
 use crate::stats::Fate;
 use crate::write::{Content, absorb, absorbed, by_block, forget, may_come_back, wait_for_appends};
 use alloc::rc::Rc;
@@ -200,7 +200,7 @@ pub(crate) async fn compact<B: Buf>(core: &Rc<Core<B>>) {
         }
         let Some(victim) = victim else { return };
         // One is left for marks: without them nothing gets clean, and nothing is freed.
-        if core.free() < 2 || !relocate(core, victim).await && !is_unreadable(core, victim) {
+        if core.free() < 2 || !relocate(core, victim).await && !is_left_alone(core, victim) {
             return;
         }
         core.mark(Mark::DisklessCompacted);

@@ -50,8 +50,10 @@ impl RoomByMember {
 impl<B: Buf> Core<B> {
     fn room_by_member(&self) -> RoomByMember {
         let (segments, copies) = (self.segments.borrow(), self.bounds().copies as u32);
+        // Room in the map is won by whatever is let go.
+        let has_pairs = self.free() >= self.free_target();
         let free = (0..self.pool.borrow().members.len() as u8).map(|m| u64::from(segments.free_on(m))).collect();
-        RoomByMember { free, any: copies < 2 || segments.free_sets(1) < self.free_target() * copies }
+        RoomByMember { free, any: copies < 2 || has_pairs || segments.free_sets(1) < self.free_target() * copies }
     }
 }
 

@@ -491,7 +491,7 @@ impl fmt::Display for CommandError {
                 "The backing device failed. What is dirty stays in the cache, safe. Look at the device's own log, then try again.",
             ),
             CommandError::Unkept => f.write_str(
-                "A flush of the backing device failed, and no client has been told: what was written past the cache since the flush before it, and acknowledged, may not be on the device. What was dirty in the cache is on it, or still in the cache, safe. Look at the device's own log, and check the file system before you rely on it. A detach that is asked again goes on; `headpond flush` does when a client's next flush has failed for this, once.",
+                "A flush of the backing device failed, or before a restart the last copies of something dirty were lost with cache devices, and no client has been told: what was written and acknowledged before that may not be on the device. What else was dirty in the cache is on it, or still in the cache, safe. Look at the device's own log, and check the file system before you rely on it. A detach that is asked again goes on; `headpond flush` does when a client's next flush has failed for this, once.",
             ),
             CommandError::CannotEmpty { blocks } => write!(
                 f,

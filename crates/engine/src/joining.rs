@@ -266,6 +266,7 @@ async fn forget<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(), CommandErr
 async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Result<(), CommandError> {
     let mut destages: Vec<Rc<crate::core::Volume<B>>> = Vec::new();
     let (mut least, mut since) = (u64::MAX, core.exec.attended());
+    let mut asks_from = 0;
     let result = loop {
         if cancel.wanted() {
             break Err(CommandError::Cancelled);
@@ -299,7 +300,10 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
             _ if core.exec.attended() - since > NO_PROGRESS_NS => break Err(CommandError::CannotEmpty { blocks: dirty }),
             _ => {
                 // What is clean goes first, and that takes housekeeping a moment: until then volumes go on as they are.
-                core.space_is_short();
+                if core.now() >= asks_from {
+                    core.space_is_short();
+                    asks_from = core.now() + 5 * AGAIN_NS;
+                }
                 if destages.is_empty() && next.is_some() && core.exec.attended() - since > DESTAGES_AFTER_NS {
                     core.mark(Mark::RemovalDestages);
                     destages = core.all_volumes();

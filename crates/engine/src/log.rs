@@ -939,7 +939,8 @@ impl<B: Buf> Core<B> {
         let needed = match draw {
             Draw::Reserve => 0,
             Draw::Demand | Draw::Move => self.bounds().reserve + left,
-            Draw::Carried => self.kept_from_carried(),
+            // Preloads and what comes back are among them, of volumes that may have less than they are sure of.
+            Draw::Carried => of.as_ref().map_or(u32::MAX, |v| self.kept_from_carried().min(self.kept_from_clean(v))),
             Draw::Spare => of.as_ref().map_or(u32::MAX, |v| self.kept_from_clean(v)),
         };
         if free <= needed {

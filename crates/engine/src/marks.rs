@@ -84,6 +84,8 @@ marks! {
     MemberRemoved,
     /// A cache device that was to be removed stays.
     RemovalGivenUp,
+    /// Another cache device fails under the epoch in which one is removed: that one stays.
+    RemovalGivesWay,
     /// There is no room for what a cache device holds that is to be removed: it is destaged.
     RemovalDestages,
     /// A scrub writes damaged superblocks anew.

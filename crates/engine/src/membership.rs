@@ -471,7 +471,7 @@ fn nothing_is_dirty<B: Buf>(core: &Core<B>) -> bool {
 /// The votes, or the members, are too few by now, and it stays: an epoch that nobody agrees on would stall the pool for what was only a wish. Or
 /// nobody agreed to it, and the pool has stalled.
 pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(), CommandError> {
-    let before: Vec<u8> = loop {
+    loop {
         core.wait_settled().await;
         let before: Vec<u8> = core.pool.borrow().in_sync().collect();
         // Who failed where nobody could agree has not left: the next start may need all that it has.
@@ -479,7 +479,7 @@ pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(),
             return Err(CommandError::NoMembers);
         }
         if !before.contains(&member) {
-            return Ok(());
+            break;
         }
         let rest: Vec<u8> = before.iter().copied().filter(|m| *m != member).collect();
         if rest.len() < usize::from(core.pool.borrow().copies) {
@@ -489,17 +489,19 @@ pub(crate) async fn retire<B: Buf>(core: &Rc<Core<B>>, member: u8) -> Result<(),
             return Err(CommandError::NoMembers);
         }
         // What was asked about is to be what is decided on.
-        let mut pool = core.pool.borrow_mut();
-        if !pool.changing && pool.in_sync().eq(before.iter().copied()) {
-            pool.changing = true;
-            pool.failing |= 1 << member;
-            // Its number is nobody's from now on.
-            pool.members[usize::from(member)].id = [0; 16];
-            break before;
+        let is_as_asked = {
+            let mut pool = core.pool.borrow_mut();
+            let is_as_asked = !pool.changing && pool.in_sync().eq(before.iter().copied());
+            pool.changing |= is_as_asked;
+            is_as_asked
+        };
+        if is_as_asked {
+            change(core.clone(), before, Why::Retires(member)).await;
         }
-    };
-    change(core.clone(), before, Why::Retires(member)).await;
-    if core.pool.borrow().stalled { Err(CommandError::NoMembers) } else { Ok(()) }
+    }
+    // That its number is nobody's from now on is said behind the epoch that everybody has agreed on: one that nobody has would not say whom it leaves
+    // out, and a later start could not tell it from the newest.
+    if core.write_superblock().await { Ok(()) } else { Err(CommandError::NoMembers) }
 }
 
 impl<B: Buf> Core<B> {
@@ -570,7 +572,7 @@ enum Why {
 }
 
 /// One membership change: takes out all members that failed, until the rest agrees.
-async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, why: Why) {
+async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, mut why: Why) {
     let left_before = core.pool.borrow().left;
     let agreed = loop {
         {
@@ -579,6 +581,16 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, why: Why) {
             for (n, m) in pool.members.iter_mut().enumerate() {
                 if failing >> n & 1 == 1 {
                     m.state = MemberState::Out;
+                }
+            }
+            if let Why::Retires(goes) = why {
+                // Where another one fails meanwhile it stays, and has its vote: without both nobody might agree.
+                let stays = failing != 0;
+                core.mark_if(stays, Mark::RemovalGivesWay);
+                pool.members[usize::from(goes)].state = if stays { MemberState::InSync } else { MemberState::Out };
+                if stays {
+                    why = Why::Fails;
+                    core.all_volumes().iter().for_each(|v| v.intent.member_joined());
                 }
             }
             let now: Vec<u8> = pool.in_sync().collect();
@@ -608,9 +620,16 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, why: Why) {
         core.mark_if(!agreed, Mark::NoMajority);
         core.mark_if(agreed && pool.in_sync().next().is_none(), Mark::LastMemberLeft);
         pool.stalled |= !agreed;
+        if let Why::Retires(gone) = why
+            && agreed
+        {
+            // Its number is nobody's from now on.
+            pool.members[usize::from(gone)].id = [0; 16];
+        }
     }
     let all_stay = before.iter().all(|m| core.pool.borrow().is_in_sync(*m));
     settled(&core, &before);
+    core.all_volumes().iter().for_each(|v| write_pages(&core, v));
     if !all_stay {
         core.exec.spawn(purge_lost(core.clone()));
     }
@@ -619,6 +638,11 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, why: Why) {
 /// Membership is decided, and another one than that of `before`: what follows from it, and whoever waited goes on.
 fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
     let gone: Vec<u8> = before.iter().copied().filter(|m| !core.pool.borrow().is_in_sync(*m)).collect();
+    // Of what was lost before clients were told when it was; not of what a start has missed.
+    let had_none: Vec<u32> = match gone.is_empty() || core.pool.borrow().starting {
+        true => Vec::new(),
+        false => core.segments.borrow().iter().filter(|(_, s)| s.places().next().is_none()).map(|(n, _)| n).collect(),
+    };
     for m in &gone {
         core.segments.borrow_mut().drop_member(*m);
         core.stats.borrow_mut().members_left += 1;
@@ -630,7 +654,7 @@ fn settled<B: Buf>(core: &Rc<Core<B>>, before: &[u8]) {
         // Before all of the map is known any of them may hold something dirty.
         let may_be_dirty = |s: &Segment| s.dirty > 0 || !core.is_loaded.get() && s.class == Class::Mirrored;
         let is_lost = |s: &Segment| s.volume == volume.number && may_be_dirty(s) && s.places().next().is_none();
-        if !gone.is_empty() && segments.iter().any(|(_, s)| is_lost(s)) {
+        if !gone.is_empty() && segments.iter().any(|(n, s)| is_lost(s) && had_none.binary_search(&n).is_err()) {
             core.mark(Mark::CopiesLost);
             volume.losses.set(volume.losses.get() + 1);
             volume.lost_at.set(volume.acknowledged.get());

@@ -153,7 +153,7 @@ impl<B: Buf> Core<B> {
     /// Whether what a volume has taken of its share of that space is clean, and no checkpoint is on its way that would free it: its sweep wins
     /// nothing back.
     pub(crate) fn has_nothing_to_win(&self, volume: &Volume<B>) -> bool {
-        let is_clean = volume.map.borrow().dirty_blocks() == 0 && volume.pending.borrow().is_empty();
+        let is_clean = volume.map.borrow().dirty_blocks() == 0 && !volume.has_pending();
         is_clean && self.bounds().has_shares && !self.checkpoint_wanted.get()
     }
 
@@ -166,12 +166,12 @@ impl<B: Buf> Core<B> {
         }
     }
 
-    /// How much of the last sixteenth of the fragments that a volume may have is taken, in percent: what is clean of them goes at once
+    /// How much of the last thirty-second of the fragments that a volume may have is taken, in percent: from there on what is clean of them goes
     /// (`space.rs`), and what is dirty is won back by destage alone.
     pub(crate) fn fragments_percent(&self, volume: &Volume<B>) -> u32 {
         let most = self.settings.max_fragments;
-        let over = volume.map.borrow().extra_pieces().saturating_sub(most - most / 16);
-        if volume.has_disk() { (over * 100 / (most / 16).max(1)).min(100) as u32 } else { 0 }
+        let over = volume.map.borrow().extra_pieces().saturating_sub(most - most / 32);
+        if volume.has_disk() { (over * 100 / (most / 32).max(1)).min(100) as u32 } else { 0 }
     }
 
     /// How full it is by what volumes take of it, as `of` tells.

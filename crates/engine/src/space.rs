@@ -104,7 +104,8 @@ impl<B: Buf> Core<B> {
 
     /// Free slots that it leaves.
     pub(crate) fn kept_from_carried(&self) -> u32 {
-        self.bounds().reserve * self.bounds().copies as u32 + self.ahead_of_demand()
+        let copies = self.bounds().copies as u32;
+        self.bounds().reserve * copies + self.ahead_of_demand() * copies / 2
     }
 
     /// Free segments, each with its copies, that clean data leaves to what clients write.
@@ -163,8 +164,10 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
             }
         }
         if now >= thins_from {
-            core.all_volumes().iter().for_each(|v| thin_fragments(&core, v));
-            thins_from = now + LOOK_NS;
+            let mut goes_on = false;
+            core.all_volumes().iter().for_each(|v| goes_on |= thin_fragments(&core, v));
+            let rests = if goes_on { SOON_NS } else { LOOK_NS };
+            (thins_from, pause) = (now + rests, pause.min(rests));
         }
         // What is clean goes first: that takes no checkpoint.
         diskless::compact(&core).await;
@@ -204,8 +207,12 @@ const RESTS_NS: u64 = 10_000_000_000;
 /// Closes the open segments of logs to which nothing was added for long: as long as one is open nothing in it can be let go, and many volumes that
 /// rest would keep all there is from the others. Whether there were any.
 fn close_what_rests<B: Buf>(core: &Core<B>) -> bool {
+    // What is still dirty in them is moved to one that is open again: where nobody lacks room that would go on for ever.
+    if core.free() > core.bounds().reserve {
+        return false;
+    }
     let mut is_any = false;
-    for v in core.all_volumes() {
+    for v in core.all_volumes().into_iter().filter(|v| v.has_disk()) {
         for log in [&v.dirty_log, &v.clean_log].into_iter().filter(|log| log.rests(core, RESTS_NS)) {
             core.mark(Mark::ClosedAtRest);
             log.seal(core);
@@ -288,22 +295,24 @@ fn thin_one<B: Buf>(core: &Core<B>) -> bool {
 const FRAGMENTS_AT_ONCE: usize = 1024;
 
 /// Lets go of what is clean in blocks that are in several pieces, where a volume has nearly as many fragments as it may: it would take nothing more
-/// into the cache. What is asked for again comes in one piece; what is dirty is for the sweep ([`Core::fragments_percent`]).
-fn thin_fragments<B: Buf>(core: &Core<B>, volume: &Volume<B>) {
+/// into the cache. What is asked for again comes in one piece; what is dirty is for the sweep ([`Core::fragments_percent`]). Whether there is more to
+/// look at.
+fn thin_fragments<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> bool {
     let most = core.settings.max_fragments;
     if !volume.has_disk() || volume.map.borrow().extra_pieces() < most - most / 32 {
-        return;
+        return false;
     }
     let mut map = volume.map.borrow_mut();
     let mut segments = core.segments.borrow_mut();
     // From where it was the last time, so that all have their turn.
-    let mut at = volume.thinned_to.get();
+    let (mut at, mut goes_on) = (volume.thinned_to.get(), true);
     for _ in 0..FRAGMENTS_AT_ONCE {
-        if map.extra_pieces() < most - most / 16 {
+        goes_on = map.extra_pieces() >= most - most / 16;
+        if !goes_on {
             break;
         }
         let Some((block, is_won)) = map.next_in_pieces(at) else {
-            at = 0;
+            (at, goes_on) = (0, false);
             break;
         };
         if is_won {
@@ -314,6 +323,7 @@ fn thin_fragments<B: Buf>(core: &Core<B>, volume: &Volume<B>) {
     }
     volume.thinned_to.set(at);
     segments.settle();
+    goes_on
 }
 
 /// Moves what is dirty out of a mirrored segment that holds little of it.
@@ -332,7 +342,7 @@ async fn compact_one<B: Buf>(core: &Rc<Core<B>>, now: u64) -> bool {
     match found {
         Some(n) => {
             core.mark(Mark::Compacted);
-            relocate(core, n).await || is_unreadable(core, n)
+            relocate(core, n).await || is_left_alone(core, n)
         }
         None => false,
     }
@@ -458,7 +468,7 @@ async fn mend_copies<B: Buf>(core: &Rc<Core<B>>) {
             return;
         }
         core.mark(Mark::CopiesMended);
-        if !relocate(core, n).await && !is_unreadable(core, n) {
+        if !relocate(core, n).await && !is_left_alone(core, n) {
             return;
         }
     }
@@ -469,8 +479,8 @@ pub(crate) fn is_movable(s: &Segment, now: u64) -> bool {
     s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty > 0 && s.moves_from <= now
 }
 
-/// Whether a move has just found nothing that could be read of a segment. Others need not wait for it.
-pub(crate) fn is_unreadable<B: Buf>(core: &Core<B>, segment: u32) -> bool {
+/// Whether a move has just found nothing in a segment that it could move: it cannot be read, or is being replaced. Others need not wait for it.
+pub(crate) fn is_left_alone<B: Buf>(core: &Core<B>, segment: u32) -> bool {
     core.segments.borrow().get(segment).is_some_and(|s| s.moves_from > core.now())
 }
 
@@ -482,11 +492,15 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
     };
     let Some(volume) = core.volume(volume) else { return false };
     let blocks = volume.map.borrow().in_segment(segment, &blocks);
-    let (mut moved, mut is_readable) = (false, true);
+    let (mut moved, mut is_readable, mut is_replaced) = (false, true, false);
     for some in blocks.chunks(64) {
         let mut pieces: Vec<(u64, Piece)> = Vec::new();
         // What is being replaced would not be appended (`Log::drop_stale`): who asks for the same again at once must not be told that it moved.
-        for b in some.iter().filter(|b| !volume.is_being_replaced(**b)) {
+        for b in some {
+            if volume.is_being_replaced(*b) {
+                is_replaced = true;
+                continue;
+            }
             volume.map.borrow().each(*b, |p| {
                 if p.segment == segment && p.dirty() && !pieces.contains(&(*b, *p)) {
                     pieces.push((*b, *p));
@@ -494,7 +508,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
             });
         }
         // What is being appended counts as existing (R4): writes past the log to these blocks wait for the move.
-        let _pending: Vec<_> = pieces.iter().map(|(b, _)| core.begin_moving(&volume, *b)).collect();
+        let _pending: Vec<_> = pieces.iter().map(|(b, _)| core.begin_moving(&volume, *b..*b + 1)).collect();
         let read = fetch_aside(core, &volume, &pieces.iter().copied().filter(|(_, p)| !p.zeroes()).collect::<Vec<_>>()).await;
         let mut read = read.into_iter();
         let mut items = Vec::new();
@@ -523,11 +537,16 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
         }
     }
     core.stats.borrow_mut().relocated += 1;
-    if !moved && !is_readable {
-        core.segments.borrow_mut().not_moved_before(segment, core.now() + UNREADABLE_NS);
+    if !moved && (!is_readable || is_replaced) {
+        // Others have their turn meanwhile.
+        let rests = if is_readable { REPLACED_NS } else { UNREADABLE_NS };
+        core.segments.borrow_mut().not_moved_before(segment, core.now() + rests);
     }
     moved
 }
+
+/// So long a segment is left alone whose blocks are all being replaced, in nanoseconds.
+const REPLACED_NS: u64 = 100_000_000;
 
 /// So long a segment of which nothing can be read is left alone, in nanoseconds.
 const UNREADABLE_NS: u64 = 10_000_000_000;

@@ -61,6 +61,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         doubts_told: Cell::new(e.doubts),
         map: RefCell::new(Map::default()),
         pending: RefCell::default(),
+        moving: RefCell::default(),
         left_behind: AllLeftBehind::default(),
         pending_changed: Signal::new(exec),
         awaited: RefCell::default(),
@@ -124,8 +125,8 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
 
 pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
     v.serve(true);
+    core.exec.spawn(doubts::keep(core.clone(), v.clone()));
     if v.has_disk() {
-        core.exec.spawn(doubts::keep(core.clone(), v.clone()));
         core.exec.spawn(destage::run(core.clone(), v));
     }
 }
@@ -269,7 +270,7 @@ pub(crate) async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel:
     // What went wrong before somebody waited may have been mended.
     v.stuck.set(None);
     let result = loop {
-        if v.map.borrow().dirty_blocks() == 0 && v.pending.borrow().is_empty() {
+        if v.map.borrow().dirty_blocks() == 0 && !v.has_pending() {
             break Ok(());
         }
         if cannot_be_cleaned(v) {
@@ -485,7 +486,7 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
 
 /// Waits until nothing of a volume is on its way into the log or the map.
 async fn nothing_under_way<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
-    while !v.fills.is_empty() || !v.pending.borrow().is_empty() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
+    while !v.fills.is_empty() || v.has_pending() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
         v.clean_log.hurry(core, v);
         core.exec.sleep(1_000_000).await;
     }

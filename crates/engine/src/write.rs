@@ -88,12 +88,16 @@ pub(crate) async fn write<B: Buf>(
             is_share = true;
             Bypass::Sooner
         }
-        Fate::Absorb => match absorb(core, volume, &range, &content).await {
-            Ok(()) => return absorbed(core, volume, bytes, fua, losses).await,
-            Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
-            Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
-            Err(AppendError::Gone) => return Err(RequestError::Io),
-        },
+        Fate::Absorb => {
+            // What was lost while this one waited for its turn was not its own.
+            let losses = volume.losses.get();
+            match absorb(core, volume, &range, &content).await {
+                Ok(()) => return absorbed(core, volume, bytes, fua, losses).await,
+                Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
+                Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
+                Err(AppendError::Gone) => return Err(RequestError::Io),
+            }
+        }
         Fate::Bypass(reason) => reason,
     };
     let (failures, came) = (volume.disk_flusher.failures(), core.now());
@@ -582,14 +586,18 @@ async fn to_disk<B: Buf>(
         core.mark(Mark::BypassPartlyAbsorbed);
         // The pieces that overlap go into the log, in the same version; the rest goes to the disk beside them.
         let losses = volume.losses.get();
-        let _pending = core.begin_pending(volume, blocks.clone());
+        let _pending = core.begin_moving(volume, blocks.clone());
+        // Only until the log has it: what the disk takes as long as it likes for must not keep anything there from being moved.
+        let replacing = core.begin_pending(volume, blocks.clone());
         let rest = subtract(range, &dirty);
         let (core2, volume2, content2, range2, dirty2) =
             (core.clone(), volume.clone(), content.clone(), range.clone(), dirty.clone());
         let absorbed = crate::exec::Slot::new(&core.exec);
         let done = absorbed.clone();
         core.exec.spawn(async move {
-            done.set(absorb_parts(&core2, &volume2, &range2, &content2, &dirty2, version).await);
+            let appended = absorb_parts(&core2, &volume2, &range2, &content2, &dirty2, version).await;
+            drop(replacing);
+            done.set(appended);
         });
         let written = overwrite(core, volume, range, content, &rest, version).await;
         match (written, absorbed.get().await) {

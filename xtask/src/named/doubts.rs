@@ -60,6 +60,14 @@ pub const TOLD: &[Told] = &[
         "doubts::that_the_last_copies_are_gone_is_told_to_the_flush_after_a_write_that_is_partly_in_the_log",
         "a part in the log that is not counted as acknowledged",
     ),
+    (
+        "doubts::what_was_lost_and_told_is_not_told_again_when_another_device_goes_and_nothing_with_it",
+        "what was lost long since lost again",
+    ),
+    (
+        "doubts::that_a_client_of_a_volume_without_a_disk_was_told_is_written_down",
+        "what is doubted of volumes without a disk written down by chance",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -203,6 +211,24 @@ pub const MISTAKES: &[Mistake] = &[
             file: "write.rs",
             old: "            (Ok(()), Ok(())) => {\n                volume.acknowledging(losses);\n",
             new: "            (Ok(()), Ok(())) => {\n                let _ = losses;\n",
+        }],
+    },
+    Mistake {
+        name: "what was lost long since lost again",
+        story: "Clients were told that last copies are gone. Each cache device that goes later, with nothing that is nowhere else, has them told again.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: " && had_none.binary_search(&n).is_err()",
+            new: " && had_none.len() <= had_none.len()",
+        }],
+    },
+    Mistake {
+        name: "what is doubted of volumes without a disk written down by chance",
+        story: "A journal's client is told of a loss, and told again after each crash that comes before the next checkpoint.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    core.exec.spawn(doubts::keep(core.clone(), v.clone()));\n",
+            new: "    if v.has_disk() {\n        core.exec.spawn(doubts::keep(core.clone(), v.clone()));\n    }\n",
         }],
     },
 ];

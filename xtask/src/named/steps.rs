@@ -73,6 +73,7 @@ pub const TOLD: &[Told] = &[
     ("steps::of_the_pages_that_a_volume_grows_by_both_slots_are_its_own", "an earlier volume's pages left under one that grows"),
     ("steps::a_page_is_given_away_when_nothing_is_written_there_any_more", "pages given away that are still being written"),
     ("steps::what_is_replaced_while_it_is_moved_does_not_come_back_after_a_checkpoint", "a move placed behind what replaces it"),
+    ("steps::what_waits_for_a_silent_disk_leaves_others_their_second_copy", "a write that replaces until its disk has answered"),
 ];
 
 /// Mistakes that no other list has.
@@ -348,7 +349,20 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A checkpoint begins between a write and a move of what it replaces: after a crash the older data is there alone, and counts as clean.",
         edits: &[
             Edit { file: "log.rs", old: "!volume.is_being_replaced(*block) && still_there", new: "still_there" },
-            Edit { file: "space.rs", old: ".filter(|b| !volume.is_being_replaced(**b))", new: "" },
+            Edit {
+                file: "space.rs",
+                old: "if volume.is_being_replaced(*b) {",
+                new: "if volume.is_being_replaced(*b) && false {",
+            },
         ],
+    },
+    Mistake {
+        name: "a write that replaces until its disk has answered",
+        story: "What it overlaps cannot be moved meanwhile, and nothing of any volume gets its second copy back behind that.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "            drop(replacing);\n",
+            new: "            core::mem::forget(replacing);\n",
+        }],
     },
 ];

@@ -5,7 +5,7 @@ use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::device::SimDevice;
 use headpond_sim::models::SECOND;
-use headpond_sim::scene::{Scene, Stage};
+use headpond_sim::scene::{DISKLESS, Scene, Stage};
 
 /// Sectors of a write that goes past the cache.
 const PAST: u64 = 1024;
@@ -438,4 +438,47 @@ fn that_the_last_copies_are_gone_is_told_to_the_flush_after_a_write_that_is_part
     s.let_go();
     assert!(!s.answer_to(first), "{}", s.story());
     told_once(&mut s);
+}
+
+/// Both copies of something are gone, and clients were told. Then a third cache device goes, all of whose data the fourth has: what was lost long since was
+/// told anew, and the next FLUSH failed. Found by reading.
+#[test]
+fn what_was_lost_and_told_is_not_told_again_when_another_device_goes_and_nothing_with_it() {
+    let mut s = Scene::new("lost once", Stage { members: 4, ..Stage::default() });
+    s.write(0, 8);
+    without_its_copies(&mut s, 0);
+    s.world.errors_allowed = true;
+    s.write(8_000, 8);
+    s.pass(5 * SECOND);
+    told_once(&mut s);
+    let third = s.status().members.iter().find(|m| m.in_sync).map(|m| m.number);
+    s.set_dead(third.map(Device::Member).expect("two are left"), true);
+    s.write(16_000, 8);
+    s.flush();
+    assert_eq!(s.status().members.iter().filter(|m| m.in_sync).count(), 1, "{}", s.story());
+}
+
+/// A volume without a disk has lost something, and its client was told. Nobody wrote that down, so that the next life told it again after a crash, and the one after it:
+/// a journal stops each time. Found by reading.
+#[test]
+fn that_a_client_of_a_volume_without_a_disk_was_told_is_written_down() {
+    let mut s = Scene::new("told, without a disk", Stage { members: 4, ..Stage::default() }).with_diskless(512);
+    s.world.write(DISKLESS, 0, 8, false);
+    s.answered();
+    let places = s.world.engine.as_ref().and_then(|e| e.locate(DISKLESS, 0)).unwrap();
+    places.iter().for_each(|(member, _)| s.set_dead(Device::Member(*member), true));
+    s.world.errors_allowed = true;
+    s.write(8_000, 8);
+    s.pass(5 * SECOND);
+    s.world.kill_landing(|_, _, _| false);
+    s.start();
+    let tells = |s: &mut Scene| {
+        let flush = s.world.flush(DISKLESS);
+        !s.answer_to(flush)
+    };
+    assert!(tells(&mut s), "{}", s.story());
+    s.pass(5 * SECOND);
+    s.world.kill_landing(|_, _, _| false);
+    s.start();
+    assert!(!tells(&mut s), "{}: it is told again", s.story());
 }

@@ -1137,3 +1137,30 @@ fn what_is_replaced_while_it_is_moved_does_not_come_back_after_a_checkpoint() {
     s.read_all();
     s.end();
 }
+
+/// A large write over something dirty waits for a disk that is silent; the log has its part long since. A cache device is lost, and as long as the disk was silent
+/// nothing of any volume got its second copy back: what was being replaced could not be moved, and nothing behind it had its turn. Found by reading.
+#[test]
+fn what_waits_for_a_silent_disk_leaves_others_their_second_copy() {
+    let mut s = Scene::new("mended beside a silent disk", Stage { members: 3, volumes: 2, ..Stage::default() });
+    s.write(0, 8);
+    s.world.write(1, 0, 8, false);
+    s.answered();
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { .. }));
+    let large = s.world.write(0, 1, PAST, false);
+    s.until_held();
+    s.pass(MOMENT * 100);
+    let places = |s: &Scene, volume| s.world.engine.as_ref().and_then(|e| e.locate(volume, 0)).unwrap_or_default();
+    let of_second = places(&s, 1);
+    let shared = places(&s, 0).into_iter().find(|(m, _)| of_second.iter().any(|(n, _)| n == m)).expect("two of three share one");
+    s.set_dead(Device::Member(shared.0), true);
+    s.world.write(0, 100_000, 8, false);
+    s.pass(5_000 * MOMENT);
+    let alive = |places: Vec<(u8, u64)>| places.into_iter().filter(|(m, _)| *m != shared.0).count();
+    assert_eq!(alive(places(&s, 1)), 2, "{}", s.story());
+    assert_eq!(alive(places(&s, 0)), 2, "{}", s.story());
+    s.let_go();
+    assert!(s.answer_to(large), "{}", s.story());
+    s.read_all();
+    s.end();
+}
