@@ -82,8 +82,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Nothing else is moved: room runs out, and what is on one copy stays so.",
         edits: &[Edit {
             file: "space.rs",
-            old: "    if !moved && !is_readable {",
-            new: "    if false && !moved && !is_readable {",
+            old: "    if !moved && (!is_readable || is_replaced) {",
+            new: "    if !moved && is_replaced {",
         }],
     },
     Mistake {

@@ -151,7 +151,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The map holds nothing dirty, and the switch is done; a write that was under way becomes dirty after it, and the disk lacks it.",
         edits: &[Edit {
             file: "volumes.rs",
-            old: "        if v.map.borrow().dirty_blocks() == 0 && v.pending.borrow().is_empty() {",
+            old: "        if v.map.borrow().dirty_blocks() == 0 && !v.has_pending() {",
             new: "        if v.map.borrow().dirty_blocks() == 0 {",
         }],
     },

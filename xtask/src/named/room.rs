@@ -128,8 +128,8 @@ pub const MISTAKES: &[Mistake] = &[
             },
             Edit {
                 file: "space.rs",
-                old: "self.bounds().reserve * self.bounds().copies as u32 + self.ahead_of_demand()",
-                new: "self.bounds().reserve + self.ahead_of_demand() / 2",
+                old: "self.bounds().reserve * copies + self.ahead_of_demand() * copies / 2",
+                new: "self.bounds().reserve + self.ahead_of_demand() * copies / 4",
             },
         ],
     },

@@ -190,8 +190,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The witness goes away in the middle of it: the pool stalls, and has no majority any more at the next start.",
         edits: &[Edit {
             file: "membership.rs",
-            old: "    if core.pool.borrow().stalled { Err(CommandError::NoMembers) } else { Ok(()) }\n",
-            new: "    Ok(())\n",
+            old: "            change(core.clone(), before, Why::Retires(member)).await;\n",
+            new: "            change(core.clone(), before, Why::Retires(member)).await;\n            return Ok(());\n",
         }],
     },
     Mistake {
