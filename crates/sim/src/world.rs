@@ -203,6 +203,8 @@ pub struct World {
     pub two_lost: Option<u64>,
     /// That was in this life of the daemon.
     two_lost_here: bool,
+    /// Who was in sync, where two are lost, when the engine last began to do something: in that very moment it may hear of a loss.
+    was_in_sync: Vec<u8>,
     /// Volumes whose disk fails, or is not there: their requests may, and nobody else's. Where only some of its sectors are dead, only what is
     /// asked about these may.
     pub failing: BTreeSet<u16>,
@@ -271,6 +273,7 @@ impl World {
             refuses_writes: false,
             two_lost: None,
             two_lost_here: false,
+            was_in_sync: Vec::new(),
             failing: BTreeSet::new(),
             ends: false,
             untold: BTreeMap::new(),
@@ -568,6 +571,10 @@ impl World {
     }
 
     fn pump(&mut self) {
+        if self.two_lost.is_some() {
+            let members = self.engine.as_ref().map(|e| e.status().members).unwrap_or_default();
+            self.was_in_sync = members.into_iter().filter(|m| m.in_sync).map(|m| m.number).collect();
+        }
         while let Some(effect) = self.engine.as_ref().and_then(Engine::poll) {
             match effect {
                 Effect::Submit { io, device, op } => self.submit(io, device, op),

@@ -135,7 +135,9 @@ impl World {
         let status = engine.status();
         // What one had that died this moment was there when it was flushed; where one copy is all that is left nobody could have known.
         let counts = |m: u8| self.lives(m) || self.two_lost.is_some();
-        let in_sync: Vec<u8> = status.members.iter().filter(|m| m.in_sync && counts(m.number)).map(|m| m.number).collect();
+        let is_or_was = |m: u8, in_sync: bool| in_sync || self.two_lost.is_some() && self.was_in_sync.contains(&m);
+        let in_sync: Vec<u8> =
+            status.members.iter().filter(|m| is_or_was(m.number, m.in_sync) && counts(m.number)).map(|m| m.number).collect();
         let unnoticed = status.members.iter().any(|m| m.in_sync && !self.lives(m.number));
         let need =
             if unnoticed || rests || self.two_lost.is_some() { 1 } else { usize::from(status.copies).min(in_sync.len()).max(1) };
