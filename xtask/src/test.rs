@@ -15,7 +15,7 @@ const TEST_THREADS: &str = "4";
 /// six come of each.
 const SEEDS: (u64, u64) = (1700, 9_000);
 /// The same in the small geometry, where over sixty come of each.
-const SMALL: (u64, u64) = (4_200, 220_000);
+const SMALL: (u64, u64) = (2_800, 150_000);
 
 /// Marks of the engine that fewer than one seed in a hundred reaches, or none. All others must be reached.
 const RARE: &[&str] = &[
