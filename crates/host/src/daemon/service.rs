@@ -497,14 +497,23 @@ impl Shared {
         self.all_answer()?;
         // Whoever takes over looks for it. Where the state folder's disk is silent this waits, and the daemon serves on.
         self.events.add(watch::of_hand_over(&self.name, &program));
-        self.state_answers()?;
+        if let Err(fault) = self.state_answers().and_then(|()| self.succeeded_by(&program)) {
+            // A daemon that dies later has not handed over.
+            self.events.add(watch::of_no_hand_over(&self.name, &program, &fault));
+            return Err(fault);
+        }
+        Ok(json!({ "program": program, "version": version }))
+    }
+
+    /// Asks the daemon's main thread to hand over to another program.
+    fn succeeded_by(&self, program: &Path) -> Result<(), Fault> {
         let mut state = lock(&self.stopping.state);
         if !matches!(*state, StopState::Running) {
             return Err(ended());
         }
         self.members_stay()?;
-        *state = StopState::Succeeded(program.clone());
-        Ok(json!({ "program": program, "version": version }))
+        *state = StopState::Succeeded(program.to_owned());
+        Ok(())
     }
 
     /// What a program is told that is asked whether it could take over.
