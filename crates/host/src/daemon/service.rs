@@ -20,6 +20,7 @@ use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
 use crate::runtime::Running;
+use crate::state::hex;
 use crate::succession::Present;
 use crate::{silence, succession};
 
@@ -65,7 +66,10 @@ impl Service for Shared {
         match call {
             Call::Status => self.report().map(|report| json!(report)).ok_or_else(ended),
             Call::Histograms => self.histograms().map(|histograms| json!(histograms)).ok_or_else(ended),
-            Call::Events { from } => Ok(json!({ "events": self.events.from(from) })),
+            // The last two tell whoever follows that what he knew was of other events.
+            Call::Events { from } => {
+                Ok(json!({ "events": self.events.from(from), "next": self.events.next(), "id": hex(&self.pool) }))
+            }
             Call::Attach(new) => self.attach(&new),
             Call::CreateVolume(new) => self.create_volume(&new),
             Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away, &mut || true),
