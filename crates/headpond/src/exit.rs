@@ -67,6 +67,7 @@ fn may_be_late(error: &StartError) -> bool {
             matches!(refusal, Refusal::TooFewVotes { .. })
                 || matches!(refusal, Refusal::Stale { needed, .. } if !needed.is_empty())
         }
+        StartError::Pool(PoolError::OtherPool { late, .. }) => late.is_some(),
         _ => false,
     }
 }
@@ -145,6 +146,11 @@ mod tests {
         let path = || PathBuf::from("/dev/ssd");
         assert_eq!(of(stale(vec![1])), 1);
         assert_eq!(of(stale(vec![])), 3, "the last one had left");
+        let of_two = |late| {
+            let (pool, other_pool) = ("p".into(), "q".into());
+            of(StartError::Pool(PoolError::OtherPool { path: path(), pool, other: path(), other_pool, late }))
+        };
+        assert_eq!((of_two(Some(path())), of_two(None)), (1, 3));
         assert_eq!(of(StartError::Pool(PoolError::Silent { path: path(), seconds: 10.0 })), 1);
         assert_eq!(of(StartError::Folder { path: path(), source: io::ErrorKind::StorageFull.into() }), 1);
         assert_eq!(of(StartError::Pool(PoolError::Twice { path: path() })), 2);

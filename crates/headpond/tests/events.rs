@@ -128,6 +128,40 @@ fn who_follows_hears_of_what_happens_after_the_daemon_was_restarted_too() {
     let _ = follow.wait();
 }
 
+/// Nothing was told any more, for ever: the new pool's events had lower numbers than those of the one before.
+#[test]
+fn who_follows_hears_of_a_pool_that_has_come_in_the_place_of_another_one() {
+    let yard = Yard::new();
+    let another_life = || yard.serve(&["a", "b"]).stop();
+    yard.pool();
+    // Each begins behind numbers that a power cut may have taken.
+    (0..3).for_each(|_| another_life());
+    let daemon = yard.serve(&["a", "b"]);
+    let last = ends_with(&yard, &["stopped", "started"]).last().unwrap()["number"].as_u64().unwrap();
+    let mut follow = Command::new(env!("CARGO_BIN_EXE_headpond"))
+        .args(["events", "--follow", "--json", "--last", "1", "--socket"])
+        .arg(yard.path("control"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let next = || serde_json::from_str::<Value>(&told.recv_timeout(Duration::from_secs(30)).expect("nothing is told")).unwrap();
+    assert_eq!(next()["number"], last);
+    daemon.stop();
+    yard.run(&["pool", "destroy", "a", "b"]).good();
+    yard.pool();
+    let _daemon = yard.serve(&["a", "b"]);
+    let first = ends_with(&yard, &["started"]).last().unwrap()["number"].as_u64().unwrap();
+    assert!(first < last, "{first} of the new pool, {last} of the old one: nothing is shown");
+    // The last one of the old pool may be told at its end.
+    let mut numbers = std::iter::from_fn(|| Some(next())).map(|event| event["number"].as_u64().unwrap());
+    assert_eq!(numbers.find(|number| *number <= last), Some(first));
+    let _ = follow.kill();
+    let _ = follow.wait();
+}
+
 /// Each was told as a crash that should be reported: the engine had begun, and was not ended.
 #[test]
 fn a_start_that_is_refused_is_no_crash() {

@@ -825,7 +825,95 @@ fn a_pool_starts_though_a_device_is_named_yet_that_was_replaced_and_is_in_use_by
     };
     refused(&["a", "b"]);
     fs::rename(yard.path("c"), yard.path("away")).unwrap();
-    refused(&["a", "b", "c", "--wait", "1"]);
+    // It may be late: that is tried again.
+    let parts = ["belongs to pool", "pool another", "c is named too, and is not there", "Nothing was changed"];
+    yard.try_serve(&["a", "b", "c", "--wait", "1"]).err().expect("devices of two pools").said(1, &parts);
+}
+
+/// What was there said which pool is meant before the others were waited for: the other pool was served in this one's place. And where its own
+/// daemon had that device, all of the time was waited for that one, and none for the others.
+#[test]
+fn a_pool_whose_devices_are_late_is_waited_for_though_one_that_it_had_once_is_a_whole_pool_by_now() {
+    let yard = with_one_replaced();
+    yard.run(&["pool", "create", "another", "a", "--copies", "1"]).good();
+    let starts_late = || {
+        for name in ["b", "c"] {
+            fs::rename(yard.path(name), yard.path(&format!("{name}-away"))).unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_secs(2));
+                for name in ["b", "c"] {
+                    fs::rename(yard.path(&format!("{name}-away")), yard.path(name)).unwrap();
+                }
+            });
+            starts(&yard, &["a", "b", "c", "--wait", "30"])
+        })
+    };
+    let (_, said, daemon) = starts_late();
+    assert!(daemon.said.starts_with("pool pool is up") && said.contains("of pool another ("), "{}: {said}", daemon.said);
+    daemon.kill();
+    let other = ["a", "--state", "state", "--frontend", "nbd", "--socket", "other", "--nbd", "others"];
+    let another = yard.serve_with(&other).unwrap_or_else(|ended| panic!("the other pool does not start: {ended:?}"));
+    let (_, said, daemon) = starts_late();
+    assert!(said.contains("of pool another ("), "{said}");
+    daemon.stop();
+    another.stop();
+}
+
+/// It was left out at the first look, so that the pool was not whole, and the one that was pulled was waited for.
+#[test]
+fn a_device_that_was_added_and_is_held_for_a_moment_is_taken_before_one_that_was_pulled_is_waited_for() {
+    let yard = with_one_replaced();
+    fs::remove_file(yard.path("a")).unwrap();
+    let held = Claim::take(&yard.path("c"), Duration::ZERO).unwrap();
+    let (_, said, _daemon) = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            drop(held);
+        });
+        starts(&yard, &["a", "b", "--wait", "600"])
+    });
+    assert!(said.contains("c is taken too") && said.contains("a cannot be opened"), "{said}");
+}
+
+/// An error of its own refused the start, though the others suffice: that it dies may be why its daemon was killed.
+#[test]
+fn a_device_that_goes_away_while_its_holder_is_waited_for_is_as_good_as_not_there() {
+    let yard = Yard::new();
+    let all = ["a", "b", "c"];
+    all.iter().for_each(|name| drop(yard.file(name, 64 * MIB)));
+    yard.run(&[&["pool", "create", "pool"], &all[..]].concat()).good();
+    let held = Claim::take(&yard.path("c"), Duration::ZERO).unwrap();
+    let daemon = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            fs::rename(yard.path("c"), yard.path("gone")).unwrap();
+            drop(held);
+        });
+        yard.serve(&["a", "b", "c", "--wait", "5"])
+    });
+    yard.run(&["status"]).told(&["Cache device 2", "has left the pool"]);
+    daemon.stop();
+}
+
+/// Each was asked for ten seconds, one after the other, and then once more.
+#[test]
+fn devices_that_were_added_and_are_silent_are_waited_for_once_and_together() {
+    let yard = yard();
+    let mounts = ["first", "second"].map(|name| Disk::new(&yard.path(name), 64 * MIB));
+    let [Some(first), Some(second)] = mounts else { return };
+    let daemon = yard.serve(&["a", "b"]);
+    for device in [&yard.path("c"), &first.path(), &second.path()] {
+        yard.run(&["pool", "add", device.to_str().unwrap()]).good();
+    }
+    daemon.stop();
+    [&first, &second].iter().for_each(|disk| disk.fall_silent());
+    let begun = Instant::now();
+    let daemon = yard.serve(&["a", "b", "c", "--wait", "30"]);
+    assert!(begun.elapsed() < Duration::from_secs(19), "{:?}", begun.elapsed());
+    daemon.kill();
+    [&first, &second].iter().for_each(|disk| disk.speak());
 }
 
 /// It was waited for at each start and each upgrade, for all of `--wait`, and another device was to be put in its place, though none was missing.

@@ -132,7 +132,7 @@ fn all_errors() -> Vec<Walked> {
             Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() },
             Left { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
             Damaged { path: path(), why: text() }, NoMember { path: path(), what: "x" },
-            OtherPool { path: path(), pool: text(), other: path(), other_pool: text() },
+            OtherPool { path: path(), pool: text(), other: path(), other_pool: text(), late: Some(path()) },
             Shrunk { path: path(), size: 1, needed: 2, pool: text() }, Blocks { path: path(), block: 4096, unit: 512, pool: text() },
             PlanOf { path: path(), source: PlanError::Copies }, Plan(PlanError::Copies),
             Refused { refusal: refusal(), places: String::new() }, WitnessOnMember { folder: path(), device: path() },

@@ -8,8 +8,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use common::silent::Disk;
 use common::{MIB, Yard};
 use headpond_host::report::Report;
 
@@ -110,6 +112,43 @@ fn a_program_that_is_gone_when_its_time_comes_leaves_the_pool_served() {
     assert!(daemon.complaints().contains("could not be started"), "{}", daemon.complaints());
     assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
     daemon.stop();
+}
+
+/// The log said that the pool was handed over, and of a daemon that was killed later the next start told as of one that had ended well.
+#[test]
+fn an_upgrade_that_is_refused_when_its_program_was_tried_is_not_told_of_as_a_hand_over() {
+    let yard = Yard::new();
+    yard.pool();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let daemon = yard.serve(&["a", "b"]);
+    let (slow, tried, go) = (yard.path("slow"), yard.path("tried"), yard.path("go"));
+    let wait = format!("touch {}; while ! test -e {}; do sleep 0.1; done", tried.display(), go.display());
+    script(&slow, &format!("#!/bin/sh\n{wait}\necho headpond 9.9.9 takes over by protocol 2\n"));
+    disk.fall_silent();
+    thread::scope(|scope| {
+        let upgrade = scope.spawn(|| yard.run(&["upgrade", "--cut", "--program", &slow.display().to_string()]));
+        while !tried.exists() && !upgrade.is_finished() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        // It is asked for ten seconds.
+        let add = scope.spawn(|| yard.run(&["pool", "add", &disk.path().display().to_string()]));
+        thread::sleep(Duration::from_secs(2));
+        fs::write(&go, "").unwrap();
+        upgrade.join().unwrap().said(1, &["A cache device is being added or removed", "goes on as it was"]);
+        disk.speak();
+        add.join().unwrap();
+    });
+    let kinds = || {
+        let events = yard.run(&["events", "--json"]).good().out;
+        let kind = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["kind"].as_str().unwrap().to_owned();
+        events.lines().map(kind).collect::<Vec<_>>()
+    };
+    let told = kinds();
+    assert_eq!(told.iter().rfind(|kind| kind.ends_with("handed-over")).unwrap(), "not-handed-over", "{told:?}");
+    daemon.kill();
+    let _daemon = yard.serve(&["a", "b"]);
+    let kinds = kinds();
+    assert!(kinds.iter().any(|kind| kind == "restarted-after-crash"), "{kinds:?}");
 }
 
 /// Nothing was heard of it for two minutes.

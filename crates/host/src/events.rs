@@ -112,6 +112,11 @@ impl Journal {
         lock(&self.ring).from(number)
     }
 
+    /// The number that the next event gets.
+    pub fn next(&self) -> u64 {
+        lock(&self.ring).number
+    }
+
     /// Gives the next `numbers` to no event.
     pub(crate) fn leave_out(&self, numbers: u64) {
         lock(&self.ring).number += numbers;

@@ -92,10 +92,21 @@ pub enum PoolError {
     )]
     NoMember { path: PathBuf, what: &'static str },
     #[error(
-        "{path} belongs to pool {pool}, and {other} to pool {other_pool}. Nothing was changed. Name the \
-         devices of one pool"
+        "{path} belongs to pool {pool}, and {other} to pool {other_pool}{}. Nothing was changed. Name the \
+         devices of one pool",
+        late.as_ref().map_or(String::new(), |late| format!(
+            "; {} is named too, and is not there: when it is, it may show which of the two is meant, and a start may go on",
+            late.display()
+        ))
     )]
-    OtherPool { path: PathBuf, pool: String, other: PathBuf, other_pool: String },
+    OtherPool {
+        path: PathBuf,
+        pool: String,
+        other: PathBuf,
+        other_pool: String,
+        /// One of those that were named and are not there.
+        late: Option<PathBuf>,
+    },
     #[error(
         "{path} has {size} bytes, but as a cache device of pool {pool} it had {needed}. A part of it is missing: nothing was \
          changed. Give the device its size back, or leave it out if the pool has two copies"

@@ -143,6 +143,19 @@ impl State {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
+    /// Whether cache devices of other pools than this one were last seen at some of these paths.
+    pub(crate) fn has_seen_another(&self, pool: &[u8; 16], paths: &[PathBuf]) -> bool {
+        let own = self.places_path(pool);
+        let paths: Vec<PathBuf> = paths.iter().filter_map(|path| std::path::absolute(path).ok()).collect();
+        let of_pool =
+            |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("volumes-"));
+        let files = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path());
+        files.filter(|file| of_pool(file) && *file != own).any(|file| {
+            let places: Places = serde_json::from_slice(&fs::read(file).unwrap_or_default()).unwrap_or_default();
+            places.members.values().any(|member| paths.contains(member))
+        })
+    }
+
     /// Remembers where a pool's devices are.
     pub fn remember(&self, pool: &[u8; 16], places: &Places) -> io::Result<()> {
         let (path, new) = (self.places_path(pool), self.0.join(format!(".volumes-{}.new", hex(pool))));

@@ -8,7 +8,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::Args;
 use headpond_host::control::{Call, CallError};
 use headpond_host::events::{self, Event, Level};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::pool::Folder;
 use super::{Which, print};
@@ -40,7 +41,10 @@ pub struct Events {
 impl Events {
     pub fn run(self) -> anyhow::Result<()> {
         let which = if self.offline { None } else { Some(self.which.settled()?) };
-        let mut events = which.as_ref().map_or_else(|| self.kept(), |which| ask(which, 0))?;
+        let Told { mut events, mut id, .. } = match &which {
+            Some(which) => ask(which, 0)?,
+            None => Told { events: self.kept()?, next: None, id: None },
+        };
         // What is not printed is not new either.
         let mut from = after(&events).unwrap_or(0);
         if let Some(last) = self.last {
@@ -51,8 +55,9 @@ impl Events {
                 print(self.json, &json!(event), text(event))?;
             }
             let Some(which) = which.as_ref().filter(|_| self.follow) else { return Ok(()) };
-            events = next(which, from)?;
-            from = after(&events).unwrap_or(from);
+            let told = next(which, from, id.as_deref())?;
+            (from, events) = (after(&told.events).unwrap_or(from), told.events);
+            id = told.id.or(id);
         }
     }
 
@@ -81,17 +86,35 @@ impl Events {
     }
 }
 
-fn ask(which: &Which, from: u64) -> anyhow::Result<Vec<Event>> {
-    let mut answer: Value = which.call(&Call::Events { from })?;
-    Ok(serde_json::from_value(answer["events"].take())?)
+/// What a daemon tells of events.
+#[derive(Deserialize)]
+struct Told {
+    events: Vec<Event>,
+    /// The number that the next one gets; daemons of earlier versions do not tell it.
+    next: Option<u64>,
+    /// The pool's identity; nor that.
+    id: Option<String>,
 }
 
-/// What is new after a while. A daemon that has ended may be restarted, or upgraded, and is waited for.
-fn next(which: &Which, from: u64) -> anyhow::Result<Vec<Event>> {
+impl Told {
+    /// Whether those before `from` were others: of another pool that has come to have the same name, or from before the state folder was lost.
+    fn begins_anew(&self, from: u64, id: Option<&str>) -> bool {
+        let is_another = id.zip(self.id.as_deref()).is_some_and(|(before, now)| before != now);
+        is_another || self.next.is_some_and(|next| next < from)
+    }
+}
+
+fn ask(which: &Which, from: u64) -> anyhow::Result<Told> {
+    Ok(serde_json::from_value(which.call(&Call::Events { from })?)?)
+}
+
+/// What is new after a while. A daemon that has ended may be restarted, or upgraded, and is waited for. `id` is of the pool that was followed.
+fn next(which: &Which, from: u64, id: Option<&str>) -> anyhow::Result<Told> {
     let mut waits = false;
     loop {
         thread::sleep(LOOK);
-        match ask(which, from) {
+        let anew = |told: Told| if told.begins_anew(from, id) { ask(which, 0) } else { Ok(told) };
+        match ask(which, from).and_then(anew) {
             Err(error) if is_away(&error) => {
                 if !std::mem::replace(&mut waits, true) {
                     eprintln!(

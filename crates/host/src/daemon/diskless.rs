@@ -73,6 +73,8 @@ impl Shared {
             Fault::failed(format!("Volume {name} was not created: {error}{but}"))
         })?;
         let (place, problem) = self.offer_new(number, name, Slot::without_disk(name.clone(), bytes / SECTOR));
+        // Its block device has a number since.
+        self.remember(|_| ());
         self.events.add(watch::of_created(name, bytes));
         Ok(json!({ "pool": self.name, "number": number, "bytes": bytes, "place": place, "problem": problem }))
     }

@@ -20,6 +20,7 @@ use crate::control::{Attach, Call, Fault, Service};
 use crate::pool::create::random;
 use crate::report::Advice;
 use crate::runtime::Running;
+use crate::state::hex;
 use crate::succession::Present;
 use crate::{silence, succession};
 
@@ -65,7 +66,10 @@ impl Service for Shared {
         match call {
             Call::Status => self.report().map(|report| json!(report)).ok_or_else(ended),
             Call::Histograms => self.histograms().map(|histograms| json!(histograms)).ok_or_else(ended),
-            Call::Events { from } => Ok(json!({ "events": self.events.from(from) })),
+            // The last two tell whoever follows that what he knew was of other events.
+            Call::Events { from } => {
+                Ok(json!({ "events": self.events.from(from), "next": self.events.next(), "id": hex(&self.pool) }))
+            }
             Call::Attach(new) => self.attach(&new),
             Call::CreateVolume(new) => self.create_volume(&new),
             Call::DeleteVolume { name, throw_away } => self.delete_volume(&name, throw_away, &mut || true),
@@ -497,14 +501,23 @@ impl Shared {
         self.all_answer()?;
         // Whoever takes over looks for it. Where the state folder's disk is silent this waits, and the daemon serves on.
         self.events.add(watch::of_hand_over(&self.name, &program));
-        self.state_answers()?;
+        if let Err(fault) = self.state_answers().and_then(|()| self.succeeded_by(&program)) {
+            // A daemon that dies later has not handed over.
+            self.events.add(watch::of_no_hand_over(&self.name, &program, &fault));
+            return Err(fault);
+        }
+        Ok(json!({ "program": program, "version": version }))
+    }
+
+    /// Asks the daemon's main thread to hand over to another program.
+    fn succeeded_by(&self, program: &Path) -> Result<(), Fault> {
         let mut state = lock(&self.stopping.state);
         if !matches!(*state, StopState::Running) {
             return Err(ended());
         }
         self.members_stay()?;
-        *state = StopState::Succeeded(program.clone());
-        Ok(json!({ "program": program, "version": version }))
+        *state = StopState::Succeeded(program.to_owned());
+        Ok(())
     }
 
     /// What a program is told that is asked whether it could take over.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::Shared;
 use super::worker::Worker;
 use crate::backing::Spec;
+use crate::control::Fault;
 use crate::events::{Journal, KEPT, Level, News};
 use crate::report::{Advice, Member, Report, Volume, cache_device};
 use crate::silence;
@@ -25,11 +26,13 @@ const RESTARTED: &str = "restarted-after-crash";
 /// A clean end.
 const STOPPED: &str = "stopped";
 const HANDED_OVER: &str = "handed-over";
+/// An upgrade that did not come about after that was told.
+const NOT_HANDED_OVER: &str = "not-handed-over";
 
 /// That the daemon begins; whether its last life ended cleanly is known by the events that it left.
 pub(super) fn of_start(events: &Journal, pool: &str) -> News {
     let ends = [STOPPED, HANDED_OVER];
-    let known = |kind: &str| [STARTED, RESTARTED].contains(&kind) || ends.contains(&kind);
+    let known = |kind: &str| [STARTED, RESTARTED, NOT_HANDED_OVER].contains(&kind) || ends.contains(&kind);
     let last = events.last(|event| known(&event.kind)).map(|event| event.kind);
     if last.as_deref() != Some(HANDED_OVER) {
         // A power cut may have taken what was told of last.
@@ -58,6 +61,12 @@ pub(super) fn of_stop(pool: &str) -> News {
 pub(super) fn of_hand_over(pool: &str, program: &Path) -> News {
     let what = format!("Pool {pool} is handed over to {}; I/O waits for it.", program.display());
     tell(Level::Info, HANDED_OVER, what, "Nothing: if it does not come up, `headpond serve` with the program before does.")
+}
+
+/// That it does not, after all.
+pub(super) fn of_no_hand_over(pool: &str, program: &Path, why: &Fault) -> News {
+    let what = format!("Pool {pool} is not handed over to {} after all. {why}", program.display());
+    tell(Level::Info, NOT_HANDED_OVER, what, "Nothing, or what was said there; then `headpond upgrade` again.")
 }
 
 /// That it has.

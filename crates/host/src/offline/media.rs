@@ -229,7 +229,7 @@ impl Media {
             Some((other_path, other)) => {
                 let named = |s: &Superblock| format!("{} ({})", s.name, hex(&s.pool));
                 let (pool, other_pool) = (named(s), named(other));
-                Err(PoolError::OtherPool { path, pool, other: other_path.to_owned(), other_pool }.into())
+                Err(PoolError::OtherPool { path, pool, other: other_path.to_owned(), other_pool, late: None }.into())
             }
             None => Ok(()),
         }

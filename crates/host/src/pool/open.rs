@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use headpond_engine::create::newest_witness;
 use headpond_engine::election::{Election, Refusal, WitnessVote, elect, identity};
 use headpond_engine::io::Device;
-use headpond_format::{MemberEntry, MemberState, Superblock, WITNESS_BYTES, WITNESS_SLOTS};
+use headpond_format::{MAX_MEMBERS, MemberEntry, MemberState, Superblock, WITNESS_BYTES, WITNESS_SLOTS};
 
 use super::create::different;
 use super::list;
@@ -57,18 +58,20 @@ impl<E: Into<PoolError>> From<E> for NotOpen {
 pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     let begun = Instant::now();
     let left = || patience.saturating_sub(begun.elapsed());
-    let (mut said, mut others) = (Vec::new(), Vec::new());
+    let (mut said, mut others) = (Vec::new(), Remembered::default());
     let first = try_open(devices, state, patience, &mut said, Some(&mut others));
     let (pool, missing) = match &first {
         Ok(open) => (open.election.superblock.pool, &open.election.missing),
         Err(not) => (not.pool, &not.missing),
     };
-    let known = [devices, &others].concat();
-    let remembered = last_seen(&pool, missing, &known, state);
+    let known = [devices, &others.taken].concat();
+    let mut remembered = last_seen(&pool, missing, &known, state);
+    remembered.retain(|path| !others.silent.contains(path));
     let heard = silence::at_once(&remembered, |path| heard(path, left()));
     let answering = remembered.into_iter().zip(heard).filter(|(_, heard)| heard.is_ok()).map(|(path, _)| path);
     // It has been waited for; but one that is there may fail for a moment, whatever time those that are named have taken.
-    let late: Vec<PathBuf> = answering.filter(|path| is_of(&pool, path, &known, patience)).collect();
+    let moment = patience.min(MOMENT);
+    let late: Vec<PathBuf> = answering.filter(|path| claim_of(&pool, path, &known, moment, moment).is_some()).collect();
     if late.is_empty() {
         tell(&said);
         return first.map_err(|not| not.why);
@@ -76,7 +79,7 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
     drop(first);
     late.iter().for_each(|path| taken_too(path));
     // Those that were named have been waited for.
-    open(&[known, late].concat(), state, left().max(patience.min(MOMENT)))
+    open(&[known, late].concat(), state, left().max(moment))
 }
 
 /// Where members of a pool were last seen, but for those devices that are known already.
@@ -86,20 +89,19 @@ fn last_seen(pool: &[u8; 16], members: &[u8], known: &[PathBuf], state: &State) 
     members.iter().filter_map(|member| places.remove(member)).filter(is_other).collect()
 }
 
-/// Whether what is at a place is a pool's, and none of those that are known. One that is not there, is damaged, or another's by now, is left out.
-fn is_of(pool: &[u8; 16], path: &Path, known: &[PathBuf], patience: Duration) -> bool {
-    facts::look(path).is_ok() && different_from(known, path) && pool_of(path, patience) == Some(*pool)
+/// A claim on what is at a place, and what it holds, if that is a pool's, and none of the devices that are known. One that is not there, is
+/// damaged, or another's by now, is left out. Whoever holds it is waited for up to `held`, and one that fails is asked again up to `failing`.
+fn claim_of(pool: &[u8; 16], path: &Path, known: &[PathBuf], held: Duration, failing: Duration) -> Option<(Claim, Superblock)> {
+    if is_missing(path) || !different_from(known, path) {
+        return None;
+    }
+    let claim = claim_when_there(failing, |_| Claim::take(path, held)).ok()?;
+    let superblock = patiently(failing, || superblock_of(&claim)).ok()?;
+    (superblock.pool == *pool).then_some((claim, superblock))
 }
 
 fn taken_too(path: &Path) {
     tracing::warn!("{} is taken too: a cache device of this pool was last seen there. Name it with the others", path.display());
-}
-
-/// The pool that a device belongs to.
-fn pool_of(path: &Path, patience: Duration) -> Option<[u8; 16]> {
-    let patience = patience.min(MOMENT);
-    let claim = claim_when_there(patience, |left| Claim::take(path, left)).ok()?;
-    patiently(patience, || superblock_of(&claim)).ok().map(|superblock| superblock.pool)
 }
 
 fn different_from(devices: &[PathBuf], path: &Path) -> bool {
@@ -111,9 +113,9 @@ fn different_from(devices: &[PathBuf], path: &Path) -> bool {
 /// cannot be used or made is as good as missing: it is there for the day on which a cache device is not.
 ///
 /// A device that is not there, cannot be read, or does not answer, is as good as not named if the others have the votes: an SSD that died is
-/// no reason not to start. It is waited for only if one is missing without it. Nor is one a reason that holds nothing of any pool, as it was
-/// replaced, or removed, and is named yet: it is let go of, and never written to; nor, where all that the pool has are there, one that is
-/// another pool's by now. The pool is the one that most of those named belong to.
+/// no reason not to start. It is waited for only if one is missing without it, or if it may show that another pool is meant. Nor is one a reason
+/// that holds nothing of any pool, as it was replaced, or removed, and is named yet: it is let go of, and never written to; nor, where all that
+/// the pool has are there, one that is another pool's by now. The pool is the one that most of those named belong to.
 pub fn open(devices: &[PathBuf], state: &State, patience: Duration) -> Result<OpenPool, PoolError> {
     let mut said = Vec::new();
     let open = try_open(devices, state, patience, &mut said, None);
@@ -125,27 +127,48 @@ fn tell(said: &[String]) {
     said.iter().for_each(|what| tracing::warn!("{what}"));
 }
 
+/// Places where members that were missing were last seen.
+#[derive(Default)]
+struct Remembered {
+    /// They were there, and taken.
+    taken: Vec<PathBuf>,
+    /// They are there, and have answered nothing for as long as anybody waits for that.
+    silent: Vec<PathBuf>,
+}
+
 /// What is to be told of devices that were named in vain is added to `said`. Where members are missing, and it is asked, they are looked for
-/// where they were last seen, before anything is waited for; what is taken from there is added to `remembered`.
+/// where they were last seen, before anything is waited for; what becomes of that is added to `remembered`.
 fn try_open(
     devices: &[PathBuf],
     state: &State,
     patience: Duration,
     said: &mut Vec<String>,
-    remembered: Option<&mut Vec<PathBuf>>,
+    remembered: Option<&mut Remembered>,
 ) -> Result<OpenPool, NotOpen> {
     different(devices)?;
+    let begun = Instant::now();
     let mut named = Named::default();
     let (mut away, there): (Vec<PathBuf>, Vec<PathBuf>) = devices.iter().cloned().partition(|path| is_missing(path));
     away.extend(named.take(&there, patience, Failing::Later)?);
-    let known = named.pool().map(|pool| known_of(&named, pool, devices, state, patience)).transpose()?;
+    // Where those that are away may show that another pool is meant, nothing is waited for yet that only this one's daemon would let go of.
+    let mut settled = named.pool().filter(|pool| named.is_settled(pool, devices, &away, state));
+    if settled.is_some() {
+        away.extend(named.take_held(settled, patience, Failing::Later)?);
+        // They may have failed meanwhile.
+        settled = settled.filter(|pool| named.pool() == Some(*pool));
+    }
+    let known = settled.map(|pool| known_of(&named, pool, devices, state, patience)).transpose()?;
     if let (Some(remembered), Some((pool, vote, _))) = (remembered, &known) {
-        for path in last_seen(pool, &lacking(&elect(&named.of(pool), *vote)), devices, state) {
-            let answers = !is_missing(&path) && silence::answers(&path, silence::LIMIT).is_ok();
-            if answers && is_of(pool, &path, &[devices, remembered].concat(), Duration::ZERO) {
-                taken_too(&path);
-                named.take(std::slice::from_ref(&path), patience, Failing::Later)?;
-                remembered.push(path);
+        let mut places = last_seen(pool, &lacking(&elect(&named.of(pool), *vote)), devices, state);
+        places.retain(|path| !is_missing(path));
+        for (path, answers) in places.iter().zip(silence::all_answer(&places, silence::LIMIT)) {
+            let known = [devices, &remembered.taken].concat();
+            if answers.is_err() {
+                remembered.silent.push(path.clone());
+            } else if let Some(it) = claim_of(pool, path, &known, patience.min(MOMENT), Duration::ZERO) {
+                taken_too(path);
+                named.claimed.push(it);
+                remembered.taken.push(path.clone());
             }
         }
     }
@@ -153,6 +176,7 @@ fn try_open(
     let is_whole =
         known.as_ref().is_some_and(|(pool, vote, _)| elect(&named.of(pool), *vote).is_ok_and(|it| it.missing.is_empty()));
     named.take(&away, if is_whole { Duration::ZERO } else { patience }, Failing::Waited)?;
+    named.take_held(named.pool(), patience.saturating_sub(begun.elapsed()).max(patience.min(MOMENT)), Failing::Waited)?;
 
     let (Some(pool), false) = (named.first_pool(), named.claimed.is_empty()) else {
         let Named { mut unread, strange, .. } = named;
@@ -179,7 +203,7 @@ fn try_open(
         && !(is_one && missing.is_empty() && election.is_ok())
     {
         let why = match named.claimed.iter().find(|(_, superblock)| superblock.pool == pool) {
-            Some((claim, superblock)) => other_pool((path, other), (claim.path(), superblock)),
+            Some((claim, superblock)) => other_pool((path, other), (claim.path(), superblock), named.late()),
             None => PoolError::Refused { refusal: Refusal::NoMembers, places: String::new() },
         };
         // Where it is not known which pool is meant, none is made whole by where its devices were last.
@@ -273,12 +297,22 @@ enum Failing {
     Waited,
 }
 
+impl Failing {
+    /// How long they are asked again.
+    fn asks_again(self, patience: Duration) -> Duration {
+        match self {
+            Failing::Later => Duration::ZERO,
+            Failing::Waited => patience,
+        }
+    }
+}
+
 /// What the devices that are named turn out to be.
 #[derive(Default)]
 struct Named {
     /// Those that are claimed, each with what it holds.
     claimed: Vec<(Claim, Superblock)>,
-    /// Those that somebody has who serves another pool with them.
+    /// Those that somebody has, who serves another pool with them or is a predecessor that is being killed, each with what it holds.
     held: Vec<(PathBuf, Superblock)>,
     /// Those that are not there, cannot be read, or do not answer.
     unread: Vec<PoolError>,
@@ -287,10 +321,10 @@ struct Named {
 }
 
 impl Named {
-    /// Claims these, and looks at them. Those that are to be asked later.
+    /// Claims these, and looks at them; those that somebody has are left for [`Named::take_held`]. Those that are to be asked later.
     fn take(&mut self, paths: &[PathBuf], patience: Duration, failing: Failing) -> Result<Vec<PathBuf>, PoolError> {
         let heard = silence::at_once(paths, |path| heard(path, patience));
-        let (mut held, mut later) = (Vec::new(), Vec::new());
+        let mut later = Vec::new();
         for (path, heard) in paths.iter().zip(heard) {
             let patience = match heard {
                 Ok(left) => left,
@@ -300,10 +334,9 @@ impl Named {
                 }
             };
             let mut holds = None;
-            // Whoever holds one is waited for in any case.
+            // Whoever holds one of which it cannot be seen what it is, is waited for in any case.
             let begun = Instant::now();
-            let asks_again = if failing == Failing::Later { Duration::ZERO } else { patience };
-            let claim = claim_when_there(asks_again, |_| match Claim::take(path, Duration::ZERO) {
+            let claim = claim_when_there(failing.asks_again(patience), |_| match Claim::take(path, Duration::ZERO) {
                 Err(error @ ClaimError::Held { .. }) => {
                     holds = held_by_others(path);
                     match holds {
@@ -314,49 +347,65 @@ impl Named {
                 claim => leads_somewhere(claim?),
             });
             match (claim, holds) {
-                (Ok(claim), _) => later.extend(self.add(claim, patience, failing)?),
                 // It was removed, and is in use by its owner.
                 (Err(ClaimError::Held { .. }), Some(Err(what))) => self.strange.push((path.clone(), what)),
-                (Err(ClaimError::Held { .. }), Some(Ok(superblock))) => held.push((path.clone(), superblock, patience)),
-                (Err(ClaimError::Open { path, source }), _) if is_of_the_device(&source) => match failing {
-                    Failing::Later => later.push(path),
-                    Failing::Waited => self.unread.push(ClaimError::Open { path, source }.into()),
-                },
-                (Err(error), _) => return Err(error.into()),
-            }
-        }
-        self.held.extend(held.iter().map(|(path, superblock, _)| (path.clone(), superblock.clone())));
-        let pool = self.pool();
-        for (path, superblock, patience) in held {
-            // Whoever has one of this pool may be a predecessor that is being killed.
-            if pool.is_none_or(|pool| pool == superblock.pool) {
-                let claim = Claim::take(&path, patience)?;
-                self.held.retain(|(held, _)| *held != path);
-                later.extend(self.add(claim, patience, failing)?);
+                (Err(ClaimError::Held { .. }), Some(Ok(superblock))) => self.held.push((path.clone(), superblock)),
+                (claim, _) => later.extend(self.add(claim, patience, failing)?),
             }
         }
         Ok(later)
     }
 
-    /// Looks at one that is claimed; its path, if it is to be asked later.
-    fn add(&mut self, claim: Claim, patience: Duration, failing: Failing) -> Result<Option<PathBuf>, PoolError> {
-        let patience = if failing == Failing::Later { Duration::ZERO } else { patience };
-        match patiently(patience, || superblock_of(&claim)) {
-            Err(PoolError::Io { path, what, source, meaning }) if is_of_the_device(&source) => match failing {
-                Failing::Later => return Ok(Some(path)),
-                Failing::Waited => self.unread.push(PoolError::Io { path, what, source, meaning }),
-            },
+    /// Waits for those that somebody has, where they are of this pool, or it cannot be told which is meant: he may be a predecessor that is
+    /// being killed. Those that are to be asked later.
+    fn take_held(&mut self, pool: Option<[u8; 16]>, patience: Duration, failing: Failing) -> Result<Vec<PathBuf>, PoolError> {
+        let until = Instant::now() + patience;
+        let left = || until.saturating_duration_since(Instant::now());
+        let is_meant = |superblock: &Superblock| pool.is_none_or(|pool| pool == superblock.pool);
+        let (meant, others) = mem::take(&mut self.held).into_iter().partition(|(_, superblock)| is_meant(superblock));
+        self.held = others;
+        let mut later = Vec::new();
+        for (path, _) in meant {
+            let claim = claim_when_there(failing.asks_again(patience), |_| leads_somewhere(Claim::take(&path, left())?));
+            later.extend(self.add(claim, patience, failing)?);
+        }
+        Ok(later)
+    }
+
+    /// Looks at one that is claimed, or was to be; its path, if it is to be asked later.
+    fn add(
+        &mut self,
+        claim: Result<Claim, ClaimError>,
+        patience: Duration,
+        failing: Failing,
+    ) -> Result<Option<PathBuf>, PoolError> {
+        let looked = claim.map_err(PoolError::from).and_then(|claim| {
+            let superblock = patiently(failing.asks_again(patience), || superblock_of(&claim))?;
+            Ok((claim, superblock))
+        });
+        match looked {
+            Ok(it) => self.claimed.push(it),
             Err(PoolError::NoMember { path, what }) => self.strange.push((path, what)),
-            superblock => self.claimed.push((claim, superblock?)),
+            Err(error) => match (which_fails(&error), failing) {
+                (Some(path), Failing::Later) => return Ok(Some(path.to_owned())),
+                (Some(_), Failing::Waited) => self.unread.push(error),
+                (None, _) => return Err(error),
+            },
         }
         Ok(None)
     }
 
-    /// The pool that most of them belong to; `None` where that is none, or not one alone.
-    fn pool(&self) -> Option<[u8; 16]> {
-        let mut counts: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+    /// How many of them belong to each pool.
+    fn counts(&self) -> BTreeMap<[u8; 16], usize> {
+        let mut counts = BTreeMap::new();
         let all = self.claimed.iter().map(|(_, superblock)| superblock).chain(self.held.iter().map(|(_, superblock)| superblock));
         all.for_each(|superblock| *counts.entry(superblock.pool).or_default() += 1);
+        counts
+    }
+
+    /// The pool that most of them belong to; `None` where that is none, or not one alone.
+    fn pool(&self) -> Option<[u8; 16]> {
+        let counts = self.counts();
         let most = counts.values().copied().max()?;
         let mut pools = counts.iter().filter(|(_, count)| **count == most).map(|(pool, _)| *pool);
         pools.next().filter(|_| pools.next().is_none())
@@ -367,9 +416,31 @@ impl Named {
         self.pool().or_else(|| self.claimed.first().map(|(_, superblock)| superblock.pool))
     }
 
+    /// Whether those that are away cannot come to say that another pool is meant: they are too few; or they are with those of this pool that
+    /// were last seen elsewhere, and this host has seen no other pool where they should be.
+    fn is_settled(&self, pool: &[u8; 16], devices: &[PathBuf], away: &[PathBuf], state: &State) -> bool {
+        let counts = self.counts();
+        let of_others = counts.iter().filter(|(other, _)| *other != pool).map(|(_, count)| *count).max().unwrap_or(0);
+        let own = counts.get(pool).copied().unwrap_or(0);
+        let added = || last_seen(pool, &Vec::from_iter(0..MAX_MEMBERS as u8), devices, state).len();
+        let could_be = of_others + away.len();
+        own > could_be || own + added() > could_be && !state.has_seen_another(pool, away)
+    }
+
     /// What those of a pool hold that are claimed.
     fn of(&self, pool: &[u8; 16]) -> Vec<Superblock> {
         self.claimed.iter().map(|(_, superblock)| superblock).filter(|superblock| superblock.pool == *pool).cloned().collect()
+    }
+
+    /// One that is not there: it may be late.
+    fn late(&self) -> Option<PathBuf> {
+        let is_not_there = |path: &&Path, error: &PoolError| {
+            let is_not_found =
+                matches!(error, PoolError::Claim(ClaimError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound);
+            is_not_found || is_missing(path)
+        };
+        let late = |error| which_fails(error).filter(|path| is_not_there(path, error)).map(Path::to_owned);
+        self.unread.iter().find_map(late)
     }
 
     /// Those of other pools.
@@ -407,12 +478,17 @@ fn named_with_identity(superblock: &Superblock) -> String {
     format!("{} ({})", superblock.name, hex(&superblock.pool))
 }
 
-fn other_pool((path, superblock): (&Path, &Superblock), (other_path, other): (&Path, &Superblock)) -> PoolError {
+fn other_pool(
+    (path, superblock): (&Path, &Superblock),
+    (other_path, other): (&Path, &Superblock),
+    late: Option<PathBuf>,
+) -> PoolError {
     PoolError::OtherPool {
         path: path.to_owned(),
         pool: named_with_identity(superblock),
         other: other_path.to_owned(),
         other_pool: named_with_identity(other),
+        late,
     }
 }
 
@@ -459,6 +535,16 @@ fn is_of_the_device(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_some_and(|number| of_the_block_layer.contains(&number))
 }
 
+/// The device that an error says is gone, or fails.
+fn which_fails(error: &PoolError) -> Option<&Path> {
+    match error {
+        PoolError::Claim(ClaimError::Open { path, source }) | PoolError::Io { path, source, .. } => {
+            is_of_the_device(source).then_some(path)
+        }
+        _ => None,
+    }
+}
+
 /// Claims a device; one that is not there yet may come within `patience`, as devices do while a host boots. One that is there may fail to
 /// be opened for a moment, as it may fail to be read.
 fn claim_when_there<T>(patience: Duration, mut take: impl FnMut(Duration) -> Result<T, ClaimError>) -> Result<T, ClaimError> {
@@ -489,9 +575,9 @@ fn patiently<T>(patience: Duration, mut read: impl FnMut() -> Result<T, PoolErro
     }
 }
 
-/// The newest superblock of devices that are looked at alone: nothing is claimed, as they may be served. What is on one of them is refused as
-/// [`open()`] refuses it, and one that is not there, or cannot be read, is passed over as there. One that holds nothing of a pool is refused:
-/// nobody waits for this, and whoever asks is there to put right what names it. Votes are not counted.
+/// The newest superblock of devices that are looked at alone: nothing is claimed, as they may be served. One that is not there, or cannot be
+/// read, is passed over as [`open()`] does. One that holds nothing of a pool, or is another pool's than the first, is refused, though a start may
+/// pass over it: nobody waits for this, and whoever asks is there to put right what names it. Votes are not counted.
 pub fn look(devices: &[PathBuf]) -> Result<Superblock, PoolError> {
     different(devices)?;
     let mut found: Vec<(Superblock, &Path)> = Vec::new();
@@ -509,9 +595,8 @@ pub fn look(devices: &[PathBuf]) -> Result<Superblock, PoolError> {
             }
             Err(error) => error,
         };
-        match &error {
-            PoolError::Claim(ClaimError::Open { source, .. }) | PoolError::Io { source, .. } if is_of_the_device(source) => {}
-            _ => return Err(error),
+        if which_fails(&error).is_none() {
+            return Err(error);
         }
         unread = unread.or(Some(error));
     }
@@ -541,7 +626,7 @@ fn superblock_in(
     };
     let pool = superblock.name.clone();
     if let Some((other, other_path)) = first.filter(|(other, _)| other.pool != superblock.pool) {
-        return Err(other_pool((&path, &superblock), (other_path, other)));
+        return Err(other_pool((&path, &superblock), (other_path, other), None));
     }
     let needed = superblock.members.get(usize::from(superblock.member)).map_or(0, |member| member.layout.size);
     if facts.size < needed {
