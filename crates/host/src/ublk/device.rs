@@ -217,18 +217,21 @@ impl Device {
         self.control.set_params(id, params).map_err(failed("does not take its parameters"))?;
         self.prepare_queues(options.queues, info, backend).map_err(failed("has no queues"))?;
         self.attend(Instant::now() + PATIENCE).map_err(failed("is not to be had from its driver"))?;
-        self.flushes.set_tries(true);
+        self.flushes.begin_trial();
         self.control.start(id).map_err(failed("does not start"))?;
         let found = self.control.params(id).map_err(failed("does not tell its parameters"))?;
         self.check_flushes(&found)?;
         self.set_limits(options);
         // What its attributes promise is tried as well. The volume is not asked: its disk may be silent, or fail flushes, and is to be served.
         let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
-        // And it is not said to be the daemon's own: what is a try is nobody's, and a client who flushes while `dd` ends is to be told what he is owed.
-        let begun = Flushing::begin(file.into(), || ()).map_err(|error| cannot_run_dd(id, &error))?;
+        // And it is not said to be the daemon's own: what is a try is nobody's, and a client who flushes while `dd` ends is to be told what he is owed,
+        // also where `dd` has heard of it.
+        let flushes = Arc::clone(&self.flushes);
+        let begun =
+            Flushing::begin(file.into(), move |well| flushes.end_trial(well)).map_err(|error| cannot_run_dd(id, &error))?;
         self.flushing = Some(begun);
         let flushed = self.flushed(Instant::now() + silence::LIMIT);
-        self.flushes.set_tries(false);
+        self.flushes.end_tries();
         if self.flushes.came() > 0 {
             return Ok(());
         }
@@ -507,7 +510,7 @@ impl Device {
         // However late it is.
         self.flushes.set_own(true);
         let flushes = Arc::clone(&self.flushes);
-        let begun = Flushing::begin(device, move || flushes.set_own(false)).map_err(|error| {
+        let begun = Flushing::begin(device, move |_| flushes.set_own(false)).map_err(|error| {
             self.flushes.set_own(false);
             cannot_run_dd(self.id, &error)
         })?;
