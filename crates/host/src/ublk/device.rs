@@ -475,9 +475,8 @@ impl Device {
 
     fn remove(&mut self, limit: Duration, also_unflushed: bool) -> Result<(), Error> {
         let id = self.id;
-        let until = Instant::now() + limit;
         // It was late the last time, and has the device open. How it ended says nothing of the one that comes now.
-        if let Err(error) = self.flushed(until)? {
+        if let Err(error) = self.flushed(Instant::now() + limit)? {
             tracing::warn!(
                 "an earlier flush of {} failed: {error}; it is flushed again now. Look at the kernel's log for writes that were lost",
                 self.path().display()
@@ -485,8 +484,10 @@ impl Device {
         }
         let ours = exclusive(&self.path())?;
         let failed = |what| move |error: io::Error| failed(id, what, &error);
-        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
-        let flushed = ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, until));
+        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device. It has the whole limit, however long
+        // users were looked for: one that had no time would be told of as a disk's that does not answer.
+        let flushed =
+            ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, Instant::now() + limit));
         let flushed = flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"));
         match flushed {
             Err(error) if also_unflushed => tracing::warn!("{error}. {}", error.next()),
