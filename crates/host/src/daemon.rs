@@ -33,7 +33,7 @@ use crate::{fuse, metrics, names, nbd, silence, ublk};
 pub use foresight::would_start;
 
 use members::same_file;
-use worker::Worker;
+use worker::{Worker, at_once};
 
 mod diskless;
 mod disks;
@@ -817,12 +817,11 @@ impl Shared {
         let left = until.saturating_duration_since(Instant::now());
         // The engine needs some of the time as well.
         let (flushed, in_use) = (LAST_FLUSHED.min(left / 2), Instant::now() + LONG.min(left / 2));
-        let numbers: Vec<u16> = lock(&self.volumes).keys().copied().collect();
-        thread::scope(|scope| {
-            for number in numbers {
-                scope.spawn(move || self.withdraw_at_the_end(number, flushed, in_use));
-            }
-        });
+        let is_there = |slot: &Slot| slot.export.is_some();
+        let (devices, others): (Vec<_>, Vec<_>) =
+            lock(&self.volumes).iter().map(|(number, slot)| (*number, is_there(slot))).partition(|it| it.1);
+        at_once(&devices, |(number, _)| self.withdraw_at_the_end(number, flushed, in_use));
+        others.into_iter().for_each(|(number, _)| self.withdraw_at_the_end(number, flushed, in_use));
         let left: Vec<[u8; 16]> = lock(&self.left).keys().copied().collect();
         left.iter().for_each(|id| self.end_left(id));
     }
