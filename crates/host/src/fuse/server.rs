@@ -16,6 +16,7 @@ use rustix::ioctl;
 use super::Error;
 use super::export::Options;
 use super::protocol::{self, Hole, Io, REQUEST_MAX, SingleFile, Step};
+use crate::last_words::abort;
 
 const FUSE_DEV_IOC_CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(229, 0);
 /// How long the kernel is left alone that cannot hand over a request, short of memory perhaps.
@@ -198,11 +199,10 @@ impl Server {
                     let body = || serve(&device, &mut file, &size, &*backend, &end);
                     if catch_unwind(AssertUnwindSafe(body)).is_err() {
                         // Who waits for the others would wait for ever: with its process the mount ends.
-                        eprintln!(
-                            "headpond: a thread that serves FUSE panicked; the process ends. What was acknowledged is on the cache devices. \
-                             Start the daemon again."
+                        abort(
+                            "a thread that serves FUSE panicked; the process ends. What was acknowledged is on the cache devices. Start the \
+                             daemon again.",
                         );
-                        std::process::abort();
                     }
                 })
                 .map_err(|e| Error::new("cannot start a thread for FUSE", e))?;
