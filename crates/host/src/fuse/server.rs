@@ -275,8 +275,8 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &mut SingleFile, size: &Atomic
             Err(e) => {
                 if !told {
                     tracing::error!(
-                        "cannot read requests from /dev/fuse: {e}; it is tried again, and clients wait meanwhile. Look at the kernel's log, and \
-                         for free memory"
+                        "cannot read requests from /dev/fuse: {e}; it is tried again. Clients wait meanwhile, but for whoever asked for what was \
+                         being copied, who gets an I/O error. Look at the kernel's log, and for free memory"
                     );
                     told = true;
                 }
