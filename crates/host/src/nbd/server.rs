@@ -279,6 +279,8 @@ struct Open {
     streams: HashMap<u64, Connected>,
     next: u64,
     stopping: bool,
+    /// Who waits for the end of a change.
+    waiting: usize,
 }
 
 struct Connected {
@@ -331,8 +333,12 @@ impl Registered {
             let mut others = open.streams.iter().filter(|(id, it)| **id != self.id && it.export == Some(export));
             others.any(|(_, it)| it.changes(&range) && is_gone(&it.stream))
         };
-        let open = self.registry.lock();
-        let mut open = self.registry.ended.wait_while(open, is_in_the_way).unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.registry.lock();
+        if is_in_the_way(&mut open) {
+            open.waiting += 1;
+            open = self.registry.ended.wait_while(open, is_in_the_way).unwrap_or_else(PoisonError::into_inner);
+            open.waiting -= 1;
+        }
         if let Some(connected) = open.streams.get_mut(&self.id) {
             connected.changes.push(range.clone());
         }
@@ -349,12 +355,16 @@ struct Change {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        if let Some(connected) = self.registry.lock().streams.get_mut(&self.id)
+        let mut open = self.registry.lock();
+        if let Some(connected) = open.streams.get_mut(&self.id)
             && let Some(at) = connected.changes.iter().position(|range| *range == self.range)
         {
             connected.changes.swap_remove(at);
         }
-        self.registry.ended.notify_all();
+        // It is the engine's thread that is here, for each write.
+        if open.waiting > 0 {
+            self.registry.ended.notify_all();
+        }
     }
 }
 
