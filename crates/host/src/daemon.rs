@@ -33,7 +33,7 @@ use crate::{fuse, metrics, names, nbd, silence, ublk};
 pub use foresight::would_start;
 
 use members::same_file;
-use worker::Worker;
+use worker::{Worker, at_once};
 
 mod diskless;
 mod disks;
@@ -232,6 +232,8 @@ struct Shared {
     /// What of it is in the state folder: written in the order of its changes, while who only looks at it does not wait for the disk.
     written: Mutex<Places>,
     volumes: Mutex<BTreeMap<u16, Slot>>,
+    /// Whether they are made reachable yet.
+    offers: Mutex<Offers>,
     /// One volume comes or goes at a time.
     changing: Mutex<()>,
     /// What whoever has that is doing.
@@ -342,6 +344,15 @@ impl Export {
             Export::Loop(_) => self.stop(limit),
         }
     }
+}
+
+/// Whether volumes are made reachable, which takes a while for each.
+#[derive(Default)]
+struct Offers {
+    /// So many just now.
+    under_way: usize,
+    /// None is any more, as the daemon lets go of all.
+    are_over: bool,
 }
 
 /// What front ends show of a volume.
@@ -485,6 +496,7 @@ impl Daemon {
             places: Mutex::new(places),
             written: Mutex::new(known_places),
             volumes: Mutex::new(volumes),
+            offers: Mutex::default(),
             changing: Mutex::default(),
             under_way: Mutex::default(),
             changing_members: Mutex::default(),
@@ -571,6 +583,7 @@ impl Daemon {
         if let Some(nbd) = self.nbd.take() {
             nbd.shutdown(QUIESCE);
         }
+        lock(&self.shared.offers).are_over = true;
         let exports: Vec<(u16, Export)> =
             lock(&self.shared.volumes).iter_mut().filter_map(|(number, slot)| Some((*number, slot.export.take()?))).collect();
         let ids = handle.status().map(|status| status.volumes.iter().map(|volume| (volume.number, volume.id)).collect());
@@ -647,7 +660,12 @@ impl Daemon {
         };
         // What the end of the engine does to requests that it still has, clients are not to hear.
         let parked: Vec<ublk::Device> = lock(&self.shared.parked).drain(..).collect();
-        let some_stay = !parked.is_empty();
+        let is_made = lock(&self.shared.offers).under_way > 0;
+        let some_stay = !parked.is_empty() || is_made;
+        if is_made {
+            // One that is being made yet ends with the process as well.
+            std::mem::forget(self.shared.clone());
+        }
         parked.into_iter().for_each(ublk::Device::freeze);
         if result.is_ok() {
             // Whoever asked for the end may keep the rest.
@@ -817,12 +835,13 @@ impl Shared {
         let left = until.saturating_duration_since(Instant::now());
         // The engine needs some of the time as well.
         let (flushed, in_use) = (LAST_FLUSHED.min(left / 2), Instant::now() + LONG.min(left / 2));
-        let numbers: Vec<u16> = lock(&self.volumes).keys().copied().collect();
-        thread::scope(|scope| {
-            for number in numbers {
-                scope.spawn(move || self.withdraw_at_the_end(number, flushed, in_use));
-            }
-        });
+        // From here on whoever makes one takes it away himself.
+        lock(&self.offers).are_over = true;
+        let is_there = |slot: &Slot| slot.export.is_some();
+        let (devices, others): (Vec<_>, Vec<_>) =
+            lock(&self.volumes).iter().map(|(number, slot)| (*number, is_there(slot))).partition(|it| it.1);
+        at_once(&devices, |(number, _)| self.withdraw_at_the_end(number, flushed, in_use));
+        others.into_iter().for_each(|(number, _)| self.withdraw_at_the_end(number, flushed, in_use));
         let left: Vec<[u8; 16]> = lock(&self.left).keys().copied().collect();
         left.iter().for_each(|id| self.end_left(id));
     }

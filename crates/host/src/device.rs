@@ -356,7 +356,8 @@ impl Op {
     }
 
     /// Whether the kernel had no memory for a step, which says nothing of the device and may be over in a moment. What is to be durable is not
-    /// tried again: of writes that were lost a file system tells one flush, which may be the one that failed.
+    /// tried again: of writes that were lost a file system tells one flush, which may be the one that failed. So with all that has forced access, as
+    /// the kernel may have failed in what it does to flush behind the write: what is destaged so stays dirty, and its turn comes again.
     fn lacks_memory(&mut self, result: i32) -> bool {
         let is_harmless = match self.work {
             Work::Read(_) | Work::Zero { .. } => true,

@@ -18,6 +18,7 @@ pub mod fuse;
 pub mod histogram;
 pub mod huge_pages;
 pub mod journal;
+mod last_words;
 pub mod lent;
 mod lock;
 pub mod metrics;

@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -32,6 +31,7 @@ use crate::device::load::{Loads, Owed};
 use crate::device::modelled::Pace;
 use crate::device::{Devices, DevicesError};
 use crate::fuse::mark_io_flusher;
+use crate::last_words::abort;
 use crate::requests::{Op, Table};
 use crate::ring::Waker;
 use crate::ublk::attendants::{Asked, Asker, Attendants};
@@ -293,8 +293,7 @@ impl Runtime {
                 thread.run(messages);
             };
             if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                eprintln!("headpond: the engine panicked; the process ends. What was acknowledged is on the cache devices.");
-                process::abort();
+                abort("the engine panicked; the process ends. What was acknowledged is on the cache devices. Start the daemon again.");
             }
         });
         let thread = thread.map_err(DevicesError::Setup)?;
@@ -376,8 +375,7 @@ impl Thread {
             let limit = self.engine.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(now)));
             let limit = if self.attendants.are_fetching() { Some(Duration::ZERO) } else { limit };
             if let Err(error) = self.devices.wait(limit, &mut done) {
-                eprintln!("headpond: {error}");
-                process::abort();
+                abort(error);
             }
         }
     }

@@ -144,6 +144,12 @@ fn write(cookie: u8, len: u16) -> Vec<u8> {
     [&head[..], &[cookie], &[0; 10], &len.to_be_bytes(), &vec![cookie; len.into()][..]].concat()
 }
 
+/// A flush with this cookie.
+fn flush(cookie: u8) -> Vec<u8> {
+    let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
+    [&head[..], &[cookie], &[0; 12]].concat()
+}
+
 /// The error and the cookie of the next simple reply.
 fn reply(stream: &mut UnixStream) -> (u8, u8) {
     let mut bytes = [0; 16];
@@ -347,21 +353,32 @@ fn what_was_begun_for_a_client_that_hung_up_ends_before_the_same_place_is_change
         first.shutdown(how).unwrap();
         // Beside it, and of its last sector.
         second.write_all(&[at(16, write(1, 512)), at(15, write(2, 512)), at(7, write(3, 512))].concat()).unwrap();
-        let [beside] = backend.take(1).try_into().ok().unwrap();
-        beside.finish(Ok(Vec::new()));
-        assert_eq!(reply(&mut second), (0, 1));
         if is_gone {
+            // Whoever only reads, flushes, or writes elsewhere was kept waiting as well, for as long as a disk that had fallen silent.
+            second.write_all(&[flush(4), at(64, write(5, 512)), at(15, write(6, 512))].concat()).unwrap();
+            for cookie in [1, 3, 4, 5] {
+                let [done] = backend.take(1).try_into().ok().unwrap();
+                done.finish(Ok(Vec::new()));
+                assert_eq!(reply(&mut second), (0, cookie));
+            }
             thread::sleep(Duration::from_millis(200));
             assert!(backend.0.lock().unwrap().is_empty(), "it is not over yet");
             begun.finish(Ok(Vec::new()));
-            backend.take(2).into_iter().for_each(|done| done.finish(Ok(Vec::new())));
+            for cookie in [2, 6] {
+                let [done] = backend.take(1).try_into().ok().unwrap();
+                done.finish(Ok(Vec::new()));
+                assert_eq!(reply(&mut second), (0, cookie));
+            }
         } else {
+            let [beside] = backend.take(1).try_into().ok().unwrap();
+            beside.finish(Ok(Vec::new()));
+            assert_eq!(reply(&mut second), (0, 1));
             // Two that write to one place at a time have no order.
             backend.take(2).into_iter().for_each(|done| done.finish(Ok(Vec::new())));
             begun.finish(Ok(Vec::new()));
             assert_eq!(reply(&mut first), (0, 0));
+            assert_eq!([reply(&mut second), reply(&mut second)], [(0, 2), (0, 3)]);
         }
-        assert_eq!([reply(&mut second), reply(&mut second)], [(0, 2), (0, 3)]);
     }
 }
 

@@ -136,6 +136,9 @@ impl Shared {
         if !volume.serving && !volume.refused {
             return false;
         }
+        if !self.goes_on() {
+            return true;
+        }
         let spec = lock(&self.volumes).get_mut(&number).and_then(|slot| {
             slot.problem = None;
             slot.spec.clone()
@@ -189,6 +192,9 @@ impl Shared {
                 return false;
             }
         };
+        if !self.goes_on() {
+            return false;
+        }
         let shape = Shape::of(&backing.facts(), volume.sectors);
         self.handle.add(backing.give(volume.number));
         *coming = Some((self.handle.begin(Command::BackingCame { volume: volume.number }), shape));
@@ -221,6 +227,10 @@ impl Shared {
             // The daemon ends.
             tracing::info!("volume {} is not served: {error}", volume.name);
             self.handle.remove(Device::Backing(volume.number));
+            return None;
+        }
+        if !self.goes_on() {
+            // It would be taken away at once.
             return None;
         }
         if let Some(slot) = lock(&self.volumes).get_mut(&volume.number) {

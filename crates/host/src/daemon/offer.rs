@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use headpond_engine::status::VolumeStatus;
 use headpond_format::VolumeEntry;
 
-use super::{Attended, Export, Frontend, Shape, Shared, Slot, lock, run_folder};
+use super::{Attended, Export, Frontend, LAST_FLUSHED, Shape, Shared, Slot, lock, run_folder};
 use crate::backing::HasDisk;
 use crate::frontend::{FuseVolume, UblkVolume};
 use crate::nbd::session::ExportInfo;
@@ -32,6 +33,14 @@ impl Shared {
             Some(Slot { name, shape: Some(shape), .. }) => (name.clone(), shape.clone()),
             _ => return,
         };
+        // What is made as the daemon lets go of all would be nobody's to take away.
+        {
+            let mut offers = lock(&self.offers);
+            if offers.are_over {
+                return;
+            }
+            offers.under_way += 1;
+        }
         // Not under the lock: whoever looks at a new block device asks the volume's own threads.
         let (export, place, problem) = match &self.frontend {
             Frontend::None => (None, None, None),
@@ -55,8 +64,22 @@ impl Shared {
                 }
             },
         };
-        if let Some(slot) = lock(&self.volumes).get_mut(&number) {
-            (slot.export, slot.place, slot.problem) = (export, place, problem);
+        self.set_out(number, export, place, problem);
+        lock(&self.offers).under_way -= 1;
+    }
+
+    /// Notes how a volume is reachable from now on; or takes that away at once, if the daemon has let go of the others meanwhile.
+    fn set_out(&self, number: u16, export: Option<Export>, place: Option<String>, problem: Option<Advice>) {
+        let are_over = {
+            let mut volumes = lock(&self.volumes);
+            if let Some(slot) = volumes.get_mut(&number) {
+                (slot.export, slot.place, slot.problem) = (export, place, problem);
+            }
+            // Not later: whoever lets go of all says so before he looks for what there is.
+            lock(&self.offers).are_over
+        };
+        if are_over {
+            self.withdraw_at_the_end(number, LAST_FLUSHED, Instant::now());
         }
     }
 
@@ -230,4 +253,73 @@ pub(super) fn ublk_options(mark: u64, shape: &Shape, phase: u8, wish: Option<u32
 fn offered(export: Export) -> (Option<Export>, Option<String>, Option<Advice>) {
     let place = export.path().display().to_string();
     (Some(export), Some(place), None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Choice, Daemon, FLUSHED, Options};
+    use super::*;
+    use crate::embed::{Mode, Pool};
+    use crate::succession::Estate;
+    use headpond_engine::Settings;
+    use std::fs::File;
+    use std::time::Duration;
+
+    /// A disk that came as the daemon ended had its volume's block device made after all had been taken away: it stayed, with nobody to answer,
+    /// and the ring of the engine that had attended to it was closed under it.
+    #[test]
+    fn a_block_device_that_is_made_while_the_daemon_lets_go_of_all_does_not_stay() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
+            println!("skipped: it takes root, /dev/fuse and loop devices");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let ssds = ["ssd0", "ssd1"].map(path);
+        for name in ["ssd0", "ssd1", "disk"] {
+            File::create_new(path(name)).unwrap().set_len(64 << 20).unwrap();
+        }
+        Pool::create("tank", &ssds, &path("state")).unwrap();
+        let pool = Pool::open(&ssds, &path("state")).unwrap();
+        drop(pool.attach("home", &path("disk"), Mode::WriteBack).unwrap());
+        pool.close(Duration::from_secs(60)).unwrap();
+        let options = Options {
+            devices: ssds.to_vec(),
+            state: path("state"),
+            socket: Some(path("socket")),
+            frontend: Choice::Fuse,
+            nbd: None,
+            queues: None,
+            zero_copy: true,
+            give_up: Vec::new(),
+            backings: BTreeMap::new(),
+            configured: BTreeMap::new(),
+            metrics: None,
+            scrub: Default::default(),
+            settings: Settings::default(),
+            patience: Duration::from_secs(30),
+        };
+        let daemon = Daemon::start(options, Estate::default(), &mut |_| true).unwrap();
+        let shared = &daemon.shared;
+        let volume = shared.handle.status().unwrap().volume("home").unwrap().clone();
+        let shape = lock(&shared.volumes)[&volume.number].shape.clone().unwrap();
+        let has_none = || {
+            let slots = lock(&shared.volumes);
+            slots[&volume.number].export.is_none() && slots[&volume.number].place.is_none()
+        };
+        shared.withdraw(volume.number, |export| export.stop(FLUSHED)).unwrap();
+        let Frontend::Fuse { folder } = &shared.frontend else { unreachable!("it was chosen") };
+        let export = shared.loop_device(&volume, &shape, folder).unwrap();
+        let loop_of = Path::new("/sys/block").join(export.device().file_name().unwrap()).join("loop");
+        assert!(loop_of.exists());
+        shared.begin_to_stop();
+        shared.withdraw_block_devices(Instant::now() + FLUSHED);
+        let (export, place, problem) = offered(Export::Loop(export));
+        shared.set_out(volume.number, export, place, problem);
+        assert!(has_none() && !loop_of.exists());
+        // Nor is one begun.
+        shared.offer(&volume, None);
+        assert!(has_none());
+        daemon.stop(FLUSHED).unwrap();
+    }
 }

@@ -40,3 +40,60 @@ impl Worker {
         }
     }
 }
+
+/// Does this with each of several, at once. That for which no thread is to be had is done by the caller, once all others have begun.
+pub(super) fn at_once<T: Copy + Send>(several: &[T], body: impl Fn(T) + Sync) {
+    let body = &body;
+    thread::scope(|scope| {
+        let begun = |one: &T| {
+            let one = *one;
+            thread::Builder::new().spawn_scoped(scope, move || body(one)).is_ok()
+        };
+        let left: Vec<T> = several.iter().filter(|one| !begun(one)).copied().collect();
+        left.into_iter().for_each(body);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    /// From now on this thread makes no others.
+    fn have_no_threads() {
+        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut filter = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, libc::SYS_clone3 as u32),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_clone as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is there during the call, and of this thread alone.
+        let set = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        assert!(set, "{}", io::Error::last_os_error());
+    }
+
+    /// A stop panicked for want of a thread, and the pool was not stopped.
+    #[test]
+    fn what_is_done_at_once_is_done_also_where_no_thread_is_to_be_had() {
+        let all = |is_short: bool| {
+            let done = Mutex::new(BTreeMap::new());
+            if is_short {
+                have_no_threads();
+            }
+            at_once(&[1, 2, 3], |one| _ = done.lock().unwrap().insert(one, thread::current().id()));
+            done.into_inner().unwrap()
+        };
+        for is_short in [false, true] {
+            let (here, done) = thread::spawn(move || (thread::current().id(), all(is_short))).join().unwrap();
+            assert!(done.keys().eq(&[1, 2, 3]));
+            assert!(done.values().all(|thread| (*thread == here) == is_short));
+        }
+    }
+}

@@ -16,6 +16,7 @@ use rustix::ioctl;
 use super::Error;
 use super::export::Options;
 use super::protocol::{self, Hole, Io, REQUEST_MAX, SingleFile, Step};
+use crate::last_words::abort;
 
 const FUSE_DEV_IOC_CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(229, 0);
 /// How long the kernel is left alone that cannot hand over a request, short of memory perhaps.
@@ -198,11 +199,10 @@ impl Server {
                     let body = || serve(&device, &mut file, &size, &*backend, &end);
                     if catch_unwind(AssertUnwindSafe(body)).is_err() {
                         // Who waits for the others would wait for ever: with its process the mount ends.
-                        eprintln!(
-                            "headpond: a thread that serves FUSE panicked; the process ends. What was acknowledged is on the cache devices. \
-                             Start the daemon again."
+                        abort(
+                            "a thread that serves FUSE panicked; the process ends. What was acknowledged is on the cache devices. Start the \
+                             daemon again.",
                         );
-                        std::process::abort();
                     }
                 })
                 .map_err(|e| Error::new("cannot start a thread for FUSE", e))?;
@@ -275,8 +275,8 @@ fn serve<B: Backend>(device: &Arc<OwnedFd>, file: &mut SingleFile, size: &Atomic
             Err(e) => {
                 if !told {
                     tracing::error!(
-                        "cannot read requests from /dev/fuse: {e}; it is tried again, and clients wait meanwhile. Look at the kernel's log, and \
-                         for free memory"
+                        "cannot read requests from /dev/fuse: {e}; it is tried again. Clients wait meanwhile, but for whoever asked for what was \
+                         being copied, who gets an I/O error. Look at the kernel's log, and for free memory"
                     );
                     told = true;
                 }

@@ -4,14 +4,15 @@
 //! in which they are finished, many at a time where there are many. What a connection can have
 //! outstanding is bounded from the request's arrival until its reply is written, so a client that
 //! does not read its replies stops being read. Of what a client has sent that hung up, no change is begun any more; what was begun may
-//! be under way for a while, and a change of the same place over another connection is begun when it has ended.
+//! be under way for a while, and a change of the same place over another connection is begun when it has ended. A third thread waits for
+//! that, and the connection is read on.
 
 use super::protocol::{Errno, Replies};
 use super::session::{ExportInfo, Kind, Request, Session, Wants};
 use crate::fuse::mark_io_flusher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -19,9 +20,9 @@ use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Scope};
 use std::time::{Duration, Instant};
 
 /// What stands behind the server. Its methods are called from the threads of all connections.
@@ -279,6 +280,8 @@ struct Open {
     streams: HashMap<u64, Connected>,
     next: u64,
     stopping: bool,
+    /// Who waits for the end of a change.
+    waiting: usize,
 }
 
 struct Connected {
@@ -287,6 +290,8 @@ struct Connected {
     export: Option<usize>,
     /// Ranges in bytes that are to be changed by what is under way.
     changes: Vec<Range<u64>>,
+    /// The same of what waits to be begun, in the order in which it came.
+    waits: VecDeque<Range<u64>>,
 }
 
 impl Connected {
@@ -298,8 +303,17 @@ impl Connected {
 
     /// Whether a change of this range is under way.
     fn changes(&self, range: &Range<u64>) -> bool {
-        self.changes.iter().any(|other| other.start < range.end && range.start < other.end)
+        self.changes.iter().any(|other| overlap(other, range))
     }
+
+    /// Whether a change of this range waits.
+    fn waits(&self, range: &Range<u64>) -> bool {
+        self.waits.iter().any(|other| overlap(other, range))
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 impl Registry {
@@ -323,20 +337,45 @@ impl Registered {
         }
     }
 
-    /// Begins a change. One of the same range whose client is gone ends first: that client has sent it again, perhaps over this connection, and
-    /// perhaps newer data behind it, which it would undo if it were done after that was acknowledged. It may wait in the engine for a while
-    /// before it takes effect. Of others, which are polled only where their changes overlap, nobody waits for anything.
-    fn change(&self, export: usize, range: Range<u64>) -> Change {
-        let is_in_the_way = |open: &mut Open| {
-            let mut others = open.streams.iter().filter(|(id, it)| **id != self.id && it.export == Some(export));
-            others.any(|(_, it)| it.changes(&range) && is_gone(&it.stream))
-        };
-        let open = self.registry.lock();
-        let mut open = self.registry.ended.wait_while(open, is_in_the_way).unwrap_or_else(PoisonError::into_inner);
-        if let Some(connected) = open.streams.get_mut(&self.id) {
-            connected.changes.push(range.clone());
+    /// Begins a change, if none is in its way; else it is to wait, and those of the same range that come after it.
+    fn change(&self, export: usize, range: Range<u64>) -> Option<Change> {
+        let mut open = self.registry.lock();
+        let is_in_the_way = self.is_in_the_way(&open, export, &range);
+        let own = open.streams.get_mut(&self.id)?;
+        if is_in_the_way || own.waits(&range) {
+            own.waits.push_back(range);
+            return None;
+        }
+        own.changes.push(range.clone());
+        Some(Change { registry: self.registry.clone(), id: self.id, range })
+    }
+
+    /// Begins the one that waits for longest, once none is in its way. It counts as one that waits until [`Registered::begun`].
+    fn wait(&self, export: usize, range: Range<u64>) -> Change {
+        let mut open = self.registry.lock();
+        open.waiting += 1;
+        let is_in_the_way = |open: &mut Open| self.is_in_the_way(open, export, &range);
+        open = self.registry.ended.wait_while(open, is_in_the_way).unwrap_or_else(PoisonError::into_inner);
+        open.waiting -= 1;
+        if let Some(own) = open.streams.get_mut(&self.id) {
+            own.changes.push(range.clone());
         }
         Change { registry: self.registry.clone(), id: self.id, range }
+    }
+
+    /// The one that waited for longest is with the backend.
+    fn begun(&self) {
+        if let Some(own) = self.registry.lock().streams.get_mut(&self.id) {
+            own.waits.pop_front();
+        }
+    }
+
+    /// Whether a change of this range has to wait. One whose client is gone ends first: that client has sent it again, perhaps over this
+    /// connection, and perhaps newer data behind it, which it would undo if it were done after that was acknowledged. It may wait in the engine
+    /// for a while before it takes effect. Of others, which are polled only where their changes overlap, nobody waits for anything.
+    fn is_in_the_way(&self, open: &Open, export: usize, range: &Range<u64>) -> bool {
+        let mut others = open.streams.iter().filter(|(id, it)| **id != self.id && it.export == Some(export));
+        others.any(|(_, it)| it.changes(range) && is_gone(&it.stream))
     }
 }
 
@@ -349,12 +388,16 @@ struct Change {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        if let Some(connected) = self.registry.lock().streams.get_mut(&self.id)
+        let mut open = self.registry.lock();
+        if let Some(connected) = open.streams.get_mut(&self.id)
             && let Some(at) = connected.changes.iter().position(|range| *range == self.range)
         {
             connected.changes.swap_remove(at);
         }
-        self.registry.ended.notify_all();
+        // It is the engine's thread that is here, for each write.
+        if open.waiting > 0 {
+            self.registry.ended.notify_all();
+        }
     }
 }
 
@@ -390,7 +433,8 @@ fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend
         }
         let id = open.next;
         open.next += 1;
-        open.streams.insert(id, Connected { stream: stream.clone(), export: None, changes: Vec::new() });
+        let connected = Connected { stream: stream.clone(), export: None, changes: Vec::new(), waits: VecDeque::new() };
+        open.streams.insert(id, connected);
         drop(open);
         let registered = Registered { registry: registry.clone(), id, stream };
         let backend = backend.clone();
@@ -479,7 +523,8 @@ fn serve<B: Backend>(registered: &Registered, backend: &B, limits: Limits) -> io
     thread::scope(|scope| {
         thread::Builder::new().name("nbd-write".into()).spawn_scoped(scope, move || write_replies(stream, &replies))?;
         // The writer ends when this sender and those of all commands outstanding are gone.
-        read_requests(registered, &mut reader, &mut session, export, backend, limits, to)
+        let beginner = Arc::new(Beginner { registered, export, backend, replies: session.replies(), to });
+        read_requests(&mut reader, &mut session, limits, Asking { scope, beginner, late: None })
     })
 }
 
@@ -504,37 +549,96 @@ fn is_gone(stream: &UnixStream) -> bool {
     polled.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
+/// A request that was read, and its room.
+type Asked<B> = (Request, Command<<B as Backend>::Space>, Permit);
+
+/// Hands what one client asks for to the backend.
+struct Beginner<'a, B: Backend> {
+    registered: &'a Registered,
+    export: usize,
+    backend: &'a B,
+    replies: Replies,
+    to: Sender<Reply<B::Data>>,
+}
+
+impl<B: Backend> Beginner<'_, B> {
+    /// False: the client is gone, and nothing was done.
+    fn begin(&self, (request, command, permit): Asked<B>, change: Option<Change>) -> bool {
+        // Looked at last, when all that is waited for is over, and when the change is noted: whoever finds the client gone finds all that was begun
+        // for it. What waits in the engine, others wait for. What changes nothing may as well be done.
+        if change.is_some() && is_gone(&self.registered.stream) {
+            tracing::debug!(offset = request.offset, "an NBD client left before its write was begun, which is not done");
+            return false;
+        }
+        let pending = Pending { to: self.to.clone(), replies: self.replies, request, permit, _change: change };
+        self.backend.submit(self.export, command, Completion(Some(pending)));
+        true
+    }
+
+    /// The same of the change that waits for longest, once it may be begun.
+    fn begin_late(&self, asked: Asked<B>) -> bool {
+        let change = self.registered.wait(self.export, changed(&asked.0));
+        let begun = self.begin(asked, Some(change));
+        self.registered.begun();
+        begun
+    }
+}
+
+/// The bytes that a request changes.
+fn changed(request: &Request) -> Range<u64> {
+    request.offset..request.offset + u64::from(request.length)
+}
+
+/// What one client asks for, in the order in which it comes; but changes that wait for the end of others keep nothing else waiting.
+struct Asking<'scope, 'env, B: Backend> {
+    scope: &'scope Scope<'scope, 'env>,
+    beginner: Arc<Beginner<'env, B>>,
+    /// To the thread that waits with changes, once there is one.
+    late: Option<Sender<Asked<B>>>,
+}
+
+impl<B: Backend> Asking<'_, '_, B> {
+    /// False: the client is gone, and nothing was done.
+    fn ask(&mut self, asked: Asked<B>) -> bool {
+        let Beginner { registered, export, .. } = *self.beginner;
+        match asked.0.kind {
+            Kind::Read | Kind::Flush => self.beginner.begin(asked, None),
+            Kind::Write | Kind::Trim | Kind::WriteZeroes => match registered.change(export, changed(&asked.0)) {
+                Some(change) => self.beginner.begin(asked, Some(change)),
+                None => self.wait(asked),
+            },
+        }
+    }
+
+    /// Has a change begun when it may be.
+    fn wait(&mut self, asked: Asked<B>) -> bool {
+        let late = self.late.get_or_insert_with(|| {
+            let (late, all) = mpsc::channel();
+            let beginner = Arc::clone(&self.beginner);
+            let body = move || _ = all.into_iter().all(|asked| beginner.begin_late(asked));
+            if let Err(error) = thread::Builder::new().name("nbd-wait".into()).spawn_scoped(self.scope, body) {
+                tracing::warn!(
+                    %error,
+                    "no thread for what an NBD client changes while an earlier client's change of the same place is under way: all that it asks \
+                     for waits as well. Look at the limits of threads and memory"
+                );
+            }
+            late
+        });
+        match late.send(asked) {
+            Ok(()) => true,
+            Err(SendError(asked)) => self.beginner.begin_late(asked),
+        }
+    }
+}
+
 fn read_requests<B: Backend>(
-    registered: &Registered,
     reader: &mut impl BufRead,
     session: &mut Session,
-    export: usize,
-    backend: &B,
     limits: Limits,
-    to: Sender<Reply<B::Data>>,
+    mut asking: Asking<'_, '_, B>,
 ) -> io::Result<()> {
     let window = Arc::new(Window { limits, outstanding: Mutex::default(), freed: Condvar::new() });
-    let replies = session.replies();
-    // False: the client is gone, and nothing was done.
-    let submit = |request: Request, command, permit| {
-        let change = match request.kind {
-            // What changes nothing may as well be done.
-            Kind::Read | Kind::Flush => None,
-            Kind::Write | Kind::Trim | Kind::WriteZeroes => {
-                // Noted before the client is looked for: whoever finds it gone finds all that was begun for it.
-                let change = registered.change(export, request.offset..request.offset + u64::from(request.length));
-                // Looked at last, when all that is waited for here is over. What waits in the engine, others wait for.
-                if is_gone(&registered.stream) {
-                    tracing::debug!(offset = request.offset, "an NBD client left before its write was begun, which is not done");
-                    return false;
-                }
-                Some(change)
-            }
-        };
-        let pending = Pending { to: to.clone(), replies, request, permit, _change: change };
-        backend.submit(export, command, Completion(Some(pending)));
-        true
-    };
     loop {
         match session.wants() {
             Wants::Nothing => return Ok(()),
@@ -552,7 +656,7 @@ fn read_requests<B: Backend>(
                         Kind::Flush => (Command::Flush, 0),
                         Kind::Write => unreachable!("a write waits for its payload"),
                     };
-                    if !submit(request, command, window.acquire(bytes)) {
+                    if !asking.ask((request, command, window.acquire(bytes))) {
                         return Ok(());
                     }
                 }
@@ -560,11 +664,11 @@ fn read_requests<B: Backend>(
             Wants::Payload(request) => {
                 let Request { offset, length, fua, .. } = request;
                 let permit = window.acquire(length as usize);
-                let mut data = backend.alloc(length as usize);
+                let mut data = asking.beginner.backend.alloc(length as usize);
                 let room = data.as_mut().get_mut(..length as usize);
                 reader.read_exact(room.ok_or(io::Error::other("no room for a payload"))?)?;
                 session.payload_taken();
-                if !submit(request, Command::Write { offset, data, fua }, permit) {
+                if !asking.ask((request, Command::Write { offset, data, fua }, permit)) {
                     return Ok(());
                 }
             }
@@ -580,7 +684,7 @@ fn read_requests<B: Backend>(
         let header = session.take_output();
         if !header.is_empty() {
             let reply = Reply { header, data: Vec::new(), _permit: window.acquire(0) };
-            let _ = to.send(reply);
+            let _ = asking.beginner.to.send(reply);
         }
     }
 }

@@ -122,7 +122,7 @@ impl Attending {
 
     /// What a request asks for, with a write's payload; `None`: it is answered already, as it was to show that it comes, or with an
     /// error.
-    pub fn take(&mut self, held: Held, ring: &mut Ring) -> Option<(Held, Request<HostBuf>)> {
+    pub fn take(&mut self, mut held: Held, ring: &mut Ring) -> Option<(Held, Request<HostBuf>)> {
         let descriptor = self.descriptors.of(&held);
         let Ok(io) = Io::decode(&descriptor) else {
             tracing::error!(
@@ -155,7 +155,10 @@ impl Attending {
                 }
             },
             Io::Flush => match self.flushes.one_more() {
-                Whose::Clients => Request::Flush,
+                Whose::Clients => {
+                    held.is_noted_by(&self.flushes);
+                    Request::Flush
+                }
                 Whose::Own => Request::OwnFlush,
                 Whose::Try => {
                     self.commit(held, io.success(), ring);
@@ -169,9 +172,9 @@ impl Attending {
     }
 
     /// Answers a request, with a read's payload. The ring's next wait tells the kernel.
-    pub fn answer(&mut self, held: Held, reply: Reply<HostBuf>, ring: &mut Ring) {
+    pub fn answer(&mut self, mut held: Held, reply: Reply<HostBuf>, ring: &mut Ring) {
         let io = self.ios[usize::from(held.tag())];
-        let result = match (reply, io) {
+        let result = match (held.answer(reply), io) {
             (Ok(bufs), Io::Read { sector, .. }) => match self.give_payload(&held, io.payload(), &bufs) {
                 Ok(()) => io.success(),
                 Err(error) => {
@@ -284,19 +287,34 @@ mod tests {
             ended.len()
         }
 
-        /// What the volume is asked for when this is asked for of the first sector. It is answered.
-        fn ask(&mut self, op: u32) -> Option<Request<HostBuf>> {
+        /// Asks for this of the first sector: what the volume is asked for then.
+        fn begin(&mut self, op: u32) -> Option<(Held, Request<HostBuf>)> {
             let mut descriptor = [0; size_of::<Descriptor>()];
             descriptor[..4].copy_from_slice(&op.to_ne_bytes());
             descriptor[4..8].copy_from_slice(&1u32.to_ne_bytes());
             File::from(self.file.try_clone().unwrap()).write_all_at(&descriptor, 0).unwrap();
             let Event::Request(held) = self.attending.completed(0, 0) else { unreachable!("the kernel has the tag") };
-            let request = self.attending.take(held, &mut self.ring).map(|(held, request)| {
+            self.attending.take(held, &mut self.ring)
+        }
+
+        /// What the volume is asked for when this is asked for of the first sector. It is answered.
+        fn ask(&mut self, op: u32) -> Option<Request<HostBuf>> {
+            let request = self.begin(op).map(|(held, request)| {
                 self.attending.answer(held, Ok(Vec::new()), &mut self.ring);
                 request
             });
             assert_eq!(self.commands(), 1, "it is not answered once");
             request
+        }
+
+        /// Whether a flush is told that it went well, of which the volume says this.
+        fn flushes(&mut self, reply: Reply<HostBuf>) -> bool {
+            let (mut held, _) = self.begin(abi::op::FLUSH).expect("it is no try");
+            let told = held.answer(reply);
+            let went_well = told.is_ok();
+            self.attending.answer(held, told, &mut self.ring);
+            assert_eq!(self.commands(), 1, "it is not answered once");
+            went_well
         }
 
         /// Whether the volume is asked for a client's flush.
@@ -317,9 +335,9 @@ mod tests {
     #[test]
     fn the_daemons_own_flushes_are_not_a_clients_and_whoever_else_flushes_then_has_all_flushed() {
         let mut rig = Rig::new();
-        rig.flushes.set_tries(true);
+        rig.flushes.begin_trial();
         assert!(rig.ask(abi::op::FLUSH).is_none());
-        rig.flushes.set_tries(false);
+        rig.flushes.end_tries();
         assert!(rig.passes_on_a_flush());
         rig.flushes.set_own(true);
         // What is in the page cache comes first.
@@ -336,12 +354,46 @@ mod tests {
     fn a_flush_that_comes_after_a_write_is_no_try() {
         for op in [abi::op::WRITE, abi::op::DISCARD, abi::op::WRITE_ZEROES] {
             let mut rig = Rig::new();
-            rig.flushes.set_tries(true);
+            rig.flushes.begin_trial();
             rig.ask(abi::op::READ);
             assert!(rig.ask(abi::op::FLUSH).is_none());
             rig.ask(op);
             assert!(rig.passes_on_a_flush(), "{op}");
         }
+    }
+
+    /// Such a flush may be the `dd` of the trial. Of a failed flush of the disk the volume told that one, whose error nobody looked at; and the file
+    /// system whose writes were lost was told that all is well.
+    #[test]
+    fn a_failure_that_the_trial_of_a_device_may_have_heard_alone_is_told_to_the_next_who_flushes() {
+        let (well, lost) = (|| Ok(Vec::new()), || Err(RequestError::Io));
+        for ends_first in [true, false] {
+            let mut rig = Rig::new();
+            rig.flushes.begin_trial();
+            rig.ask(abi::op::WRITE);
+            assert!(rig.flushes(well()));
+            assert!(!rig.flushes(lost()));
+            if ends_first {
+                rig.flushes.end_tries();
+                rig.flushes.end_trial(false);
+            }
+            // The daemon's own, of its end, is not who is to hear it.
+            rig.flushes.set_own(true);
+            assert!(rig.flushes(well()));
+            rig.flushes.set_own(false);
+            assert!(!rig.flushes(well()));
+            assert!(rig.flushes(well()));
+        }
+        // Where `dd` has ended well a client has heard it.
+        let mut rig = Rig::new();
+        rig.flushes.begin_trial();
+        rig.ask(abi::op::WRITE);
+        assert!(!rig.flushes(lost()));
+        rig.flushes.end_trial(true);
+        assert!(rig.flushes(well()));
+        // Nor is anything told twice once the trial is over.
+        assert!(!rig.flushes(lost()));
+        assert!(rig.flushes(well()));
     }
 
     #[test]

@@ -217,18 +217,21 @@ impl Device {
         self.control.set_params(id, params).map_err(failed("does not take its parameters"))?;
         self.prepare_queues(options.queues, info, backend).map_err(failed("has no queues"))?;
         self.attend(Instant::now() + PATIENCE).map_err(failed("is not to be had from its driver"))?;
-        self.flushes.set_tries(true);
+        self.flushes.begin_trial();
         self.control.start(id).map_err(failed("does not start"))?;
         let found = self.control.params(id).map_err(failed("does not tell its parameters"))?;
         self.check_flushes(&found)?;
         self.set_limits(options);
         // What its attributes promise is tried as well. The volume is not asked: its disk may be silent, or fail flushes, and is to be served.
         let file = File::open(self.path()).map_err(failed("cannot be opened"))?;
-        // And it is not said to be the daemon's own: what is a try is nobody's, and a client who flushes while `dd` ends is to be told what he is owed.
-        let begun = Flushing::begin(file.into(), || ()).map_err(|error| cannot_run_dd(id, &error))?;
+        // And it is not said to be the daemon's own: what is a try is nobody's, and a client who flushes while `dd` ends is to be told what he is owed,
+        // also where `dd` has heard of it.
+        let flushes = Arc::clone(&self.flushes);
+        let begun =
+            Flushing::begin(file.into(), move |well| flushes.end_trial(well)).map_err(|error| cannot_run_dd(id, &error))?;
         self.flushing = Some(begun);
         let flushed = self.flushed(Instant::now() + silence::LIMIT);
-        self.flushes.set_tries(false);
+        self.flushes.end_tries();
         if self.flushes.came() > 0 {
             return Ok(());
         }
@@ -472,9 +475,8 @@ impl Device {
 
     fn remove(&mut self, limit: Duration, also_unflushed: bool) -> Result<(), Error> {
         let id = self.id;
-        let until = Instant::now() + limit;
         // It was late the last time, and has the device open. How it ended says nothing of the one that comes now.
-        if let Err(error) = self.flushed(until)? {
+        if let Err(error) = self.flushed(Instant::now() + limit)? {
             tracing::warn!(
                 "an earlier flush of {} failed: {error}; it is flushed again now. Look at the kernel's log for writes that were lost",
                 self.path().display()
@@ -482,8 +484,10 @@ impl Device {
         }
         let ours = exclusive(&self.path())?;
         let failed = |what| move |error: io::Error| failed(id, what, &error);
-        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device.
-        let flushed = ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, until));
+        // What somebody wrote without a flush may be in the page cache yet, and would be lost with the device. It has the whole limit, however long
+        // users were looked for: one that had no time would be told of as a disk's that does not answer.
+        let flushed =
+            ours.try_clone().map_err(failed("cannot be flushed")).and_then(|ours| self.flush(ours, Instant::now() + limit));
         let flushed = flushed?.map_err(failed("did not take all that was written to it and not flushed, which may be lost"));
         match flushed {
             Err(error) if also_unflushed => tracing::warn!("{error}. {}", error.next()),
@@ -507,7 +511,7 @@ impl Device {
         // However late it is.
         self.flushes.set_own(true);
         let flushes = Arc::clone(&self.flushes);
-        let begun = Flushing::begin(device, move || flushes.set_own(false)).map_err(|error| {
+        let begun = Flushing::begin(device, move |_| flushes.set_own(false)).map_err(|error| {
             self.flushes.set_own(false);
             cannot_run_dd(self.id, &error)
         })?;

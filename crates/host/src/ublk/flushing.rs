@@ -28,8 +28,8 @@ pub struct Flushing {
 
 impl Flushing {
     /// Begins to write what the kernel has of a file, and to make it durable. The child has this very description of it: while it waits the
-    /// file stays open, and a claim stays held. `then` is done when it has ended, whoever asks.
-    pub fn begin(file: OwnedFd, then: impl FnOnce() + Send + 'static) -> io::Result<Flushing> {
+    /// file stays open, and a claim stays held. `then` is done when it has ended, whoever asks, and told whether it ended well.
+    pub fn begin(file: OwnedFd, then: impl FnOnce(bool) + Send + 'static) -> io::Result<Flushing> {
         let mut dd = Command::new(DD[0]);
         dd.args(&DD[1..]).stdin(Stdio::null()).stdout(file).stderr(Stdio::piped());
         let child = dd.spawn()?;
@@ -37,7 +37,7 @@ impl Flushing {
         // Somebody takes in its end, also if nobody asks any more.
         thread::Builder::new().name("flushed".into()).spawn(move || {
             let end = child.wait_with_output();
-            then();
+            then(end.as_ref().is_ok_and(|dd| dd.status.success()));
             told.send(end)
         })?;
         Ok(Flushing { ended, since: Instant::now() })
@@ -83,6 +83,10 @@ pub struct Flushes {
     came: AtomicU64,
     /// They are the daemon's own until something is written.
     are_tries: AtomicBool,
+    /// The one that shows whether they come may be among them.
+    trial: AtomicBool,
+    /// The last one that failed may have been that one: whoever asks next hears of it as well.
+    again: AtomicBool,
     /// So many of the daemon's own may be among them.
     own: AtomicUsize,
 }
@@ -101,9 +105,40 @@ pub enum Whose {
 
 impl Flushes {
     /// Those that come are to show only that they do, up to the first write: then there is something to be made durable. To be said before
-    /// there is anybody who could write, or to end that.
-    pub fn set_tries(&self, are_tries: bool) {
-        self.are_tries.store(are_tries, Ordering::Release);
+    /// there is anybody who could write.
+    pub fn begin_trial(&self) {
+        self.trial.store(true, Ordering::SeqCst);
+        self.are_tries.store(true, Ordering::Release);
+    }
+
+    /// What comes from now on is no try.
+    pub fn end_tries(&self) {
+        self.are_tries.store(false, Ordering::Release);
+    }
+
+    /// The one that was to show whether they come has ended, and nothing of the kind comes any more. Where it ended well, what failed beside it
+    /// was told to a client.
+    pub fn end_trial(&self, ended_well: bool) {
+        self.trial.store(false, Ordering::SeqCst);
+        if ended_well {
+            self.again.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// What is to be answered to a client's flush where the volume says whether it went well: whether it did.
+    ///
+    /// Once a client has written, `dd`'s flush of a new device cannot be told from his, nor has the kernel always made two of them. Answered
+    /// well without the volume, his writes would be called durable that are not; answered with an error without it, a file system would give
+    /// up for nothing. So the volume is asked as by a client; but what it tells once of writes that were lost, `dd` may have heard, and nobody listens
+    /// to that. So the next one hears of it too, at worst one who has heard of it already.
+    pub fn answer(&self, went_well: bool) -> bool {
+        match went_well {
+            true => !self.again.swap(false, Ordering::SeqCst),
+            false => {
+                self.again.store(self.trial.load(Ordering::SeqCst), Ordering::SeqCst);
+                false
+            }
+        }
     }
 
     /// One of the daemon's own is under way from now on; or no longer.
@@ -140,7 +175,7 @@ impl Flushes {
     /// Something is written. To be said before that is answered.
     pub fn wrote(&self) {
         if self.are_tries.load(Ordering::Relaxed) {
-            self.set_tries(false);
+            self.end_tries();
         }
     }
 
@@ -172,7 +207,7 @@ mod tests {
     #[test]
     fn how_a_flush_ends_is_told() {
         let file = tempfile::tempfile().unwrap();
-        let flushed = |file: File| Flushing::begin(file.into(), || ()).unwrap().ended(Instant::now() + SOON);
+        let flushed = |file: File| Flushing::begin(file.into(), |_| ()).unwrap().ended(Instant::now() + SOON);
         assert!(matches!(flushed(file), Some(Ok(()))));
         // A pipe has nothing to be flushed, and the kernel says so.
         let (_reader, writer) = io::pipe().unwrap();
@@ -194,7 +229,7 @@ mod tests {
     /// That of a device that could not be made stayed as a dead process until the daemon ended.
     #[test]
     fn a_child_that_nobody_waits_for_any_more_does_not_stay() {
-        drop(Flushing::begin(tempfile::tempfile().unwrap().into(), || ()).unwrap());
+        drop(Flushing::begin(tempfile::tempfile().unwrap().into(), |_| ()).unwrap());
         // Not before it has ended.
         thread::sleep(Duration::from_secs(1));
         let until = Instant::now() + SOON;
@@ -214,7 +249,7 @@ mod tests {
         let begun = Instant::now();
         let has_ended = Arc::new(AtomicBool::new(false));
         let noted = Arc::clone(&has_ended);
-        let flushing = Flushing::begin(ours.try_clone().unwrap().into(), move || noted.store(true, Ordering::SeqCst)).unwrap();
+        let flushing = Flushing::begin(ours.try_clone().unwrap().into(), move |ok| noted.store(ok, Ordering::SeqCst)).unwrap();
         assert!(flushing.ended(Instant::now() + Duration::from_millis(200)).is_none());
         assert!(!has_ended.load(Ordering::SeqCst));
         // Closed here it is not closed for the last time, which would wait as well.
@@ -237,7 +272,7 @@ mod tests {
         let ours = File::options().read(true).open(disk.path()).unwrap();
         assert!(left().is_empty(), "others have it open");
         disk.fall_silent();
-        let flushing = Flushing::begin(ours.into(), || ()).unwrap();
+        let flushing = Flushing::begin(ours.into(), |_| ()).unwrap();
         let until = Instant::now() + SOON;
         // Not before it is `dd`.
         while left().is_empty() {

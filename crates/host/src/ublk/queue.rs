@@ -21,6 +21,7 @@ use super::tags::{Completion, Event, Held};
 use crate::beside::{Door, Ended, Reader};
 use crate::buf::HostBuf;
 use crate::fuse::mark_io_flusher;
+use crate::last_words::abort;
 use crate::ring::{GUEST, Waker};
 
 /// What serves a volume.
@@ -197,11 +198,10 @@ fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<
         };
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
             // Its clients would wait for ever. The kernel keeps what they ask for the next daemon.
-            eprintln!(
-                "headpond: a thread that serves a ublk queue panicked; the process ends. What was acknowledged is on the \
-                 cache devices, and what was not waits in the kernel. Start the daemon again."
+            abort(
+                "a thread that serves a ublk queue panicked; the process ends. What was acknowledged is on the cache devices, and what was \
+                 not waits in the kernel. Start the daemon again.",
             );
-            std::process::abort();
         }
     })?;
     let waker = is_up.recv().map_err(|_| io::Error::other("the thread of a queue ended"))??;
@@ -359,6 +359,8 @@ mod tests {
     use crate::runtime::OWED;
     use crate::silent;
     use std::fs::File;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
 
     struct Nobody;
 
@@ -419,6 +421,45 @@ mod tests {
         let is_open = is_open.upgrade().is_some();
         disk.speak();
         assert_eq!((joined, is_open), (Ok(()), false));
+    }
+
+    struct Panics;
+
+    impl Backend for Panics {
+        fn submit(&self, _: Request<HostBuf>, _: Option<Instant>, _: Completion) {
+            unreachable!("there are no requests");
+        }
+
+        fn adopt(&self, _: Unattended) -> Waker {
+            unreachable!("its queues have threads");
+        }
+
+        fn door(&self) -> Option<Door> {
+            panic!("as by a mistake");
+        }
+    }
+
+    /// The last words of such a thread panicked themselves where their reader was gone: it ended, and its process did not. Clients waited for ever.
+    #[test]
+    fn a_thread_that_panics_ends_the_process_also_where_nobody_reads_what_it_says() {
+        const CHILD: &str = "HEADPOND_TEST_PANICS";
+        if std::env::var_os(CHILD).is_some() {
+            rustix::process::setrlimit(
+                rustix::process::Resource::Core,
+                rustix::process::Rlimit { current: Some(0), maximum: Some(0) },
+            )
+            .unwrap();
+            let place = Place { number: 0, depth: 4, lends: false };
+            let _ = Queue::prepare(Queues::Threads(1), place, Arc::new(Panics), Arc::default());
+            return;
+        }
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let test = "ublk::queue::tests::a_thread_that_panics_ends_the_process_also_where_nobody_reads_what_it_says";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").stdout(Stdio::null()).stderr(writer);
+        let ended = child.status().unwrap();
+        assert_eq!(ended.signal(), Some(libc::SIGABRT), "{ended}");
     }
 
     #[test]

@@ -5,11 +5,13 @@
 //! answer takes it. [`Completion`] carries it through the engine, and answers with an I/O error when it is
 //! dropped on the way.
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use headpond_engine::io::{Reply, RequestError, SECTOR};
 
 use super::abi::{Descriptor, op};
+use super::flushing::Flushes;
 use super::queue::Message;
 use crate::buf::HostBuf;
 use crate::ring::Waker;
@@ -89,12 +91,33 @@ impl Io {
 /// A request that is ours to answer.
 #[derive(Debug)]
 #[must_use = "a request that is not answered hangs its client"]
-pub struct Held(u16);
+pub struct Held {
+    tag: u16,
+    /// If it is a client's flush: what is noted of its answer.
+    flushes: Option<Arc<Flushes>>,
+}
 
 impl Held {
+    fn new(tag: u16) -> Held {
+        Held { tag, flushes: None }
+    }
+
     /// Its tag.
     pub fn tag(&self) -> u16 {
-        self.0
+        self.tag
+    }
+
+    /// It is a client's flush, whose answer is noted there.
+    pub(super) fn is_noted_by(&mut self, flushes: &Arc<Flushes>) {
+        self.flushes = Some(Arc::clone(flushes));
+    }
+
+    /// The answer to give when the volume gives this one. To be asked in the order in which the volume answers; once more changes nothing.
+    pub(super) fn answer(&mut self, reply: Reply<HostBuf>) -> Reply<HostBuf> {
+        match self.flushes.take() {
+            Some(flushes) if !flushes.answer(reply.is_ok()) => Err(RequestError::Io),
+            _ => reply,
+        }
     }
 }
 
@@ -149,7 +172,7 @@ impl Tags {
         match result {
             0 => {
                 *place = Place::Ours;
-                Event::Request(Held(tag))
+                Event::Request(Held::new(tag))
             }
             error if -error == libc::ENODEV => {
                 *place = Place::Gone;
@@ -166,10 +189,10 @@ impl Tags {
 
     /// A request is answered; the tag it was, to be committed now.
     pub fn answered(&mut self, held: Held) -> u16 {
-        let place = &mut self.places[usize::from(held.0)];
-        assert_eq!(*place, Place::Ours, "tag {} is answered while it is not ours", held.0);
+        let place = &mut self.places[usize::from(held.tag)];
+        assert_eq!(*place, Place::Ours, "tag {} is answered while it is not ours", held.tag);
         *place = Place::Kernel;
-        held.0
+        held.tag
     }
 
     /// Whether the kernel has none of them, nor have we.
@@ -196,7 +219,9 @@ impl Completion {
     }
 
     fn send(&mut self, reply: Reply<HostBuf>) {
-        let Some(held) = self.held.take() else { return };
+        let Some(mut held) = self.held.take() else { return };
+        // Here, and not where it is told to the kernel: answers of several queues overtake each other on the way.
+        let reply = held.answer(reply);
         // It fails when the queue has let go of the device: then the kernel asks its next daemon.
         if self.answers.send(Message::Answer(held, reply)).is_ok() {
             self.waker.wake();
@@ -278,16 +303,35 @@ mod tests {
         let _again = tags.completed(0, 0);
     }
 
+    /// Each queue has a thread, and the answer that the volume gave first may be told to the kernel last.
+    #[test]
+    fn of_a_failure_that_a_trial_has_heard_the_flush_that_the_volume_answers_next_hears_whichever_queue_it_is_of() {
+        let (ring, flushes) = (Ring::new(2, 4).unwrap(), Arc::new(Flushes::default()));
+        flushes.begin_trial();
+        let (answers, messages): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel()).unzip();
+        let under_way = answers.into_iter().map(|answers| {
+            let mut held = Held::new(0);
+            held.is_noted_by(&flushes);
+            Completion::new(held, answers, ring.waker())
+        });
+        let replies = [Err(RequestError::Io), Ok(Vec::new())];
+        under_way.collect::<Vec<_>>().into_iter().zip(replies).for_each(|(flush, reply)| flush.finish(reply));
+        for messages in messages.iter().rev() {
+            assert!(matches!(messages.recv(), Ok(Message::Answer(_, Err(RequestError::Io)))));
+        }
+        assert!(flushes.answer(true));
+    }
+
     #[test]
     fn an_answer_that_is_dropped_is_an_error_and_one_that_is_given_comes_once() {
         let ring = Ring::new(2, 4).unwrap();
         let (answers, messages) = mpsc::channel();
-        let completion = |tag| Completion::new(Held(tag), answers.clone(), ring.waker());
+        let completion = |tag| Completion::new(Held::new(tag), answers.clone(), ring.waker());
         drop(completion(3));
         completion(4).finish(Ok(Vec::new()));
         let got: Vec<_> = messages.try_iter().collect();
-        assert!(matches!(&got[0], Message::Answer(Held(3), Err(RequestError::Io))));
-        assert!(matches!(&got[1], Message::Answer(Held(4), Ok(bufs)) if bufs.is_empty()));
+        assert!(matches!(&got[0], Message::Answer(Held { tag: 3, .. }, Err(RequestError::Io))));
+        assert!(matches!(&got[1], Message::Answer(Held { tag: 4, .. }, Ok(bufs)) if bufs.is_empty()));
         assert_eq!(got.len(), 2);
         // A queue that has let go takes none, and nobody minds.
         drop(messages);
