@@ -55,8 +55,10 @@ const SHORT: usize = 128 << 10;
 const BEFORE_KILL: Duration = Duration::from_millis(1700);
 /// How often the dirty set is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a front end may take to be there.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a front end may take to be there, which may have to wait for a slow machine's disks.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the first file may take to be durable.
+const FIRST_FILE: Duration = Duration::from_secs(60);
 /// The longest that each SSD that is made is written over beforehand.
 const SSD_PATIENCE: Duration = Duration::from_secs(4);
 /// Size of the disk that is made for the file system of the last act.
@@ -502,10 +504,15 @@ fn file_system(plan: &Plan, devices: &Devices, system: FileSystem, stop: &Atomic
     let mut stage = Stage::set_up(&folder, devices.clone(), Front::File(system))?;
     stage.mode(Setup::WriteBack.mode())?;
     let mut files = Files::default();
-    let point = stage.mount_point();
+    let (point, durable) = (stage.mount_point(), files.count());
     let killed = thread::scope(|scope| {
-        scope.spawn(|| files.write(&point, stop));
+        let writing = scope.spawn(|| files.write(&point, stop));
         thread::sleep(BEFORE_KILL);
+        // Where a flush takes half a second, none is durable yet.
+        let until = Instant::now() + FIRST_FILE;
+        while durable.load(Ordering::Relaxed) == 0 && !writing.is_finished() && Instant::now() < until {
+            thread::sleep(LOOK);
+        }
         stage.kill()
     });
     killed?;

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::{MIB, Nbd, Yard};
+use common::{LONG, MIB, Nbd, Yard};
 use headpond_host::control::{Call, call};
 
 /// Chance, from a seed.
@@ -262,7 +262,7 @@ fn a_connection_to_a_detached_volume_never_reaches_the_one_that_has_its_number_n
             nbd.flush().unwrap_err();
         }
         assert!(yard.nbd(next).read(0, 4096).unwrap() == [0; 4096], "the next volume was written to");
-        idle.patience(Duration::from_secs(10));
+        idle.patience(LONG);
         let end = idle.answer(&mut []).unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof, "who asks for nothing is told as well");
         yard.run(&["detach", next]).good();
@@ -289,7 +289,7 @@ fn what_came_before_a_detach_and_goes_on_after_it_is_refused() {
     let _daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "a", "a-disk"]).good();
     let mut old = yard.nbd("a");
-    old.patience(Duration::from_secs(10));
+    old.patience(LONG);
     const READS: usize = 1000;
     let mut requests = Nbd::request(0, 0, 0, 4096, &[]).repeat(READS);
     requests.extend(Nbd::request(1, 1, 0, 4096, &[0xbd; 4096]));

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use common::http::get;
-use common::{MIB, Yard};
+use common::{LONG, MIB, Yard};
 use serde_json::Value;
 
 #[test]
@@ -43,7 +43,7 @@ fn a_spent_budget_sends_writes_to_the_disk_and_is_told_everywhere() {
     assert!(sample("headpond_pool_held_back{pool=\"pool\",what=\"writes\"}"), "{text}");
     assert!(text.lines().any(|l| l.contains("reason=\"endurance\"") && !l.ends_with(" 0")), "{text}");
     assert!(text.lines().any(|l| l.contains("fate=\"held_back\"") && !l.ends_with(" 0")), "{text}");
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     loop {
         let said = yard.run(&["events"]).good().out;
         if said.contains("held-back: ") {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::http::get;
-use common::{MIB, Yard, have_with, served};
+use common::{LONG, MIB, Yard, have_with, served};
 use headpond_host::control::{Call, call};
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ fn events(yard: &Yard) -> Vec<Value> {
 
 /// Waits until the last events are of these kinds.
 fn ends_with(yard: &Yard, kinds: &[&str]) -> Vec<Value> {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     loop {
         let events = events(yard);
         let all: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
@@ -110,7 +110,7 @@ fn who_follows_hears_of_what_happens_after_the_daemon_was_restarted_too() {
     let mut told = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()["kind"].as_str().unwrap().to_owned());
     assert_eq!(told.next().as_deref(), Some("volume-attached"));
     daemon.stop();
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     while fs::read_to_string(yard.path("waits")).unwrap().is_empty() {
         assert!(Instant::now() < until, "nobody was told that the daemon has ended");
         std::thread::sleep(Duration::from_millis(50));
@@ -232,7 +232,7 @@ fn a_stop_is_answered_though_what_is_to_be_told_of_a_late_disk_cannot_be_written
     assert!(did("fsfreeze", &["--freeze"], &mounted.0));
     let frozen = Frozen(mounted.0.clone());
     fs::rename(&away, &disk).unwrap();
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     while events(&yard).iter().all(|event| event["kind"] != "volume-served") {
         assert!(Instant::now() < until, "{:?}", yard.run(&["status"]));
         std::thread::sleep(Duration::from_millis(100));

@@ -6,7 +6,7 @@ use std::fs;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use common::{Contents, Daemon, MIB, Nbd, Yard};
+use common::{Contents, Daemon, LONG, MIB, Nbd, Yard};
 use headpond_host::report::Report;
 
 /// Blocks that are written, scattered, so that they are cached.
@@ -68,7 +68,7 @@ fn report(yard: &Yard) -> Report {
 
 /// Waits for an event; disks are looked for every few seconds.
 fn told_of(yard: &Yard, kind: &str) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     while !yard.run(&["events"]).good().out.contains(kind) {
         assert!(Instant::now() < until, "nobody was told of {kind}: {:?}", yard.run(&["events"]));
         std::thread::sleep(Duration::from_millis(200));
@@ -88,7 +88,7 @@ fn a_disk_that_comes_after_the_start_is_served_within_seconds() {
     // Something else in its place is not taken, and is let alone.
     yard.file("disk", 16 * MIB);
     let other = Contents::of(&[&yard.path("disk")]);
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     while !yard.run(&["status"]).good().out.contains("is another device") {
         assert!(Instant::now() < until, "nobody looked at it");
         std::thread::sleep(Duration::from_millis(200));

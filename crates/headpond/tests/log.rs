@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::{Yard, served};
+use common::{LONG, Yard, served};
 use serde_json::Value;
 
 /// The lines, of which each has what every line has.
@@ -26,7 +26,7 @@ fn each_line_of_a_log_in_json_is_an_object_with_its_fields() {
     fs::remove_file(yard.path("b")).unwrap();
     fs::rename(yard.path("disk"), yard.path("away")).unwrap();
     let daemon = yard.serve(&["a", "--wait", "5", "--log", "json"]);
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LONG;
     // A cache device and a disk are missing.
     while lines(&daemon.complaints()).iter().filter(|it| it["kind"] == "problem-at-start").count() < 2 {
         assert!(Instant::now() < until, "{}", daemon.complaints());

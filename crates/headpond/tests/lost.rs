@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use common::silent::Disk;
-use common::{Contents, MIB, Nbd, Yard};
+use common::{Contents, LONG, MIB, Nbd, Yard};
 use headpond_host::report::{LostRange, Report};
 use headpond_host::state::Lost;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -43,7 +43,7 @@ fn what_both_cache_devices_took_with_them_is_in_the_status_and_in_the_state_fold
     prlimit(Pid::from_raw(daemon.id() as i32), Resource::Fsize, limit).unwrap();
     // Finds out that they fail; whether it is ever answered is another matter.
     std::thread::spawn(move || nbd.write(place(3) + 8192, &[8; 4096], true));
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + LONG;
     while report().volumes[0].lost_bytes == 0 {
         assert!(Instant::now() < until, "nothing is named as lost: {:?} {}", report(), daemon.complaints());
         std::thread::sleep(Duration::from_millis(200));
@@ -55,7 +55,7 @@ fn what_both_cache_devices_took_with_them_is_in_the_status_and_in_the_state_fold
     assert!(now.lost_ranges.iter().all(of_a_write), "{:?}", now.lost_ranges);
     yard.run(&["status"]).told(&["bytes of volume v are lost", "--give-up-lost v"]);
     assert!(yard.nbd("v").read(now.lost_ranges[0].offset, 4096).is_err());
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + LONG;
     while !yard.run(&["events"]).good().out.contains("data-lost") {
         assert!(Instant::now() < until, "nobody was told");
         std::thread::sleep(Duration::from_millis(100));
@@ -82,7 +82,7 @@ fn after_a_restart_what_was_lost_before_is_named_and_a_cache_device_that_may_hav
     let mut nbd = yard.nbd("v");
     let report = || -> Report { serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap() };
     let wait_until = |what: &str, is: &dyn Fn(&Report) -> bool| {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + LONG;
         while !is(&report()) {
             assert!(Instant::now() < until, "{what}: {:?}", report());
             std::thread::sleep(Duration::from_millis(100));

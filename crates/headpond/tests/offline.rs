@@ -570,7 +570,7 @@ fn json_that_is_cut_short_is_a_whole_object_and_says_why() {
         yard.file(device, 8 << 30);
     }
     yard.run(&["pool", "create", "pool", "a", "b", "--segment", "1MiB"]).good();
-    for (tool, list) in [(&["check"][..], "findings"), (&["dump", "--records"], "segments")] {
+    let cut_short = |tool: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
         let command = command.args(tool).args(["a", "b", "--json"]).current_dir(yard.path(""));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -580,8 +580,12 @@ fn json_that_is_cut_short_is_a_whole_object_and_says_why() {
         interrupt(&child);
         let mut text = String::from_utf8(first.to_vec()).unwrap();
         out.read_to_string(&mut text).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(1), "the test wants it to be under way yet: {text}");
         let object: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        (child.wait().unwrap().code() == Some(1)).then_some(object)
+    };
+    for (tool, list) in [(&["check"][..], "findings"), (&["dump", "--records"], "segments")] {
+        // On a busy machine it may have come to its end before it is interrupted.
+        let object = (0..20).find_map(|_| cut_short(tool)).expect("the test wants it to be under way yet");
         assert!(object[list].is_array() && object["error"].as_str().is_some_and(|why| !why.is_empty()), "{object}");
     }
 }

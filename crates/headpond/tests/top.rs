@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{MIB, Yard, have_with, served};
+use common::{LONG, MIB, Yard, have_with, served};
 
 /// A terminal of a size, in a server of its own, gone at its end.
 struct Tmux<'a> {
@@ -41,7 +41,7 @@ impl<'a> Tmux<'a> {
     }
 
     fn until_that(&self, what: &str, mut good: impl FnMut(&str) -> bool) -> String {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + LONG;
         loop {
             let screen = self.screen();
             if good(&screen) {
@@ -229,7 +229,7 @@ fn it_ends_with_its_terminal() {
     tmux.until("q quits");
     let pid = tmux.program();
     drop(tmux);
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + LONG;
     // Of one that has ended and that nobody has asked for there is no command line any more.
     while std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
         assert!(Instant::now() < until, "process {pid} is still there");

@@ -244,7 +244,8 @@ impl Drop for Throttled {
 /// Kills a child whose writes to `path`, on the loop device `slow`, are in flight, and looks at when the claim is
 /// granted and whether anything lands after that.
 fn kill_while_writing(path: &Path, slow: &Path, how: &str) {
-    let Some(group) = Throttled::new(slow, 2 * MIB) else {
+    // Some seconds' worth, of which a slow machine may take a few until it looks.
+    let Some(group) = Throttled::new(slow, MIB) else {
         return;
     };
     let mut child = child(how, path, Some(&group.0));
@@ -353,7 +354,7 @@ fn a_disk_that_does_not_answer_keeps_no_other_device_waiting() {
         devices.submit(IoId(n), other, op);
     }
     let of_other = |done: &[Completion]| done.iter().filter(|(io, end)| io.0 >= STUCK && end.is_ok()).count();
-    while of_other(&done) < 4 && begun.elapsed() < Duration::from_secs(20) {
+    while of_other(&done) < 4 && begun.elapsed() < PATIENCE {
         devices.wait(Some(Duration::from_millis(100)), &mut done).unwrap();
     }
     let (took, ended, loads) = (begun.elapsed(), of_other(&done), devices.loads().0);

@@ -244,11 +244,11 @@ fn what_does_not_fit_a_volume_is_refused_with_its_bounds_and_what_is_longer_than
 fn a_detach_that_is_late_ends_all_the_same_and_the_volume_is_served_on() {
     let files = Files::new();
     let pool = files.open().unwrap();
-    // As slow as a disk, and large enough that it has to seek.
+    // As slow as a disk, and large enough that it has to seek; and so much that it has not come far with it by then on a slow machine either.
     File::create_new(files.path("slow")).unwrap().set_len(64 << 30).unwrap();
     let slow = PathBuf::from(format!("modelled:{}", files.path("slow").display()));
     let volume = pool.attach("home", &slow, Mode::WriteBack).unwrap();
-    let places: Vec<u64> = (0..3000_u64).map(|n| n * 20_000_003 % (16 << 20) * 4096).collect();
+    let places: Vec<u64> = (0..8000_u64).map(|n| n * 20_000_003 % (16 << 20) * 4096).collect();
     thread::scope(|scope| {
         for part in places.chunks(places.len().div_ceil(16)) {
             let volume = &volume;

@@ -17,6 +17,8 @@ use rustix::fs::FallocateFlags;
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
+/// For what comes in any case: a machine that is busy may stand still for many seconds.
+const LONG: Duration = Duration::from_secs(30);
 
 /// A sparse volume that keeps a list of what it was asked, but for reads.
 #[derive(Default)]
@@ -303,7 +305,7 @@ fn a_volume_that_takes_no_discards_is_asked_for_none_and_reads_as_zeroes_where_i
         let since = Instant::now();
         // Kernels tell it as an error, or as done: a discard may be ignored.
         Command::new("blkdiscard").args(["-l", "8192"]).arg(&path).stderr(Stdio::null()).status().unwrap();
-        assert!(since.elapsed() < Duration::from_secs(5));
+        assert!(since.elapsed() < LONG);
         assert_eq!(backend.asked().len(), usize::from(discards));
         run("blkdiscard", &["-z", "-o", "8192", "-l", "65536", path.to_str().unwrap()]);
         aligned(MIB, |data| {
@@ -517,7 +519,7 @@ fn a_killed_daemon_leaves_errors_but_no_hang_and_the_next_start_clears_up() {
         if let Some(device) = loop_devices(dir.path()).pop() {
             break device;
         }
-        assert!(since.elapsed() < Duration::from_secs(20), "the daemon does not start");
+        assert!(since.elapsed() < LONG, "the daemon does not start");
         std::thread::sleep(Duration::from_millis(10));
     };
     let user = open_direct(&device);
@@ -530,7 +532,7 @@ fn a_killed_daemon_leaves_errors_but_no_hang_and_the_next_start_clears_up() {
         daemon.kill().unwrap();
         daemon.wait().unwrap();
         assert_eq!(reader.join().unwrap().unwrap().raw_os_error(), Some(libc::EIO));
-        assert!(since.elapsed() < Duration::from_secs(5));
+        assert!(since.elapsed() < LONG);
     });
     assert_eq!(fs::metadata(&point).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
     // Somebody still has the old device open: it cannot go yet, but does not keep a new one from coming.
@@ -541,7 +543,7 @@ fn a_killed_daemon_leaves_errors_but_no_hang_and_the_next_start_clears_up() {
     drop(user);
     let since = Instant::now();
     while !attribute(&device, "loop/backing_file").is_empty() {
-        assert!(since.elapsed() < Duration::from_secs(5), "{} stays bound", device.display());
+        assert!(since.elapsed() < LONG, "{} stays bound", device.display());
         std::thread::sleep(Duration::from_millis(10));
     }
     export.stop().unwrap();

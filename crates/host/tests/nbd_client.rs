@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 const SIZE: u64 = 16 << 20;
-const SILENCE: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(60);
 
 type Job = (Command<Vec<u8>>, Completion<Vec<u8>>);
 
@@ -192,6 +192,6 @@ fn a_server_that_misbehaves_is_left() {
         assert!(matches!(client.call(Request::Flush), Err(ClientError::Protocol(_))));
     }
     let (path, _dir) = answering(Vec::new());
-    let mut client = Client::connect(&path, "x", Duration::from_secs(2)).unwrap();
+    let mut client = Client::connect(&path, "x", Duration::from_secs(10)).unwrap();
     assert!(matches!(client.call(Request::Flush), Err(ClientError::Silent(_))));
 }

@@ -18,7 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 64 << 20;
-const GRACE: Duration = Duration::from_secs(10);
+/// For what comes in any case: a machine that is busy may stand still for many seconds.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// What is started has copies of all that is open, up to its exec: nothing is, for as long as anybody reads this.
 static STARTS: RwLock<()> = RwLock::new(());
@@ -185,7 +186,8 @@ fn an_abandoned_socket_is_replaced_and_nothing_else() {
 
 #[test]
 fn only_a_client_that_does_not_finish_the_handshake_is_closed() {
-    let handshake = Duration::from_secs(2);
+    // In which a client of a busy machine is done with it too.
+    let handshake = Duration::from_secs(8);
     let limits = Limits { handshake, ..Limits::default() };
     let (_server, _, path, _dir) = holding(limits);
     let mut stream = UnixStream::connect(&path).unwrap();
@@ -246,7 +248,8 @@ fn a_connection_has_no_more_outstanding_than_its_limits() {
 fn a_client_that_does_not_read_its_replies_is_no_longer_read() {
     let (_server, backend, path, _dir) = holding(Limits { requests: 4, ..Limits::default() });
     let mut stream = client(&path);
-    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Longer than a busy machine keeps the server from reading.
+    stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut sender = stream.try_clone().unwrap();
     // Stops when the socket is full of requests, as the server must stop to read them.
     let sending = thread::spawn(move || while sender.write_all(&reads(0..200)).is_ok() {});

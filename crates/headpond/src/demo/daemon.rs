@@ -14,9 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a start may take. It takes seconds whatever is dirty; a slow machine has slow disks.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(120);
 /// How long a clean end may take.
-const STOP: Duration = Duration::from_secs(30);
+const STOP: Duration = Duration::from_secs(120);
 
 /// How clients reach volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

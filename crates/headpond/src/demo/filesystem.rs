@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -147,6 +148,7 @@ impl Drop for Mounted {
 #[derive(Default)]
 pub struct Files {
     durable: Vec<u64>,
+    count: Arc<AtomicUsize>,
 }
 
 /// A file's content: of its number's own seed.
@@ -170,7 +172,13 @@ impl Files {
                 return;
             }
             self.durable.push(number);
+            self.count.store(self.durable.len(), Ordering::Relaxed);
         }
+    }
+
+    /// How many are durable, for whoever looks on while they are written.
+    pub fn count(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.count)
     }
 
     /// How many are durable.
@@ -197,10 +205,10 @@ mod tests {
     fn a_file_that_is_damaged_short_or_missing_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::default();
-        let stop = AtomicBool::new(false);
+        let (stop, count) = (AtomicBool::new(false), files.count());
         std::thread::scope(|scope| {
             scope.spawn(|| files.write(dir.path(), &stop));
-            while !dir.path().join("9").exists() {
+            while count.load(Ordering::Relaxed) < 9 {
                 std::thread::yield_now();
             }
             stop.store(true, Ordering::Relaxed);

@@ -240,7 +240,8 @@ mod tests {
         let (_server, place, _dir) = memory::serve(Some(100));
         let [_, mut random] = halves();
         let mut target = place.open(Duration::ZERO).unwrap();
-        random.run(&mut *target, span(BUCKET, &NEVER)).unwrap();
+        // On a busy machine too there are hundreds of writes in this time.
+        random.run(&mut *target, span(BUCKET * 8, &NEVER)).unwrap();
         assert!(check(&mut random.record, &mut *target, &NEVER).unwrap().wrong > 0);
     }
 
@@ -252,14 +253,14 @@ mod tests {
         let broken = std::thread::scope(|scope| {
             let stream = scope.spawn(|| stream.run(&mut *a, span(Duration::from_secs(30), &NEVER)).is_err());
             let random = scope.spawn(|| random.run(&mut *b, span(Duration::from_secs(30), &NEVER)).is_err());
-            std::thread::sleep(BUCKET);
+            std::thread::sleep(BUCKET * 4);
             // Cuts the connections off; the disk in memory stays.
             server.shutdown(Duration::ZERO);
             stream.join().unwrap() && random.join().unwrap()
         });
         assert!(broken);
         let _server = memory::restart(&place);
-        let mut target = place.open(Duration::from_secs(5)).unwrap();
+        let mut target = place.open(Duration::from_secs(60)).unwrap();
         for load in [&mut stream, &mut random] {
             let verdict = check(&mut load.record, &mut *target, &NEVER).unwrap();
             assert_eq!(verdict.wrong, 0, "{:?}", verdict.findings);
@@ -274,7 +275,7 @@ mod tests {
         let begun = Instant::now();
         let mut target = place.open(Duration::ZERO).unwrap();
         random.run(&mut *target, span(Duration::from_secs(30), &AtomicBool::new(true))).unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(25));
     }
 
     #[test]

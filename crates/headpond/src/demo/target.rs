@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 /// A server that is silent for this long is dead. Longer than any destage that a request may wait for.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(120);
 
 /// The end of a request.
 pub struct Done {

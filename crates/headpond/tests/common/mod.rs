@@ -13,6 +13,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub const MIB: u64 = 1 << 20;
+/// For what comes in any case: a machine that is busy may stand still for many seconds.
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// A folder with devices (files), a state folder and sockets, gone at its end.
 pub struct Yard(tempfile::TempDir);
@@ -54,7 +56,7 @@ impl Yard {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "60", env!("CARGO_BIN_EXE_headpond")]).args(args).current_dir(self.0.path());
+        command.args(["-k", "5", "180", env!("CARGO_BIN_EXE_headpond")]).args(args).current_dir(self.0.path());
         command
     }
 
@@ -95,7 +97,7 @@ impl Yard {
             .stderr(File::create(self.path("complained")).unwrap())
             .spawn()
             .unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + 2 * LONG;
         loop {
             let said = fs::read_to_string(&said).unwrap();
             if said.ends_with('\n') {
@@ -107,7 +109,7 @@ impl Yard {
             }
             if Instant::now() > until {
                 let _ = child.kill();
-                panic!("the daemon is not up after a minute");
+                panic!("the daemon is not up after {:?}", 2 * LONG);
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -152,6 +152,11 @@ impl Disk {
         self.memory.state.lock().unwrap().fixed = fixed.to_vec();
     }
 
+    /// Whether it owes anybody an answer.
+    pub fn is_waited_for(&self) -> bool {
+        !self.memory.state.lock().unwrap().waiting.is_empty()
+    }
+
     /// It answers all that has waited, and what comes.
     pub fn speak(&self) {
         self.answer_all(false);
