@@ -472,6 +472,8 @@ fn that_a_client_of_a_volume_without_a_disk_was_told_is_written_down() {
     s.pass(5 * SECOND);
     s.world.kill_landing(|_, _, _| false);
     s.start();
+    // Whatever else writes a superblock after a start has done so.
+    s.pass(60 * SECOND);
     let tells = |s: &mut Scene| {
         let flush = s.world.flush(DISKLESS);
         !s.answer_to(flush)
