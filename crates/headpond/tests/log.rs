@@ -54,3 +54,23 @@ fn the_log_is_text_when_nothing_else_is_said() {
     let daemon = yard.serve(&["a", "b", "--wait", "5"]);
     assert!(daemon.complaints().contains("headpond: Volume v is not served"), "{}", daemon.complaints());
 }
+
+/// Whoever read standard error has gone, as `tee` does when its terminal is closed. The first warning after that ended the thread that gave it: the one that
+/// starts the daemon, or the engine's.
+#[test]
+fn a_daemon_whose_log_nobody_reads_any_more_serves_on() {
+    for log in ["text", "json"] {
+        let yard = Yard::new();
+        served(&yard).stop();
+        fs::remove_file(yard.path("b")).unwrap();
+        let unread = ["bash", "-c", "exec \"$0\" \"$@\" 2> >(:)", env!("CARGO_BIN_EXE_headpond")];
+        let args =
+            ["--frontend", "nbd", "--nbd", "nbd", "--socket", "control", "--state", "state", "a", "--wait", "2", "--log", log];
+        let daemon = yard.serve_by(&unread, &args).unwrap();
+        yard.run(&["status"]).told(&["DEGRADED"]);
+        let mut nbd = yard.nbd("v");
+        nbd.write(0, &[7; 4096], true).unwrap();
+        assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
+        daemon.stop();
+    }
+}

@@ -95,7 +95,8 @@ pub enum Log {
 impl Log {
     fn begin(self) {
         let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        // What cannot be written would be told on standard error, by a macro that panics where that cannot be written.
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
         match self {
             Log::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
             Log::Json => log.json().flatten_event(true).init(),
@@ -199,7 +200,7 @@ fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyho
     if let Some(report) = daemon.report() {
         // Each is an event as well, and so in the log.
         for advice in report.advice.iter().filter(|_| log == Log::Text) {
-            eprintln!("headpond: {} {}", advice.wrong, advice.next);
+            say(&format!("headpond: {} {}\n", advice.wrong, advice.next));
         }
         // Whoever read it may have seen enough, and what took over from another program has no reader any more.
         if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
@@ -221,6 +222,12 @@ fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyho
     let error = exec(&own, &text);
     drop(estate);
     Err(anyhow!("Nor could {}: {error}. What was acknowledged is on the cache devices. Start the daemon again", own.display()))
+}
+
+/// To whoever reads standard error, if anybody does: a daemon serves on without.
+fn say(text: &str) {
+    let mut to = std::io::stderr().lock();
+    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
 }
 
 /// How far a start is, for whoever looks at the terminal, and for the log of one that takes long.
@@ -247,11 +254,8 @@ impl Shown {
         self.last = seconds;
         let text = how_far(starting, self.begun.elapsed());
         match (self.on_terminal, self.log) {
-            (true, _) => {
-                eprint!("\r\x1b[K{text}");
-                let _ = std::io::stderr().flush();
-            }
-            (false, Log::Text) => eprintln!("headpond: {text}"),
+            (true, _) => say(&format!("\r\x1b[K{text}")),
+            (false, Log::Text) => say(&format!("headpond: {text}\n")),
             (false, Log::Json) => {
                 let (read, of) = (starting.read, starting.of);
                 let left = seconds_left(starting, self.begun.elapsed());
