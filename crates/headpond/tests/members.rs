@@ -861,6 +861,22 @@ fn a_pool_whose_devices_are_late_is_waited_for_though_one_that_it_had_once_is_a_
     another.stop();
 }
 
+/// Half of the devices that are named are not there: had this host not seen that one as the pool's own, another pool might be meant.
+#[test]
+fn a_device_that_was_pulled_and_has_left_is_not_waited_for_at_each_start() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    fs::remove_file(yard.path("b")).unwrap();
+    daemon.stop();
+    yard.serve(&["a", "b", "--wait", "1"]).stop();
+    let begun = Instant::now();
+    let daemon = yard.serve(&["a", "b", "--wait", "30"]);
+    assert!(begun.elapsed() < Duration::from_secs(20), "it was waited for: {:?}", begun.elapsed());
+    let said = daemon.complaints();
+    assert!(said.contains("the pool starts without it: b cannot be opened"), "{said}");
+    daemon.stop();
+}
+
 /// It was left out at the first look, so that the pool was not whole, and the one that was pulled was waited for.
 #[test]
 fn a_device_that_was_added_and_is_held_for_a_moment_is_taken_before_one_that_was_pulled_is_waited_for() {

@@ -416,15 +416,18 @@ impl Named {
         self.pool().or_else(|| self.claimed.first().map(|(_, superblock)| superblock.pool))
     }
 
-    /// Whether those that are away cannot come to say that another pool is meant: they are too few; or they are with those of this pool that
-    /// were last seen elsewhere, and this host has seen no other pool where they should be.
+    /// Whether those that are away cannot come to say that another pool is meant: they are too few, without those that this host has last seen as this
+    /// pool's; or they are with those of this pool that were last seen elsewhere, and this host has seen no other pool where they should be.
     fn is_settled(&self, pool: &[u8; 16], devices: &[PathBuf], away: &[PathBuf], state: &State) -> bool {
         let counts = self.counts();
         let of_others = counts.iter().filter(|(other, _)| *other != pool).map(|(_, count)| *count).max().unwrap_or(0);
         let own = counts.get(pool).copied().unwrap_or(0);
-        let added = || last_seen(pool, &Vec::from_iter(0..MAX_MEMBERS as u8), devices, state).len();
-        let could_be = of_others + away.len();
-        own > could_be || own + added() > could_be && !state.has_seen_another(pool, away)
+        let are_others = state.has_seen_another(pool, away);
+        let seen: Vec<PathBuf> = state.places(pool).members.into_values().collect();
+        let was_ours = |path: &&PathBuf| std::path::absolute(path).is_ok_and(|path| seen.contains(&path));
+        let ours = if are_others { 0 } else { away.iter().filter(was_ours).count() };
+        let added = if are_others { 0 } else { last_seen(pool, &Vec::from_iter(0..MAX_MEMBERS as u8), devices, state).len() };
+        own + added > of_others + away.len() - ours
     }
 
     /// What those of a pool hold that are claimed.
