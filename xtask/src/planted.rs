@@ -8,12 +8,14 @@ mod scratch;
 mod table;
 
 use crate::mistakes::{self, Mistake};
-use crate::named;
+use crate::{named, root};
 use anyhow::{Result, anyhow, bail};
 use scratch::Found;
 pub use scratch::{copy, manifest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -83,9 +85,19 @@ const SAMPLE: usize = 24;
 const USAGE: &str = "cargo xtask planted [--list | --told | --sample | --named | --table] [NAME..]
     --list   name all mistakes, with their stories
     --told   only mistakes that scenes tell, and the scenes alone
-    --sample one in twenty-four of these, drawn anew each time: what `cargo xtask test` has time for
+    --sample one in twenty-four of these, drawn by the commit's tree: what `cargo xtask test` has time for
     --named  run the scenes alone for a mistake that scenes tell
     --table  write what found each into docs/GUARANTEES.md";
+
+/// Which of so many a sample begins with. By what the commit contains: others for each change, and the same for whoever looks at it again.
+fn drawn_by(folder: &Path) -> usize {
+    let tree = Command::new("git").arg("-C").arg(folder).args(["rev-parse", "HEAD^{tree}"]).output();
+    let tree = tree.map(|told| String::from_utf8_lossy(&told.stdout).into_owned()).unwrap_or_default();
+    let number = tree.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    // Without a repository, as in a tarball, the time has to do.
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u32);
+    number.unwrap_or_else(now) as usize % SAMPLE
+}
 
 /// A scene that failed on a mistake, and how.
 struct Failed {
@@ -129,8 +141,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     if sample {
         let told = wanted.len();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-        let drawn = (now % SAMPLE as u128) as usize;
+        let drawn = drawn_by(&root());
         wanted = wanted.into_iter().enumerate().filter(|(n, _)| n % SAMPLE == drawn).map(|(_, m)| m).collect();
         println!("{} of {told} mistakes, every {SAMPLE}th from number {drawn} on", wanted.len());
     }

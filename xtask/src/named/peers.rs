@@ -110,8 +110,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A write is acknowledged as soon as it is accepted; the daemon dies, and the client's data with it.",
         edits: &[Edit {
             file: "write.rs",
-            old: "            match absorb(core, volume, &range, &content).await {\n",
-            new: "            match {\n            let (core, volume, range, content) = (core.clone(), volume.clone(), range.clone(), content.clone());\n            let exec = core.exec.clone();\n            exec.spawn(async move { drop(absorb(&core, &volume, &range, &content).await) });\n            Ok::<(), AppendError>(())\n        } {\n",
+            old: "        Fate::Absorb => match absorb(core, volume, &range, &content).await {\n",
+            new: "        Fate::Absorb => match {\n            let (core, volume, range, content) = (core.clone(), volume.clone(), range.clone(), content.clone());\n            let exec = core.exec.clone();\n            exec.spawn(async move { drop(absorb(&core, &volume, &range, &content).await) });\n            Ok::<(), AppendError>(())\n        } {\n",
         }],
     },
     Mistake {
