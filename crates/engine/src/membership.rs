@@ -590,6 +590,8 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, mut why: Why) {
                 pool.members[usize::from(goes)].state = if stays { MemberState::InSync } else { MemberState::Out };
                 if stays {
                     why = Why::Fails;
+                    // What was being written when it was out does not count as written on it.
+                    pool.last_join = pool.epoch + 1;
                     core.all_volumes().iter().for_each(|v| v.intent.member_joined());
                 }
             }
@@ -629,7 +631,10 @@ async fn change<B: Buf>(core: Rc<Core<B>>, before: Vec<u8>, mut why: Why) {
     }
     let all_stay = before.iter().all(|m| core.pool.borrow().is_in_sync(*m));
     settled(&core, &before);
-    core.all_volumes().iter().for_each(|v| write_pages(&core, v));
+    if !core.pool.borrow().starting {
+        // One that was to go, and stays, has them written anew.
+        core.all_volumes().iter().for_each(|v| write_pages(&core, v));
+    }
     if !all_stay {
         core.exec.spawn(purge_lost(core.clone()));
     }

@@ -137,11 +137,13 @@ const SOON_NS: u64 = 10_000_000;
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     let mut pause = LOOK_NS;
     let mut for_shares = ForShares::new(core.now());
-    let mut thins_from = 0;
+    let mut thins_from = core.now() + LOOK_NS;
     loop {
-        let wait = core.space.wait_until(core.now() + pause);
+        // Whoever wakes it sooner does not put off what was to be thinned.
+        let wait = core.space.wait_until((core.now() + pause).min(thins_from.max(core.now() + SOON_NS)));
         wait.await;
         if core.pool.borrow().changing || core.housekeeping_rests() {
+            thins_from = core.now() + LOOK_NS;
             continue;
         }
         mend_copies(&core).await;
@@ -207,13 +209,15 @@ const RESTS_NS: u64 = 10_000_000_000;
 /// Closes the open segments of logs to which nothing was added for long: as long as one is open nothing in it can be let go, and many volumes that
 /// rest would keep all there is from the others. Whether there were any.
 fn close_what_rests<B: Buf>(core: &Core<B>) -> bool {
-    // What is still dirty in them is moved to one that is open again: where nobody lacks room that would go on for ever.
-    if core.free() > core.bounds().reserve {
-        return false;
-    }
+    let is_short = core.free() <= core.bounds().reserve + core.under_minimum();
     let mut is_any = false;
-    for v in core.all_volumes().into_iter().filter(|v| v.has_disk()) {
+    for v in core.all_volumes() {
         for log in [&v.dirty_log, &v.clean_log].into_iter().filter(|log| log.rests(core, RESTS_NS)) {
+            let is_dirty = |n: u32| core.segments.borrow().get(n).is_some_and(|s| s.dirty > 0);
+            // What is dirty is moved to one that is open again: where no writer lacks room that would go on for ever, and wins nothing.
+            if log.positions(core).into_iter().any(|(n, _)| is_dirty(n)) && !(is_short && v.has_disk()) {
+                continue;
+            }
             core.mark(Mark::ClosedAtRest);
             log.seal(core);
             is_any = true;

@@ -70,7 +70,6 @@ pub(crate) async fn write<B: Buf>(
         return Box::pin(diskless::write(core, volume, range, content, fua)).await;
     }
     let blocks = Volume::<B>::blocks(&range);
-    let losses = volume.losses.get();
     let _writing = core.begin_writing(volume, blocks.clone());
     let bytes = (range.end - range.start) * 512;
     let belongs = volume.writes.borrow_mut().note(range.start, range.end - range.start, volume.flushes_seen.get(), fua);
@@ -81,6 +80,8 @@ pub(crate) async fn write<B: Buf>(
         fate = decide(core, volume, &range, &content, belongs);
     }
     let mut is_share = false;
+    // What was lost while this one waited for its turn was not its own.
+    let losses = volume.losses.get();
     let reason = match fate {
         Fate::Refuse => return Err(RequestError::Io),
         Fate::Absorb if sooner_on_disk(core, volume, bytes, &content) => Bypass::Sooner,
@@ -88,16 +89,12 @@ pub(crate) async fn write<B: Buf>(
             is_share = true;
             Bypass::Sooner
         }
-        Fate::Absorb => {
-            // What was lost while this one waited for its turn was not its own.
-            let losses = volume.losses.get();
-            match absorb(core, volume, &range, &content).await {
-                Ok(()) => return absorbed(core, volume, bytes, fua, losses).await,
-                Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
-                Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
-                Err(AppendError::Gone) => return Err(RequestError::Io),
-            }
-        }
+        Fate::Absorb => match absorb(core, volume, &range, &content).await {
+            Ok(()) => return absorbed(core, volume, bytes, fua, losses).await,
+            Err(AppendError::Full) => core.passing(Mark::AbsorbedInVain, Bypass::Full),
+            Err(AppendError::NoMembers) => core.passing(Mark::AbsorbedByNobody, Bypass::Degraded),
+            Err(AppendError::Gone) => return Err(RequestError::Io),
+        },
         Fate::Bypass(reason) => reason,
     };
     let (failures, came) = (volume.disk_flusher.failures(), core.now());
