@@ -232,6 +232,27 @@ fn a_device_that_was_added_is_waited_for_as_one_that_is_named() {
     assert!(!yard.run(&["status"]).told(&["healthy"]).out.contains("has left the pool"));
 }
 
+/// It was taken from where it was last seen, since the name that is given leads to it a moment later; then the start waited for itself to let go of it, and was
+/// refused.
+#[test]
+fn a_device_whose_name_comes_later_than_itself_is_taken_once() {
+    let yard = yard();
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["pool", "add", "c"]).good();
+    daemon.stop();
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    let daemon = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            std::os::unix::fs::symlink(yard.path("c"), yard.path("link")).unwrap();
+        });
+        yard.serve(&["a", "b", "link", "--wait", "6"])
+    });
+    let report: Report = serde_json::from_str(&yard.run(&["status", "--json"]).good().out).unwrap();
+    let states: Vec<&str> = report.members.iter().map(|member| member.state.as_str()).collect();
+    assert_eq!(states, ["in sync", "out", "in sync"], "{}", daemon.complaints());
+}
+
 /// The one that is gone had used up the time, and the other was left out for good, at its first error.
 #[test]
 fn a_device_that_was_added_and_fails_for_a_moment_is_asked_again_though_one_that_is_named_never_comes() {

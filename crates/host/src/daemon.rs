@@ -659,8 +659,9 @@ impl Daemon {
             )),
         };
         // What the end of the engine does to requests that it still has, clients are not to hear.
-        let parked: Vec<ublk::Device> = lock(&self.shared.parked).drain(..).collect();
+        // Looked at first: whoever makes one parks it before he is done.
         let is_made = lock(&self.shared.offers).under_way > 0;
+        let parked: Vec<ublk::Device> = lock(&self.shared.parked).drain(..).collect();
         let some_stay = !parked.is_empty() || is_made;
         if is_made {
             // One that is being made yet ends with the process as well.

@@ -271,7 +271,7 @@ impl Shown {
 
     fn end(&self) {
         if self.on_terminal && self.last > 0 {
-            eprint!("\r\x1b[K");
+            say("\r\x1b[K");
         }
     }
 }

@@ -502,8 +502,10 @@ impl Shared {
         // Whoever takes over looks for it. Where the state folder's disk is silent this waits, and the daemon serves on.
         self.events.add(watch::of_hand_over(&self.name, &program));
         if let Err(fault) = self.state_answers().and_then(|()| self.succeeded_by(&program)) {
-            // A daemon that dies later has not handed over.
-            self.events.add(watch::of_no_hand_over(&self.name, &program, &fault));
+            // A daemon that dies later has not handed over. Of one that ends that is told already.
+            if self.goes_on() {
+                self.events.add(watch::of_no_hand_over(&self.name, &program, &fault));
+            }
             return Err(fault);
         }
         Ok(json!({ "program": program, "version": version }))

@@ -71,15 +71,23 @@ pub fn open_with_remembered(devices: &[PathBuf], state: &State, patience: Durati
     let answering = remembered.into_iter().zip(heard).filter(|(_, heard)| heard.is_ok()).map(|(path, _)| path);
     // It has been waited for; but one that is there may fail for a moment, whatever time those that are named have taken.
     let moment = patience.min(MOMENT);
-    let late: Vec<PathBuf> = answering.filter(|path| claim_of(&pool, path, &known, moment, moment).is_some()).collect();
+    let late: Vec<PathBuf> =
+        answering.filter(|path| claim_of(&pool, path, &known, left().max(moment), moment).is_some()).collect();
     if late.is_empty() {
         tell(&said);
         return first.map_err(|not| not.why);
     }
     drop(first);
     late.iter().for_each(|path| taken_too(path));
+    // One that is named may lead to the same by now.
+    let mut all = Vec::new();
+    for path in known.into_iter().chain(late) {
+        if different_from(&all, &path) {
+            all.push(path);
+        }
+    }
     // Those that were named have been waited for.
-    open(&[known, late].concat(), state, left().max(moment))
+    open(&all, state, left().max(moment))
 }
 
 /// Where members of a pool were last seen, but for those devices that are known already.
@@ -326,6 +334,10 @@ impl Named {
         let heard = silence::at_once(paths, |path| heard(path, patience));
         let mut later = Vec::new();
         for (path, heard) in paths.iter().zip(heard) {
+            // It is taken already, by another name: where it was last seen, before the one that is named was there.
+            if !different_from(&self.paths(), path) {
+                continue;
+            }
             let patience = match heard {
                 Ok(left) => left,
                 Err(error) => {
@@ -354,6 +366,11 @@ impl Named {
             }
         }
         Ok(later)
+    }
+
+    /// Those that are claimed.
+    fn paths(&self) -> Vec<PathBuf> {
+        self.claimed.iter().map(|(claim, _)| claim.path().to_owned()).collect()
     }
 
     /// Waits for those that somebody has, where they are of this pool, or it cannot be told which is meant: he may be a predecessor that is
