@@ -4,6 +4,7 @@ mod beside;
 mod checks;
 mod crash;
 mod election;
+mod failures;
 mod words;
 
 use crate::buf::{Cell, SimBuf};
@@ -12,6 +13,7 @@ use crate::models::{Access, Kind, TimingModel};
 use crate::oracle::Oracle;
 use crate::rng::Rng;
 use crate::sickness::{self, Snapshot};
+use failures::Failures;
 use headpond_engine::create::InitialWrite;
 use headpond_engine::election::Election;
 use headpond_engine::{
@@ -210,15 +212,8 @@ pub struct World {
     pub failing: BTreeSet<u16>,
     /// The daemon was told to end. Front ends take no request from then on; who read beside the engine and asks it now is not served.
     ends: bool,
-    /// Volumes a flush of whose disk failed since a client was told of one: a FLUSH of theirs may fail, and a detach.
-    /// And when the last of them failed.
-    untold: BTreeMap<u16, u64>,
-    /// Volumes a client of which was told in this life, and when what it was told of failed. If it ends before that is written down, one is told
-    /// again.
-    told: BTreeMap<u16, u64>,
-    /// Volumes a client of which was told by a FLUSH from before the failure, and when that was: what was acknowledged since is another one's,
-    /// who is told as well. More than one FLUSH may be from before.
-    told_again: BTreeMap<u16, u64>,
+    /// Flushes of disks that failed, and who was told.
+    failures: Failures,
     /// Which clients lend their memory.
     pub lend: Lend,
     /// Reads that go past the engine.
@@ -276,9 +271,7 @@ impl World {
             was_in_sync: Vec::new(),
             failing: BTreeSet::new(),
             ends: false,
-            untold: BTreeMap::new(),
-            told: BTreeMap::new(),
-            told_again: BTreeMap::new(),
+            failures: Failures::default(),
             lend: Lend::None,
             beside: Beside::default(),
             model_wakes: BTreeMap::new(),
@@ -843,7 +836,7 @@ impl World {
             DeviceOp::Flush if d.fail_flushes > 0 && self.rng.one_in(d.fail_flushes) => {
                 d.flush_failed(&mut self.rng);
                 if let Device::Backing(volume) = f.device {
-                    self.untold.insert(volume, self.now);
+                    self.failures.add(volume, self.now);
                     self.oracles.entry(volume).and_modify(Oracle::disk_failed);
                 }
                 Err(DeviceError::Failed)
@@ -875,7 +868,7 @@ impl World {
         self.trace(id << 1 | u64::from(result.is_ok()));
         let error = result.as_ref().err().copied();
         self.say(|| format!("request {id} ended {}", error.map_or("well".into(), |e| format!("with {e:?}"))));
-        let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.is_told_by(a.volume, a.at);
+        let is_told = matches!(a.kind, AskedKind::Flush) && error.is_some() && self.failures.tell_by(a.volume, a.at);
         let is_late = self.ends && a.beside && error == Some(RequestError::NotServed);
         let is_write = matches!(a.kind, AskedKind::Write { .. });
         let is_refused = self.refuses_writes && is_write && error == Some(RequestError::Io);
@@ -948,36 +941,21 @@ impl World {
 
     /// Somebody is told that acknowledged writes to a volume may be lost; whether there is a flush of its disk that failed, of which nobody was told.
     pub fn is_told(&mut self, volume: u16) -> bool {
-        let news = self.untold.remove(&volume);
-        self.told.extend(news.map(|failed| (volume, failed)));
-        self.told_again.remove(&volume).is_some() || news.is_some()
-    }
-
-    /// The same by a FLUSH that began at a time.
-    fn is_told_by(&mut self, volume: u16, began: u64) -> bool {
-        let failed = self.untold.get(&volume).max(self.told_again.get(&volume)).copied();
-        let is_told = self.is_told(volume);
-        if let Some(failed) = failed.filter(|failed| *failed >= began) {
-            self.told_again.insert(volume, failed);
-        }
-        is_told
+        self.failures.tell(volume)
     }
 
     /// The engine says that all it has acknowledged is durable; but for volumes a flush of whose disk has failed, of which the next FLUSH tells.
     pub fn all_is_durable(&mut self) {
-        let is_news = |volume: &u16| self.untold.contains_key(volume) || self.told_again.contains_key(volume);
-        for (_, o) in self.oracles.iter_mut().filter(|(volume, _)| !is_news(volume)) {
+        for (_, o) in self.oracles.iter_mut().filter(|(volume, _)| !self.failures.is_news(**volume)) {
             let now = o.tick();
             o.flushed(now);
         }
     }
 
-    /// Volumes a flush of whose disk has failed from `time` on. Where a client was told of it, a write that was under way then may be
-    /// acknowledged since, and another one is still to be told; or one was told whose FLUSH had begun before.
+    /// Volumes a flush of whose disk has failed from `time` on, of which somebody may still have to be told.
     #[must_use]
     pub fn failed_since(&self, time: u64) -> BTreeSet<u16> {
-        let all = self.untold.iter().chain(&self.told);
-        all.filter(|(_, failed)| **failed >= time).map(|(volume, _)| *volume).chain(self.told_again.keys().copied()).collect()
+        self.failures.since(time)
     }
 
     /// Tells a story's narrator.

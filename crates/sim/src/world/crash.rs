@@ -98,8 +98,7 @@ impl World {
         self.commands.clear();
         self.ended.clear();
         self.model_wakes.clear();
-        // Long since.
-        std::mem::take(&mut self.told).into_keys().for_each(|volume| _ = self.untold.entry(volume).or_insert(0));
+        self.failures.ends_a_life();
     }
 
     /// What was in flight, in an order of chance.
