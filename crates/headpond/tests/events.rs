@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::http::get;
@@ -30,6 +30,19 @@ fn ends_with(yard: &Yard, kinds: &[&str]) -> Vec<Value> {
         assert!(Instant::now() < until, "{all:?} does not end with {kinds:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Follows the events, from the last one on; each as it is told.
+fn follow(yard: &Yard, complains: Stdio) -> (Child, impl Iterator<Item = Value> + Send + use<>) {
+    let mut follow = Command::new(env!("CARGO_BIN_EXE_headpond"))
+        .args(["events", "--follow", "--json", "--last", "1", "--socket"])
+        .arg(yard.path("control"))
+        .stdout(Stdio::piped())
+        .stderr(complains)
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    (follow, lines.map_while(Result::ok).map(|line| serde_json::from_str(&line).unwrap()))
 }
 
 #[test]
@@ -74,14 +87,7 @@ fn a_member_that_is_missing_at_the_start_is_an_event_and_one_that_comes_back_hea
     let all = ends_with(&yard, &["started", "problem-at-start"]);
     let last = all.last().unwrap();
     assert!(last["next"].as_str().unwrap().contains("headpond pool add") && last["level"] == "warning", "{last}");
-    let mut follow = Command::new(env!("CARGO_BIN_EXE_headpond"))
-        .args(["events", "--follow", "--json", "--last", "1", "--socket"])
-        .arg(yard.path("control"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    let mut told = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let (mut follow, mut told) = follow(&yard, Stdio::inherit());
     // It follows when it has told the last one, and of what was before, nothing is.
     let before = told.next().unwrap()["number"].as_u64().unwrap();
     assert!(before >= last["number"].as_u64().unwrap(), "{before}: {last}");
@@ -99,15 +105,8 @@ fn who_follows_hears_of_what_happens_after_the_daemon_was_restarted_too() {
     let yard = Yard::new();
     let daemon = served(&yard);
     ends_with(&yard, &["started", "volume-attached"]);
-    let mut follow = Command::new(env!("CARGO_BIN_EXE_headpond"))
-        .args(["events", "--follow", "--json", "--last", "1", "--socket"])
-        .arg(yard.path("control"))
-        .stdout(Stdio::piped())
-        .stderr(fs::File::create(yard.path("waits")).unwrap())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    let mut told = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()["kind"].as_str().unwrap().to_owned());
+    let (mut follow, told) = follow(&yard, fs::File::create(yard.path("waits")).unwrap().into());
+    let mut told = told.map(|event| event["kind"].as_str().unwrap().to_owned());
     assert_eq!(told.next().as_deref(), Some("volume-attached"));
     daemon.stop();
     let until = Instant::now() + LONG;
@@ -138,16 +137,10 @@ fn who_follows_hears_of_a_pool_that_has_come_in_the_place_of_another_one() {
     (0..3).for_each(|_| another_life());
     let daemon = yard.serve(&["a", "b"]);
     let last = ends_with(&yard, &["stopped", "started"]).last().unwrap()["number"].as_u64().unwrap();
-    let mut follow = Command::new(env!("CARGO_BIN_EXE_headpond"))
-        .args(["events", "--follow", "--json", "--last", "1", "--socket"])
-        .arg(yard.path("control"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
-    let next = || serde_json::from_str::<Value>(&told.recv_timeout(Duration::from_secs(30)).expect("nothing is told")).unwrap();
+    let (mut follow, told) = follow(&yard, Stdio::inherit());
+    let (tell, events) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.into_iter().try_for_each(|event| tell.send(event)));
+    let next = || events.recv_timeout(Duration::from_secs(30)).expect("nothing is told");
     assert_eq!(next()["number"], last);
     daemon.stop();
     yard.run(&["pool", "destroy", "a", "b"]).good();

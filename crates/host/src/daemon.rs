@@ -116,6 +116,29 @@ pub struct Options {
     pub patience: Duration,
 }
 
+impl Options {
+    /// Nobody is reached, and all else is as where nothing is said of it.
+    #[must_use]
+    pub fn new(devices: Vec<PathBuf>, state: PathBuf) -> Self {
+        Self {
+            devices,
+            state,
+            socket: None,
+            frontend: Choice::None,
+            nbd: None,
+            queues: None,
+            zero_copy: true,
+            give_up: Vec::new(),
+            backings: BTreeMap::new(),
+            configured: BTreeMap::new(),
+            metrics: None,
+            scrub: Scrubs::default(),
+            settings: Settings::default(),
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
 /// Scrubs that nobody asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scrubs {

@@ -22,7 +22,7 @@ use crate::backing::Spec;
 use crate::buf::HostBuf;
 use crate::control::{Attach, Call, CreateVolume, Fault};
 use crate::daemon::inside::{self, Inside};
-use crate::daemon::{self, Choice, Daemon, Scrubs, StartError};
+use crate::daemon::{self, Daemon, Scrubs, StartError};
 use crate::lock::lock;
 use crate::pool::{self, NewPool, PoolError};
 use crate::report::Report;
@@ -175,20 +175,12 @@ impl Pool {
         let spec = |(name, path): (String, PathBuf)| Ok((name, Spec::new(text_of(&path)?)));
         let backings = options.backings.into_iter().map(spec).collect::<Result<_, Error>>()?;
         let (daemon, inside) = inside::start(daemon::Options {
-            devices: options.devices,
-            state: options.state,
-            socket: None,
-            frontend: Choice::None,
-            nbd: None,
-            queues: None,
             zero_copy: false,
-            give_up: Vec::new(),
             backings,
-            configured: BTreeMap::new(),
-            metrics: None,
             scrub: options.scrub,
             settings: options.settings,
             patience: options.patience,
+            ..daemon::Options::new(options.devices, options.state)
         })?;
         Ok(Pool(Arc::new(Inner { inside, daemon: Mutex::new(Some(daemon)), gates: Mutex::default(), changing: Turn::default() })))
     }

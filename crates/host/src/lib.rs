@@ -12,6 +12,8 @@ pub mod daemon;
 pub mod device;
 pub mod embed;
 pub mod events;
+#[cfg(test)]
+mod exhausted;
 pub mod extents;
 pub mod frontend;
 pub mod fuse;

@@ -206,27 +206,18 @@ fn is_for_now(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exhausted::{is_exhausted, step};
     use std::thread;
 
     /// From now on the kernel has no memory for a call of this thread where any of `bits` of its argument number `argument` is set, or none is.
     fn have_no_memory(argument: u32, bits: u32, set: bool) {
-        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
         let (jt, jf) = if set { (0, 1) } else { (1, 0) };
-        let mut filter = [
+        is_exhausted(&[
             step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::SYS_io_uring_enter as u32),
             step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + argument * 8),
             step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, jt, jf, bits),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the program is there during the call, and of this thread alone.
-        let set = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-        };
-        assert!(set, "{}", io::Error::last_os_error());
+        ]);
     }
 
     /// Arguments of `io_uring_enter(2)`.

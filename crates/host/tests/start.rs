@@ -1,11 +1,9 @@
 //! A start that somebody ends before the pool is up.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::Duration;
 
-use headpond_engine::Settings;
-use headpond_host::daemon::{Choice, Daemon, Options, StartError};
+use headpond_host::daemon::{Daemon, Options, StartError};
 use headpond_host::embed::{Mode, Pool};
 use headpond_host::succession::Estate;
 
@@ -25,22 +23,7 @@ fn a_start_that_is_told_to_end_leaves_what_there_is_and_the_devices_free() {
     drop((volume, pool));
     let mut asked = 0;
     let ended = Daemon::start(
-        Options {
-            devices: ssds.to_vec(),
-            state: path("state"),
-            socket: Some(path("socket")),
-            frontend: Choice::None,
-            nbd: None,
-            queues: None,
-            zero_copy: true,
-            give_up: Vec::new(),
-            backings: BTreeMap::new(),
-            configured: BTreeMap::new(),
-            metrics: None,
-            scrub: Default::default(),
-            settings: Settings::default(),
-            patience: Duration::from_secs(30),
-        },
+        Options { socket: Some(path("socket")), ..Options::new(ssds.to_vec(), path("state")) },
         Estate::default(),
         &mut |_| {
             asked += 1;

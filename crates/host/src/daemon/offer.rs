@@ -261,7 +261,6 @@ mod tests {
     use super::*;
     use crate::embed::{Mode, Pool};
     use crate::succession::Estate;
-    use headpond_engine::Settings;
     use std::fs::File;
     use std::time::Duration;
 
@@ -283,22 +282,8 @@ mod tests {
         let pool = Pool::open(&ssds, &path("state")).unwrap();
         drop(pool.attach("home", &path("disk"), Mode::WriteBack).unwrap());
         pool.close(Duration::from_secs(60)).unwrap();
-        let options = Options {
-            devices: ssds.to_vec(),
-            state: path("state"),
-            socket: Some(path("socket")),
-            frontend: Choice::Fuse,
-            nbd: None,
-            queues: None,
-            zero_copy: true,
-            give_up: Vec::new(),
-            backings: BTreeMap::new(),
-            configured: BTreeMap::new(),
-            metrics: None,
-            scrub: Default::default(),
-            settings: Settings::default(),
-            patience: Duration::from_secs(30),
-        };
+        let options =
+            Options { socket: Some(path("socket")), frontend: Choice::Fuse, ..Options::new(ssds.to_vec(), path("state")) };
         let daemon = Daemon::start(options, Estate::default(), &mut |_| true).unwrap();
         let shared = &daemon.shared;
         let volume = shared.handle.status().unwrap().volume("home").unwrap().clone();

@@ -66,7 +66,12 @@ pub(super) fn of_hand_over(pool: &str, program: &Path) -> News {
 /// That it does not, after all.
 pub(super) fn of_no_hand_over(pool: &str, program: &Path, why: &Fault) -> News {
     let what = format!("Pool {pool} is not handed over to {} after all. {why}", program.display());
-    tell(Level::Info, NOT_HANDED_OVER, what, "Nothing, or what was said there; then `headpond upgrade` again.")
+    tell(
+        Level::Info,
+        NOT_HANDED_OVER,
+        what,
+        "The daemon serves on as it was. Do what is said there, then run `headpond upgrade` again.",
+    )
 }
 
 /// That it has.

@@ -57,26 +57,17 @@ pub(super) fn at_once<T: Copy + Send>(several: &[T], body: impl Fn(T) + Sync) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exhausted::{is_exhausted, step};
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
     /// From now on this thread makes no others.
     fn have_no_threads() {
-        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-        let mut filter = [
+        is_exhausted(&[
             step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, libc::SYS_clone3 as u32),
             step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_clone as u32),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the program is there during the call, and of this thread alone.
-        let set = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-        };
-        assert!(set, "{}", io::Error::last_os_error());
+        ]);
     }
 
     /// A stop panicked for want of a thread, and the pool was not stopped.
