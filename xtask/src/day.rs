@@ -102,6 +102,7 @@ struct Sums {
     runs: u64,
     io: fio::Sums,
     planted: usize,
+    found: u64,
     pause: f64,
 }
 
@@ -139,7 +140,7 @@ impl Day {
             (day, load.join())
         });
         let (runs, io) = sums.map_err(|_| anyhow::anyhow!("the load panicked"))??;
-        let (planted, pause, kept) = day?;
+        let (planted, found, pause, kept) = day?;
 
         t.step("Unmount and detach: the disk is a plain disk again");
         t.tool("umount", &["mnt"])?;
@@ -156,10 +157,10 @@ impl Day {
         t.say("The file whose copies were damaged is on the disk as it was written.");
         t.tool("umount", &["mnt"])?;
         self.mounted = false;
-        Ok(Sums { runs, io, planted, pause })
+        Ok(Sums { runs, io, planted, found, pause })
     }
 
-    /// The part of the day in which fio is at work; how many errors were planted, how long the upgrade's pause was, and what is in
+    /// The part of the day in which fio is at work; how many errors were planted, and found, how long the upgrade's pause was, and what is in
     /// the file that was damaged.
     fn under_load(
         &mut self,
@@ -168,7 +169,7 @@ impl Day {
         ssd: &[String],
         load: &thread::ScopedJoinHandle<'_, Result<(u64, fio::Sums)>>,
         t: &mut Transcript,
-    ) -> Result<(usize, f64, Vec<u8>)> {
+    ) -> Result<(usize, u64, f64, Vec<u8>)> {
         let alive = || if load.is_finished() { bail!("the load has ended: an I/O error, or a mismatch") } else { Ok(()) };
         t.step("fio writes and checks, from now on until the evening");
         interrupt::sleep(Duration::from_secs(20))?;
@@ -203,7 +204,7 @@ impl Day {
         alive()?;
 
         t.step("Bits rot on one SSD: a scrub finds and mends them");
-        let (mut planted, mut kept, mut is_found) = (0, Vec::new(), false);
+        let (mut planted, mut kept, mut damaged) = (0, Vec::new(), 0);
         // What is destaged meanwhile needs one copy only: damage in the other is nobody's any more. On a slow machine that may be so of all.
         for _ in 0..3 {
             let copies;
@@ -217,12 +218,12 @@ impl Day {
             if found.damaged > planted as u64 || found.repaired + found.dropped != found.damaged || found.lost > 0 {
                 bail!("{planted} errors were planted, and the scrub says {found:?}");
             }
-            is_found = found.damaged > 0;
-            if is_found {
+            damaged = found.damaged;
+            if damaged > 0 {
                 break;
             }
         }
-        if !is_found {
+        if damaged == 0 {
             bail!("three times {planted} errors were planted, and no scrub has found any");
         }
         t.headpond(&["scrub", "--rate", "0"])?;
@@ -271,7 +272,7 @@ impl Day {
         if let Some(volume) = report.volumes.iter().find(|volume| volume.requests.errors > 0) {
             bail!("{} requests failed on volume {}", volume.requests.errors, volume.name);
         }
-        Ok((planted, pause, kept))
+        Ok((planted, damaged, pause, kept))
     }
 
     fn serve(&mut self, folder: &Path, headpond: &Path, t: &mut Transcript) -> Result<()> {
@@ -405,7 +406,7 @@ fn document(t: &Transcript, sums: &Sums, took: Duration) -> String {
          devices that can be pulled, the disk is a file as slow as a modelled disk of 7200 rpm, the front end is FUSE with a loop device. \
          All the time fio wrote to files on the mounted ext4, and checked what it had written: {} runs, {} MiB written, {} MiB read back \
          and right, no I/O error, no mismatch.\n\n\
-         {} errors were planted for the scrub, and all were found and mended. While the daemon was upgraded I/O waited for {:.2} s.\n\n\
+         {} errors were planted for the scrub; it found {}, and mended them all (what is destaged before it comes there needs no second copy any more). While the daemon was upgraded I/O waited for {:.2} s.\n\n\
          | step | seconds |\n|---|---|\n",
         in_words(took),
         env!("CARGO_PKG_VERSION"),
@@ -413,6 +414,7 @@ fn document(t: &Transcript, sums: &Sums, took: Duration) -> String {
         sums.io.written >> 20,
         sums.io.verified >> 20,
         sums.planted,
+        sums.found,
         sums.pause,
     );
     for (step, seconds) in &t.steps {
