@@ -12,10 +12,12 @@ mod endurance;
 mod evict;
 mod format;
 mod gain;
+mod growing;
 mod hazards;
 mod leaving;
 mod lent;
 mod loading;
+mod moves;
 mod numbers;
 mod passing;
 mod peers;
@@ -49,6 +51,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(leaving::MISTAKES)
         .chain(lent::MISTAKES)
         .chain(loading::MISTAKES)
+        .chain(moves::MISTAKES)
         .chain(numbers::MISTAKES)
         .chain(passing::MISTAKES)
         .chain(starts::MISTAKES)
@@ -77,10 +80,12 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(endurance::TOLD)
         .chain(evict::TOLD)
         .chain(gain::TOLD)
+        .chain(growing::TOLD)
         .chain(hazards::TOLD)
         .chain(leaving::TOLD)
         .chain(lent::TOLD)
         .chain(loading::TOLD)
+        .chain(moves::TOLD)
         .chain(numbers::TOLD)
         .chain(passing::TOLD)
         .chain(starts::TOLD)

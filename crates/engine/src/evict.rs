@@ -35,7 +35,7 @@ const MUCH_MORE: u64 = 8;
 struct RoomByMember {
     /// Slots, by member.
     free: Vec<u64>,
-    /// What is wanted is room for clean data as well, or there is one copy of everything: any slot wins something.
+    /// What is wanted is room for clean data as well, or in the map, or there is one copy of everything: any slot wins something.
     any: bool,
 }
 

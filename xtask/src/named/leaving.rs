@@ -33,6 +33,7 @@ pub const TOLD: &[Told] = &[
     ),
     ("leaving::what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk", "what was given up in vain served"),
     ("leaving::one_that_joins_and_leaves_again_has_not_been_added", "one that has left again taken for added"),
+    ("leaving::a_removal_gives_way_where_another_device_fails_under_its_epoch", "a removal that gives way to nobody"),
 ];
 
 /// Mistakes that only they need.
@@ -102,5 +103,10 @@ pub const MISTAKES: &[Mistake] = &[
             old: "    if stayed { Ok(()) } else { Err(CommandError::MemberFailed) }",
             new: "    let _ = stayed;\n    Ok(())",
         }],
+    },
+    Mistake {
+        name: "a removal that gives way to nobody",
+        story: "Another cache device fails under the epoch that says so: no majority is left, though the one that goes is there with all it had.",
+        edits: &[Edit { file: "membership.rs", old: "let stays = failing != 0;", new: "let stays = false;" }],
     },
 ];

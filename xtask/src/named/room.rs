@@ -20,6 +20,8 @@ pub const TOLD: &[Told] = &[
     ("room::fragments_that_are_dirty_are_left_to_the_sweep", "what is dirty looked through for what is clean"),
     ("room::volumes_that_rest_do_not_keep_the_room_of_others", "open segments that are never closed"),
     ("room::clean_data_leaves_the_reserve_in_pairs", "a reserve of pairs counted in slots"),
+    ("room::volumes_that_rest_do_not_keep_the_room_of_others_reads", "open segments that are closed for writers alone"),
+    ("room::fragments_that_are_clean_hold_back_nobodys_writes", "clean fragments taken for what destage wins"),
 ];
 
 /// Scenes of it that no mistake has, with the reason.
@@ -131,6 +133,23 @@ pub const MISTAKES: &[Mistake] = &[
                 old: "self.bounds().reserve * copies + self.ahead_of_demand() * copies / 2",
                 new: "self.bounds().reserve + self.ahead_of_demand() * copies / 4",
             },
+        ],
+    },
+    Mistake {
+        name: "open segments that are closed for writers alone",
+        story: "Volumes rest, and more than the reserve is free, but not what is kept ahead of demand: what another one reads is never cached.",
+        edits: &[Edit {
+            file: "space.rs",
+            old: "any(|(n, _)| is_dirty(n)) && !(",
+            new: "any(|(n, _)| is_dirty(n) || true) && !(",
+        }],
+    },
+    Mistake {
+        name: "clean fragments taken for what destage wins",
+        story: "A volume has nearly as many fragments as it may, all clean. Its writes wait for a sweep that has nothing to do, without end.",
+        edits: &[
+            Edit { file: "shares.rs", old: "saturating_sub(most - most / 32);", new: "saturating_sub(most - most / 16);" },
+            Edit { file: "shares.rs", old: "(over * 100 / (most / 32).max(1))", new: "(over * 100 / (most / 16).max(1))" },
         ],
     },
 ];

@@ -19,6 +19,10 @@ pub const TOLD: &[Told] = &[
         "an image for each eighth of a small share",
     ),
     ("shares::images_for_a_small_share_take_little_of_what_cache_devices_are_written", "room that nobody wins waited for"),
+    (
+        "shares::what_is_preloaded_of_who_has_less_than_the_minimum_has_the_room_that_is_left_to_it",
+        "a preload behind what others keep ahead of demand",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -109,6 +113,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "shares.rs",
             old: "is_clean && self.bounds().has_shares && !self",
             new: "false && is_clean && self.bounds().has_shares && !self",
+        }],
+    },
+    Mistake {
+        name: "a preload behind what others keep ahead of demand",
+        story: "A volume is sure of more than it has. What is preloaded of it is read again and again, and finds less room than what is read.",
+        edits: &[Edit {
+            file: "log.rs",
+            old: "self.kept_from_carried().min(self.kept_from_clean(v))",
+            new: "self.kept_from_carried().max(u32::from(v.number > 100))",
         }],
     },
 ];

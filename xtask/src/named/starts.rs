@@ -48,6 +48,7 @@ pub const TOLD: &[Told] = &[
     ("starts::nobody_is_gone_and_nothing_is_refused", "what all that are there have, missed"),
     ("starts::a_drive_that_takes_long_to_say_that_it_cannot_is_not_asked_for_minutes", "patience by the number of questions"),
     ("starts::a_path_that_was_lost_to_all_gives_up_nothing_of_one", "cache devices asked one after the other"),
+    ("starts::intent_pages_are_made_equal_when_a_start_has_come_through", "intent pages made equal under a start"),
 ];
 
 /// Mistakes that only they need.
@@ -231,5 +232,14 @@ pub const MISTAKES: &[Mistake] = &[
                 new: "if given_up.len() > failing.len() && ",
             },
         ],
+    },
+    Mistake {
+        name: "intent pages made equal under a start",
+        story: "A device that does not take one while the start raises its epochs is out from then on, and no epoch says so: it may start alone later.",
+        edits: &[Edit {
+            file: "membership.rs",
+            old: "    if !core.pool.borrow().starting {\n        // One",
+            new: "    if !core.pool.borrow().starting || true {\n        // One",
+        }],
     },
 ];

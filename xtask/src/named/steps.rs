@@ -54,7 +54,6 @@ pub const TOLD: &[Told] = &[
     ("steps::a_detach_waits_for_what_is_at_the_disk", "a detach that does not wait for requests"),
     ("steps::what_a_read_kept_is_free_when_it_has_ended", "a segment that nobody frees when its last read ends"),
     ("steps::one_of_three_votes_is_not_enough", "a start without the votes"),
-    ("steps::a_read_follows_what_was_moved", "a read that does not follow what was moved"),
     ("steps::a_checkpoint_knows_a_volume_that_came_while_it_waited", "a checkpoint that knows the volumes of a moment before"),
     ("steps::a_scrub_reads_every_copy_and_what_it_repairs_is_flushed", "a scrub that reads one of two copies"),
     ("steps::a_scrub_reads_every_copy_and_what_it_repairs_is_flushed", "a repair called done before it is flushed"),
@@ -66,14 +65,6 @@ pub const TOLD: &[Told] = &[
     ("steps::a_mark_does_not_outlive_what_hid_a_part", "marks that outlive what hid a part of the block"),
     ("steps::two_that_wait_for_room_let_others_have_their_turn", "marks short of space that wake each other"),
     ("steps::clean_is_clean_after_a_power_cut", "marks that count before they are flushed"),
-    ("steps::beyond_its_end_a_volume_takes_nothing_before_that_is_durable", "a volume's new end served before it is durable"),
-    ("steps::while_pages_move_a_bit_is_in_both_places", "pages that move, written to one place alone"),
-    ("steps::pages_stay_where_they_were_until_the_superblock_has_left_them", "pages that have left before the superblock has"),
-    ("steps::pages_that_move_take_their_bits_with_them", "pages named where they are not yet"),
-    ("steps::of_the_pages_that_a_volume_grows_by_both_slots_are_its_own", "an earlier volume's pages left under one that grows"),
-    ("steps::a_page_is_given_away_when_nothing_is_written_there_any_more", "pages given away that are still being written"),
-    ("steps::what_is_replaced_while_it_is_moved_does_not_come_back_after_a_checkpoint", "a move placed behind what replaces it"),
-    ("steps::what_waits_for_a_silent_disk_leaves_others_their_second_copy", "a write that replaces until its disk has answered"),
 ];
 
 /// Mistakes that no other list has.
@@ -343,26 +334,5 @@ pub const MISTAKES: &[Mistake] = &[
         name: "an older intent page believed for a damaged one",
         story: "The newest one rots where no other cache device has it: what the older one does not say is taken for clean.",
         edits: &[Edit { file: "intent.rs", old: "        if !whole {\n", new: "        if newest.sequence == 0 {\n" }],
-    },
-    Mistake {
-        name: "a move placed behind what replaces it",
-        story: "A checkpoint begins between a write and a move of what it replaces: after a crash the older data is there alone, and counts as clean.",
-        edits: &[
-            Edit { file: "log.rs", old: "!volume.is_being_replaced(*block) && still_there", new: "still_there" },
-            Edit {
-                file: "space.rs",
-                old: "if volume.is_being_replaced(*b) {",
-                new: "if volume.is_being_replaced(*b) && false {",
-            },
-        ],
-    },
-    Mistake {
-        name: "a write that replaces until its disk has answered",
-        story: "What it overlaps cannot be moved meanwhile, and nothing of any volume gets its second copy back behind that.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "            drop(replacing);\n",
-            new: "            core::mem::forget(replacing);\n",
-        }],
     },
 ];

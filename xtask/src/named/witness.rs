@@ -88,7 +88,6 @@ pub const TOLD: &[Told] = &[
     ),
     ("witness::two_epochs_that_nobody_agreed_on_do_not_stop_those_who_are_all_there", "an epoch in vain taken for the newest"),
     ("witness::an_epoch_that_nobody_agreed_on_says_whom_it_was_to_remove", "an epoch that does not say whom it removes"),
-    ("witness::a_removal_gives_way_where_another_device_fails_under_its_epoch", "a removal that gives way to nobody"),
 ];
 
 /// Mistakes that only they need.
@@ -383,10 +382,5 @@ pub const MISTAKES: &[Mistake] = &[
             old: "if stays { MemberState::InSync } else { MemberState::Out };\n",
             new: "if stays { MemberState::InSync } else { MemberState::Out };\n                pool.members[usize::from(goes)].id = [0; 16];\n",
         }],
-    },
-    Mistake {
-        name: "a removal that gives way to nobody",
-        story: "Another cache device fails under the epoch that says so: no majority is left, though the one that goes is there with all it had.",
-        edits: &[Edit { file: "membership.rs", old: "let stays = failing != 0;", new: "let stays = false;" }],
     },
 ];

@@ -1,5 +1,6 @@
 //! A cache device leaves while clients write.
 
+use super::steps::superblock_in;
 use headpond_engine::format::{Layout, SUPERBLOCK_BYTES};
 use headpond_engine::stats::Bypass;
 use headpond_engine::{Buf, Command, CommandError, Degraded, Device, DeviceOp};
@@ -376,4 +377,29 @@ fn what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk() {
     s.obey(Command::Stop);
     s.kill();
     assert!(s.status().volumes[0].refused, "{}: it is served", s.story());
+}
+
+/// Cache device 0 of three is being removed, and 2 fails under the epoch that says so. 1 and the witness were no majority of all who had voted before, and
+/// the pool stood still, though 0 was there, with all that it had. Found by the swarm, with a device that is lost while another one goes.
+#[test]
+fn a_removal_gives_way_where_another_device_fails_under_its_epoch() {
+    let mut s = Scene::new("a removal that gives way", Stage { members: 3, ..Stage::default() });
+    let third = Device::Member(2);
+    (0..4).for_each(|n| s.write(n * 8000, 8));
+    s.flush();
+    let epoch = s.status().epoch;
+    s.hold_back(move |device, op| device == third && superblock_in(op).is_some_and(|it| it.epoch > epoch));
+    let removal = s.world.command(Command::RemoveMember { member: 0 });
+    s.until_held();
+    s.pass(100_000_000);
+    s.set_dead(third, true);
+    s.let_go();
+    assert_eq!(s.end_of(removal), Err(CommandError::TooFewMembers), "{}", s.story());
+    let states: Vec<bool> = s.status().members.iter().map(|m| m.in_sync).collect();
+    assert_eq!(states, [true, true, false], "{}", s.story());
+    s.write(16_000, 8);
+    s.flush();
+    s.kill();
+    s.read_all();
+    s.end();
 }

@@ -228,21 +228,36 @@ fn fragments_that_are_dirty_are_left_to_the_sweep() {
     s.end();
 }
 
+/// Nearly as many fragments as there may be, and all of them clean. They counted as room for dirty data that is taken, from where nobody let go of them yet on: each
+/// write waited for a sweep that had nothing to do, without end. Found by reading.
+#[test]
+fn fragments_that_are_clean_hold_back_nobodys_writes() {
+    let usual = Stage::default();
+    let settings = Settings { max_fragments: 64, destage_percent: 20, ..usual.settings.clone() };
+    let mut s = Scene::new("fragments that are clean", Stage { settings, segments: 64, ..usual });
+    for n in 0..61 {
+        s.write(n * 37 % 499 * 512, 2);
+        s.write(n * 37 % 499 * 512 + 4, 2);
+    }
+    s.destage();
+    s.pass(1_000_000_000);
+    assert_eq!((s.status().volumes[0].fragments, s.dirty()), (61, 0), "{}", s.story());
+    let begun = s.world.now;
+    for n in 0..200 {
+        s.write(n * 37 % 499 * 512 + 64, 8);
+    }
+    // As long as the cache devices take, one after the other.
+    let took = s.world.now - begun;
+    assert!(took <= 200 * 110_000, "{}: {took} ns", s.story());
+    s.end();
+}
+
 /// Volumes that have written a little, and rest: each keeps a segment open, in which nothing can be let go, and one more volume found no room for its first write, though
 /// nothing was dirty. Found by reading.
 #[test]
 fn volumes_that_rest_do_not_keep_the_room_of_others() {
     // With three open there is no more than the reserve.
-    let stage = |segments| Stage { volumes: 4, disks: 4, segments, segment_bytes: 512 << 10, ..Stage::default() };
-    let stage = (3..24).map(stage).find(|stage| stage.layout().slots() >= 5).expect("cache devices of five slots");
-    assert_eq!(stage.layout().slots(), 5);
-    let mut s = Scene::new("volumes that rest", stage);
-    for volume in 0..3 {
-        let write = s.world.write(volume, 0, 8, false);
-        assert!(s.answer_to(write), "{}", s.story());
-    }
-    (0..3).for_each(|volume| s.obey(Command::Destage { volume }));
-    s.checkpoint();
+    let mut s = with_three_that_rest("volumes that rest", 5);
     for n in 0..20 {
         s.pass(1_000_000_000);
         let write = s.world.write(3, n * 512, 8, false);
@@ -251,6 +266,34 @@ fn volumes_that_rest_do_not_keep_the_room_of_others() {
     let absorbed = s.status().volumes[3].stats.absorbed.requests;
     assert!(absorbed > 5, "{}: {absorbed} of 20 writes had room", s.story());
     s.end();
+}
+
+/// The same of reads, where there is more than the reserve, and not what is kept ahead of demand: nothing that is read was ever cached. Found by reading.
+#[test]
+fn volumes_that_rest_do_not_keep_the_room_of_others_reads() {
+    let mut s = with_three_that_rest("volumes that rest, and a reader", 6);
+    for n in 0..20 {
+        s.pass(1_000_000_000);
+        let read = s.world.read(3, n * 512, 8);
+        assert!(s.answer_to(read), "{}", s.story());
+    }
+    let cached = s.status().volumes[3].cached_blocks;
+    assert!(cached > 5, "{}: {cached} of 20 blocks are cached", s.story());
+    s.end();
+}
+
+/// Four volumes on two cache devices of so many slots; all but the last have written a little, which is clean by now.
+fn with_three_that_rest(story: &str, slots: u32) -> Scene {
+    let stage = |segments| Stage { volumes: 4, disks: 4, segments, segment_bytes: 512 << 10, ..Stage::default() };
+    let stage = (3..24).map(stage).find(|stage| stage.layout().slots() == slots).expect("cache devices of as many slots");
+    let mut s = Scene::new(story, stage);
+    for volume in 0..3 {
+        let write = s.world.write(volume, 0, 8, false);
+        assert!(s.answer_to(write), "{}", s.story());
+    }
+    (0..3).for_each(|volume| s.obey(Command::Destage { volume }));
+    s.checkpoint();
+    s
 }
 
 /// Writes have taken all but the two pairs that are for marks, on small cache devices. Reads took one of these, as slots were counted for pairs. Found by reading.

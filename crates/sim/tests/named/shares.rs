@@ -5,6 +5,8 @@ use headpond_engine::stats::Bypass;
 use headpond_engine::status::VolumeStatus;
 use headpond_engine::{Command, CommandError, Device, DeviceOp, Settings};
 use headpond_sim::scene::{DISKLESS, Scene, Stage};
+use std::cell::Cell;
+use std::rc::Rc;
 
 const MILLISECOND: u64 = 1_000_000;
 /// Requests, of 16 sectors each, to what is asked for again.
@@ -199,6 +201,37 @@ fn who_has_less_than_the_minimum_gets_room_while_another_writes_on() {
         s.answered();
         assert!(reads < 1500, "after {reads} reads it has {} slots of {}", of(&s, 0).segments, least(&s, 0));
     }
+    s.end();
+}
+
+/// A neighbour's dirty data has all but what it must leave, and its disk takes nothing. What is to be preloaded into that has as much room as what is read: it had
+/// less, and the disk was read for it again and again, in vain. Found by reading.
+#[test]
+fn what_is_preloaded_of_who_has_less_than_the_minimum_has_the_room_that_is_left_to_it() {
+    let stage = Stage::default();
+    let settings = Settings { stream_bytes: 1 << 30, dirty_percent: 100, ..stage.settings };
+    let mut s = Scene::new("a preload of who has less than the minimum", Stage { segments: 60, volumes: 2, settings, ..stage });
+    s.hold_back(|device, op| device == Device::Backing(NEIGHBOUR) && matches!(op, DeviceOp::Write { .. }));
+    // One pair is left beside the two that are kept in reserve.
+    let mut n = 0;
+    while s.status().members.iter().any(|member| member.segments_free > 3) {
+        s.world.write(NEIGHBOUR, place(n), 16, false);
+        s.answered();
+        n += 1;
+    }
+    share(&mut s, 0, 60, 100);
+    let read: Rc<Cell<u64>> = Rc::default();
+    let count = read.clone();
+    s.hold_back(move |device, op| {
+        if let (Device::Backing(0), DeviceOp::Read { len, .. }) = (device, op) {
+            count.set(count.get() + u64::from(*len) / 4096);
+        }
+        device == Device::Backing(NEIGHBOUR) && matches!(op, DeviceOp::Write { .. })
+    });
+    s.obey(Command::Preload { volume: 0, ranges: std::iter::once(0..4096).collect() });
+    let (cached, preload) = (of(&s, 0).cached_blocks, of(&s, 0).preload);
+    assert!(cached > 0 && preload.left_out > 0, "{}: {cached} blocks, {preload:?}", s.story());
+    assert!(read.get() <= cached + 512, "{}: {} blocks were read for {cached}, {preload:?}", s.story(), read.get());
     s.end();
 }
 

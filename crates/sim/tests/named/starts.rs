@@ -1,10 +1,13 @@
 //! Reads that fail at a start: on all cache devices at once, where a controller is reset, or on one, where a path is lost and found later.
 
+use super::steps::superblock_in;
 use headpond_engine::format::Record;
 use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, StartError};
 use headpond_sim::SimBuf;
 use headpond_sim::scene::{Scene, Stage};
+use std::cell::Cell;
 use std::ops::Range;
+use std::rc::Rc;
 
 const FIRST: Device = Device::Member(0);
 const SECOND_ONE: Device = Device::Member(1);
@@ -535,6 +538,40 @@ fn refused_until_it_can_be_read(mut s: Scene) {
     s.world.kill_landing(|_, _, _| false);
     readable(&mut s);
     s.start();
+    s.read_all();
+    s.end();
+}
+
+/// An intent page is on one cache device of three as it should be, and the others get it at the start. That was begun behind the first membership that the start had
+/// raised: a device that failed it was out from then on, and no epoch said so. Found by reading, on the day on which it had been put there.
+#[test]
+fn intent_pages_are_made_equal_when_a_start_has_come_through() {
+    let mut s = Scene::new("pages behind a start", Stage { members: 3, ..Stage::default() });
+    let page = s.stage.layout().intent(0, 0)..s.stage.layout().intent(1, 0);
+    let is_page = move |device, op: &DeviceOp<SimBuf>| matches!((device, op), (Device::Member(_), DeviceOp::Write { offset, .. }) if page.contains(offset));
+    s.hold_back(is_page.clone());
+    s.world.write(0, 0, 8, false);
+    s.until_held();
+    s.world.kill_landing(|device, _, _| device == FIRST);
+    let pages = Rc::new(Cell::new(0));
+    let counts = |holds: bool| {
+        let (count, is_page) = (pages.clone(), is_page.clone());
+        move |device, op: &DeviceOp<SimBuf>| {
+            count.set(count.get() + u32::from(is_page(device, op)));
+            // Those that say that the start's epoch was agreed on.
+            holds && superblock_in(op).is_some_and(|it| it.agreed == it.epoch)
+        }
+    };
+    s.hold_back(counts(true));
+    let start = s.begin_start();
+    s.until_held();
+    s.pass(10 * MOMENT);
+    assert_eq!(pages.get(), 0, "{}: the start may come to nothing yet", s.story());
+    s.let_go();
+    s.hold_back(counts(false));
+    s.ends_well(start);
+    s.rest();
+    assert!(pages.get() > 0, "{}: there was no page to be made equal", s.story());
     s.read_all();
     s.end();
 }

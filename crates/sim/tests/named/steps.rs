@@ -4,15 +4,13 @@
 //! write of 512 KiB goes past the cache here, and one of a block is absorbed.
 
 use super::doubts::failed_under_a_write;
-use headpond_engine::format::{INTENT_PAGE_BYTES, Mode, REGION_SECTORS, REGIONS_PER_PAGE, SUPERBLOCK_BYTES, Superblock};
+use headpond_engine::format::{INTENT_PAGE_BYTES, Mode, SUPERBLOCK_BYTES, Superblock};
 use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, Reach, Settings, StartError};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::oracle::Oracle;
 use headpond_sim::scene::{Scene, Stage};
-use std::cell::Cell;
 use std::ops::Range;
-use std::rc::Rc;
 
 const DISK: Device = Device::Backing(0);
 /// Sectors of a write that goes past the cache.
@@ -29,14 +27,20 @@ fn flushed(device: Device, op: &DeviceOp<SimBuf>) -> bool {
 }
 
 /// Writes of cache devices to places between two.
-fn written(bytes: Range<u64>) -> impl Fn(Device, &DeviceOp<SimBuf>) -> bool + Clone + use<> {
+pub(crate) fn written(bytes: Range<u64>) -> impl Fn(Device, &DeviceOp<SimBuf>) -> bool + Clone + use<> {
     move |device, op| is_member(device) && matches!(op, DeviceOp::Write { offset, .. } if bytes.contains(offset))
 }
 
 /// Writes of superblocks.
-fn superblocks(stage: &Stage) -> impl Fn(Device, &DeviceOp<SimBuf>) -> bool + Clone + use<> {
+pub(crate) fn superblocks(stage: &Stage) -> impl Fn(Device, &DeviceOp<SimBuf>) -> bool + Clone + use<> {
     let (head, tail) = (written(0..2 * SUPERBLOCK_BYTES), written(stage.layout().superblock(2)..u64::MAX));
     move |device, op| head(device, op) || tail(device, op)
+}
+
+/// The superblock that is written.
+pub(crate) fn superblock_in(op: &DeviceOp<SimBuf>) -> Option<Superblock> {
+    let DeviceOp::Write { bufs, .. } = op else { return None };
+    bufs.iter().find_map(|it| Superblock::decode(&it.to_bytes()).ok())
 }
 
 /// Writes of the intent map's first page.
@@ -815,37 +819,6 @@ fn a_mark_does_not_outlive_what_hid_a_part() {
     s.end();
 }
 
-/// A read is on its way to one of two copies of dirty data when the other one goes with its cache device: the data is
-/// copied to a third. Then the first goes too, and the read fails there; it has to look where the data is now.
-#[test]
-fn a_read_follows_what_was_moved() {
-    let mut s = Scene::new("a read follows what was moved", Stage { members: 3, ..Stage::default() });
-    s.write(0, 8);
-    s.flush();
-    let asked = Rc::new(Cell::new(None));
-    let first = asked.clone();
-    s.hold_back(move |device, op| {
-        let holds = is_member(device) && matches!(op, DeviceOp::Read { .. }) && first.get().is_none();
-        first.set(first.get().or(holds.then_some(device)));
-        holds
-    });
-    let read = s.world.read(0, 0, 8);
-    s.until_held();
-    let asked = asked.get().expect("a cache device is asked");
-    let other = s.copies(0).into_iter().map(|c| c.0).find(|d| *d != asked).expect("two have it");
-    s.set_dead(other, true);
-    s.world.write(0, 8000, 8, false);
-    s.until("it is copied", |w| w.engine.as_ref().is_some_and(|e| e.status().stats.relocated > 0));
-    s.pass(50 * MOMENT);
-    assert_eq!(s.dirty(), 2);
-    s.set_dead(asked, true);
-    s.world.write(0, 8008, 8, false);
-    s.pass(50 * MOMENT);
-    s.let_go();
-    assert!(s.answer_to(read));
-    s.end();
-}
-
 /// A checkpoint waits for marks to be in the map before it begins; meanwhile a volume is attached, and written. Its first
 /// segment is older than the checkpoint then, and has to be replayed from it all the same.
 #[test]
@@ -927,123 +900,6 @@ fn nothing_of_a_device_that_is_added_is_believed() {
     s.end();
 }
 
-/// Asks for the first volume to be larger than one page of the intent map describes, and its disk with it; the command.
-fn grow(s: &mut Scene) -> u64 {
-    let sectors = (REGION_SECTORS + 1) * u64::from(REGIONS_PER_PAGE);
-    s.device(DISK).size = sectors * 512;
-    s.world.command(Command::Grow { volume: 0, sectors })
-}
-
-/// A volume with a dirty block, and a clean one in the newest image, behind which another volume has its pages.
-fn with_clean(story: &str) -> Scene {
-    let mut s = Scene::new(story, Stage { volumes: 2, ..Stage::default() });
-    s.write(0, 8);
-    s.destage();
-    s.checkpoint();
-    s.write(4096, 8);
-    s.flush();
-    s.rest();
-    s
-}
-
-/// A volume is made larger, and the power goes before that is written down. Had a write been taken beyond the old end, the
-/// start would drop it.
-#[test]
-fn beyond_its_end_a_volume_takes_nothing_before_that_is_durable() {
-    let mut s = with_clean("beyond its end a volume takes nothing before that is durable");
-    let end = s.stage.sectors;
-    s.hold_back(superblocks(&s.stage));
-    grow(&mut s);
-    s.until_held();
-    s.world.errors_allowed = true;
-    let write = s.world.write(0, end, 8, true);
-    assert!(!s.answer_to(write), "it was taken");
-    s.world.errors_allowed = false;
-    s.lose_power();
-    assert_eq!(s.status().volumes[0].sectors, end);
-}
-
-/// A volume's pages are being written to their new place, and one of them is late. Where the superblock says, a write past the
-/// cache has its bit meanwhile.
-#[test]
-fn while_pages_move_a_bit_is_in_both_places() {
-    let mut s = with_clean("while pages move a bit is in both places");
-    let layout = s.stage.layout();
-    s.hold_back(written(layout.intent(3, 0)..layout.intent(4, 0)));
-    grow(&mut s);
-    s.until_held();
-    s.write(0, PAST);
-    s.flush();
-    s.lose_power();
-    s.read(0, 8);
-    s.end();
-}
-
-/// All pages are in their new place, and the superblock that says so is under way. Which of the two a start reads is for the
-/// power to say: a write past the cache has its bit in both.
-#[test]
-fn pages_stay_where_they_were_until_the_superblock_has_left_them() {
-    let mut s = with_clean("pages stay where they were until the superblock has left them");
-    s.hold_back(superblocks(&s.stage));
-    grow(&mut s);
-    s.until_held();
-    s.write(0, PAST);
-    s.flush();
-    s.lose_power();
-    s.read(0, 8);
-    s.end();
-}
-
-/// The pages' new place is named when all bits are there, and not before.
-#[test]
-fn pages_that_move_take_their_bits_with_them() {
-    let mut s = with_clean("pages that move take their bits with them");
-    s.write(0, PAST);
-    s.flush();
-    let grows = grow(&mut s);
-    s.ends_well(grows);
-    s.lose_power();
-    s.read(0, 8);
-    s.end();
-}
-
-/// Another volume had the pages before, in both slots of each: nothing of it is left when they are named.
-#[test]
-fn of_the_pages_that_a_volume_grows_by_both_slots_are_its_own() {
-    let mut s = with_clean("of the pages that a volume grows by both slots are its own");
-    s.world.write(1, 0, PAST, false);
-    s.answered();
-    s.obey(Command::Detach { volume: 1, give_up_lost: false });
-    let grows = grow(&mut s);
-    s.ends_well(grows);
-    s.obey(Command::Scrub { bytes_per_second: 0 });
-    assert_eq!(s.status().scrub.damaged, 0, "{}", s.story());
-    s.end();
-}
-
-/// A bit of a volume is being cleared when the volume is detached: its page is another one's when that has ended.
-#[test]
-fn a_page_is_given_away_when_nothing_is_written_there_any_more() {
-    let mut s = with_clean("a page is given away when nothing is written there any more");
-    s.world.write(1, 0, PAST, false);
-    s.answered();
-    let layout = s.stage.layout();
-    s.hold_back(written(layout.intent(1, 0)..layout.intent(2, 0)));
-    for _ in 0..2 {
-        s.world.command(Command::Checkpoint);
-        s.pass(50 * MOMENT);
-    }
-    s.until_held();
-    let detach = s.world.command(Command::Detach { volume: 1, give_up_lost: false });
-    s.pass(500 * MOMENT);
-    assert_eq!(s.world.command_result(detach), None, "{}", s.story());
-    s.let_go();
-    s.ends_well(detach);
-    let grows = grow(&mut s);
-    s.ends_well(grows);
-    s.end();
-}
-
 /// Small writes that come one by one, each while the record of the one before is in flight, had a record each: a cache device that serves
 /// so many requests a second had them filled with one write each, where they hold sixteen. They wait for the record that is in flight, and
 /// share the next.
@@ -1093,74 +949,4 @@ fn what_has_just_left_is_no_copy_to_a_checkpoint() {
     let start = s.begin_start();
     let Device::Member(second) = copies[1] else { unreachable!() };
     assert_eq!(s.end_of(start), Err(CommandError::Start(StartError::CopiesMissing { missing: vec![second] })));
-}
-
-/// What is dirty is moved while a zeroing of it is being appended, and a checkpoint begins between the two. The zeroing went down, and out of the map, before the image came
-/// to it; so the image had nothing of it, and a start found the move behind the image, marked clean, and served what had been zeroed long ago. Found by reading.
-#[test]
-fn what_is_replaced_while_it_is_moved_does_not_come_back_after_a_checkpoint() {
-    let mut s = Scene::new("a move behind what replaces it", Stage { members: 3, segments: 40, ..Stage::default() });
-    // On a device that has nothing of the segment that is open now.
-    let on = |s: &Scene, sector| s.copies(sector).into_iter().map(|(device, _)| device).collect::<Vec<_>>();
-    let leaving = (0..40).find_map(|n| {
-        s.write(n * 6000, 8);
-        let open = on(&s, n * 6000);
-        on(&s, 0).into_iter().find(|device| !open.contains(device))
-    });
-    let Some(Device::Member(member)) = leaving else { panic!("all segments are on the same cache devices") };
-    s.flush();
-    s.rest();
-    s.hold_back(appended(&s.stage));
-    let zeroing = s.world.write_zeroes(0, 0, 8, false);
-    s.until_held();
-    s.hold_back(|_, _| false);
-    // For this the checkpoint waits; it is appended when all else has happened.
-    s.world.write(0, 100_000, 8, false);
-    s.pass(MOMENT / 20);
-    s.world.hold(400 * MOMENT);
-    let checkpoints = s.status().stats.checkpoints;
-    s.world.command(Command::Checkpoint);
-    s.pass(MOMENT);
-    s.world.command(Command::RemoveMember { member });
-    s.pass(50 * MOMENT);
-    s.let_go();
-    assert!(s.answer_to(zeroing), "{}", s.story());
-    s.world.command(Command::Destage { volume: 0 });
-    s.pass(200 * MOMENT);
-    assert!(
-        s.copies(0).is_empty() && s.status().stats.checkpoints == checkpoints,
-        "{}: it is down, and the image is not taken",
-        s.story()
-    );
-    s.until("the checkpoint is taken", |w| w.engine.as_ref().is_some_and(|e| e.status().stats.checkpoints > checkpoints));
-    s.lose_power();
-    s.read_all();
-    s.end();
-}
-
-/// A large write over something dirty waits for a disk that is silent; the log has its part long since. A cache device is lost, and as long as the disk was silent
-/// nothing of any volume got its second copy back: what was being replaced could not be moved, and nothing behind it had its turn. Found by reading.
-#[test]
-fn what_waits_for_a_silent_disk_leaves_others_their_second_copy() {
-    let mut s = Scene::new("mended beside a silent disk", Stage { members: 3, volumes: 2, ..Stage::default() });
-    s.write(0, 8);
-    s.world.write(1, 0, 8, false);
-    s.answered();
-    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { .. }));
-    let large = s.world.write(0, 1, PAST, false);
-    s.until_held();
-    s.pass(MOMENT * 100);
-    let places = |s: &Scene, volume| s.world.engine.as_ref().and_then(|e| e.locate(volume, 0)).unwrap_or_default();
-    let of_second = places(&s, 1);
-    let shared = places(&s, 0).into_iter().find(|(m, _)| of_second.iter().any(|(n, _)| n == m)).expect("two of three share one");
-    s.set_dead(Device::Member(shared.0), true);
-    s.world.write(0, 100_000, 8, false);
-    s.pass(5_000 * MOMENT);
-    let alive = |places: Vec<(u8, u64)>| places.into_iter().filter(|(m, _)| *m != shared.0).count();
-    assert_eq!(alive(places(&s, 1)), 2, "{}", s.story());
-    assert_eq!(alive(places(&s, 0)), 2, "{}", s.story());
-    s.let_go();
-    assert!(s.answer_to(large), "{}", s.story());
-    s.read_all();
-    s.end();
 }
