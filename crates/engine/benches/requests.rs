@@ -122,11 +122,65 @@ fn engines_at_once(engines: usize) -> f64 {
 /// Blocks of a volume that are hot.
 const HOT: u64 = 1000;
 
-/// Hits per second of one and of two volumes of one pool, each read by a thread of its own beside the engine, by the clock on the wall: by
-/// turns, since a machine's pace changes; and the two by the one, of each turn. Beside that, what the processors make of checksum and copy alone.
+/// A reader of one volume beside its engine, on a thread of its own while it reads.
+struct Reader {
+    number: usize,
+    table: Arc<Lookaside>,
+    /// What is found, and what the device has there. As a device would leave it in the reader's own memory: a count of references that readers
+    /// share would be the bench's, not theirs.
+    device: Vec<(u64, (u8, u64), Bytes)>,
+    client: Vec<u8>,
+    dice: Dice,
+}
+
+impl Reader {
+    /// A hit: looked up, checksummed and copied.
+    fn hit(&mut self) {
+        let (block, place, there) = &self.device[self.dice.below(self.device.len() as u64) as usize];
+        let it = self.table.find(block * 8, 8).expect("nobody has written it");
+        assert!(self.table.begin(self.number));
+        assert_eq!(it.places[0], Some(*place));
+        let data = there.clone();
+        assert!(it.is(&data));
+        self.client.copy_from_slice(data.bytes());
+        self.table.end(self.number, Some(BLOCK as u64));
+        black_box(&mut *self.client);
+    }
+
+    /// The same without the look-up.
+    fn payload(&mut self) {
+        let (_, _, there) = &self.device[self.dice.below(self.device.len() as u64) as usize];
+        black_box(there.checksum(1));
+        self.client.copy_from_slice(there.bytes());
+        black_box(&mut *self.client);
+    }
+}
+
+/// How many times a second `readers` do something, all together and each on a thread, by the clock on the wall: as long as all of them are at it. To wait
+/// for the last of them to have done its share would be to measure how unlike they are.
+fn together(readers: &mut [Reader], what: fn(&mut Reader)) -> f64 {
+    const EACH: Duration = Duration::from_millis(200);
+    let start = &Barrier::new(readers.len());
+    let rate = |reader: &mut Reader| {
+        start.wait();
+        let (begun, mut count) = (Instant::now(), 0);
+        while begun.elapsed() < EACH {
+            (0..1000).for_each(|_| what(reader));
+            count += 1000;
+        }
+        f64::from(count) / begun.elapsed().as_secs_f64()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = readers.iter_mut().map(|reader| scope.spawn(|| rate(reader))).collect();
+        threads.into_iter().map(|t| t.join().expect("a reader ends")).sum()
+    })
+}
+
+/// Hits per second of one and of two volumes of one pool, each read by a thread of its own beside the engine: by turns, since a machine's pace changes;
+/// and the two by the one, of each turn. The one is either of them, half of the time each: how their data happen to lie in the caches of the processors
+/// makes one faster than the other by up to a half. Beside that, what the processors make of checksum and copy alone.
 fn volumes_at_once() {
-    const COUNT: u64 = 1_500_000;
-    const TURNS: usize = 9;
+    const TURNS: usize = 25;
     let mut host = Host::new(MEMBER);
     let mut data = vec![0u8; BLOCK];
     let tables = [0, 1].map(|volume| {
@@ -147,11 +201,10 @@ fn volumes_at_once() {
     });
     host.freeze();
     let members = [host.member(0), host.member(1)];
-    let hits = &|reader: usize, table: &Lookaside, finds: bool| {
-        let (mut dice, mut client) = (Dice(1), vec![0u8; BLOCK]);
-        // As a device would leave it in the thread's own memory: a count of references that threads share would be the bench's, not theirs.
+    let mut readers = [0, 1].map(|number| {
+        let table = tables[number].clone();
         // Two blocks may want one place of the table: the other of them is the engine's.
-        let device: Vec<(u64, (u8, u64), Bytes)> = (0..HOT)
+        let device: Vec<_> = (0..HOT)
             .filter_map(|b| {
                 let place = table.find(b * 8, 8)?.places[0]?;
                 let there = members[usize::from(place.0)].read(place.1, BLOCK);
@@ -159,32 +212,14 @@ fn volumes_at_once() {
             })
             .collect();
         assert!(device.len() as u64 > HOT * 9 / 10, "{} of {HOT} blocks are found", device.len());
-        for _ in 0..COUNT {
-            let (block, place, there) = &device[dice.below(device.len() as u64) as usize];
-            if finds {
-                let it = table.find(block * 8, 8).expect("nobody has written it");
-                assert!(table.begin(reader));
-                assert_eq!(it.places[0], Some(*place));
-                let data = there.clone();
-                assert!(it.is(&data));
-                client.copy_from_slice(data.bytes());
-                table.end(reader, Some(BLOCK as u64));
-            } else {
-                black_box(there.checksum(1));
-                client.copy_from_slice(there.bytes());
-            }
-            black_box(&mut *client);
-        }
+        Reader { number, table, device, client: vec![0u8; BLOCK], dice: Dice(1) }
+    });
+    let mut turn = |what: fn(&mut Reader)| {
+        let first = together(&mut readers[..1], what);
+        let both = together(&mut readers, what);
+        [(first + together(&mut readers[1..], what)) / 2.0, both]
     };
-    let per_second = |tables: &[Arc<Lookaside>], finds: bool| {
-        let begun = Instant::now();
-        std::thread::scope(|scope| {
-            tables.iter().enumerate().for_each(|(reader, table)| drop(scope.spawn(move || hits(reader, table, finds))));
-        });
-        tables.len() as f64 * COUNT as f64 / begun.elapsed().as_secs_f64()
-    };
-    let turn = |_| [false, true].map(|finds| [&tables[..1], &tables[..]].map(|of| per_second(of, finds)));
-    let turns: Vec<[[f64; 2]; 2]> = (0..TURNS).map(turn).collect();
+    let turns: Vec<[[f64; 2]; 2]> = (0..TURNS).map(|_| [turn(Reader::payload), turn(Reader::hit)]).collect();
     let of = |value: fn(&[[f64; 2]; 2]) -> f64| median(turns.iter().map(value).collect());
     println!("hits_of_one_volume_beside_its_engine {:.0} 1/s", of(|[_, [one, _]]| *one));
     println!("hits_of_two_volumes_beside_their_engine {:.0} 1/s", of(|[_, [_, two]]| *two));
