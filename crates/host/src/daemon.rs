@@ -660,7 +660,7 @@ impl Daemon {
         let left = || until.saturating_duration_since(Instant::now());
         self.shared.begin_to_stop();
         Worker::end(self.workers(), QUIESCE.min(left() / 4));
-        self.shared.end_changes(Instant::now() + LONG.min(left() / 2));
+        let is_quiet = self.shared.end_changes(Instant::now() + LONG.min(left() / 2));
         if let Some(nbd) = self.nbd.take() {
             let cut = nbd.shutdown(left().min(Duration::from_secs(5)));
             if cut > 0 {
@@ -683,11 +683,12 @@ impl Daemon {
         };
         // What the end of the engine does to requests that it still has, clients are not to hear.
         // Looked at first: whoever makes one parks it before he is done.
-        let is_made = lock(&self.shared.offers).under_way > 0;
+        let is_ublk = matches!(self.shared.frontend, Frontend::Ublk { .. });
+        let is_made = lock(&self.shared.offers).under_way > 0 || is_ublk && !is_quiet;
         let parked: Vec<ublk::Device> = lock(&self.shared.parked).drain(..).collect();
         let some_stay = !parked.is_empty() || is_made;
         if is_made {
-            // One that is being made yet ends with the process as well.
+            // One that is being made yet, or taken away by whoever was cut off, ends with the process as well.
             std::mem::forget(self.shared.clone());
         }
         parked.into_iter().for_each(ublk::Device::freeze);
@@ -836,8 +837,8 @@ impl Shared {
     }
 
     /// Waits until no volume is coming or going any more; a long command that runs on one is cancelled. A block device that is being
-    /// taken away is nobody's meanwhile: it is gone then, or back with its volume, to be let go of as the others are.
-    fn end_changes(&self, until: Instant) {
+    /// taken away is nobody's meanwhile: it is gone then, or back with its volume, to be let go of as the others are. Whether it is.
+    fn end_changes(&self, until: Instant) -> bool {
         while let Err(TryLockError::WouldBlock) = self.changing.try_lock() {
             let running: Vec<CommandId> = lock(&self.volumes).values().filter_map(|slot| slot.running).collect();
             running.into_iter().for_each(|id| drop(self.handle.begin(Command::Cancel(id))));
@@ -846,10 +847,11 @@ impl Shared {
                     "{} takes too long to wait for, and is cut off. `headpond status` tells what came of it",
                     lock(&self.under_way)
                 );
-                return;
+                return false;
             }
             thread::sleep(LOOK);
         }
+        true
     }
 
     /// Lets go of all block devices, all at once: what one of them waits for the others do not. A ublk device in use is left to the kernel, which

@@ -7,13 +7,12 @@
 //! Where there are few processors the thread attends to queues of ublk devices as well: their requests come in through the
 //! same ring, and their answers go out through it.
 //!
-//! A panic in this thread ends the process. Every client would wait for ever otherwise, and what is on the
-//! devices is made for being found after a death at any moment.
+//! A panic in this thread ends the process, before anybody is answered with an error. Every client would wait for ever otherwise, and what is on
+//! the devices is made for being found after a death at any moment.
 
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -31,7 +30,7 @@ use crate::device::load::{Loads, Owed};
 use crate::device::modelled::Pace;
 use crate::device::{Devices, DevicesError};
 use crate::fuse::mark_io_flusher;
-use crate::last_words::abort;
+use crate::last_words::{abort, or_abort};
 use crate::requests::{Op, Table};
 use crate::ring::Waker;
 use crate::ublk::attendants::{Asked, Asker, Attendants};
@@ -292,9 +291,10 @@ impl Runtime {
                 // Whoever asks something from here on is told that nobody answers, and does not wait for what devices owe.
                 thread.run(messages);
             };
-            if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                abort("the engine panicked; the process ends. What was acknowledged is on the cache devices. Start the daemon again.");
-            }
+            or_abort(
+                "the engine panicked; the process ends. What was acknowledged is on the cache devices. Start the daemon again.",
+                body,
+            );
         });
         let thread = thread.map_err(DevicesError::Setup)?;
         let (waker, registry) = is_up.recv().map_err(|_| DevicesError::Setup(std::io::Error::other("its thread ended")))??;

@@ -1,7 +1,9 @@
 //! Threads beside the engine's that read what it lets them find: for real, on files.
 
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -321,6 +323,48 @@ fn who_asks_an_engine_that_has_ended_is_told_so_whatever_a_device_owes_it() {
     let answer = answer.recv_timeout(LONG);
     ssd.speak();
     assert_eq!(answer, Ok(true));
+}
+
+/// Says that who had asked was answered.
+struct Answered;
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        println!("ANSWERED");
+    }
+}
+
+/// Its thread let go of all that it had, and ended the process then: who had asked was answered with an error, where a kill would have left the request in
+/// the kernel for the next daemon, and a device that owed something kept the process for as long as it did. Found by reading.
+#[test]
+fn an_engine_that_panics_ends_the_process_and_answers_nobody() {
+    const CHILD: &str = "HEADPOND_TEST_ENGINE_PANICS";
+    if std::env::var_os(CHILD).is_some() {
+        let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::setrlimit(rustix::process::Resource::Core, no_core).unwrap();
+        let served = Served::new();
+        let ((stand, stands), (go, goes)) = (mpsc::channel(), mpsc::channel());
+        served.handle().request(0, Request::Flush, move |_| {
+            stand.send(()).unwrap();
+            goes.recv().unwrap();
+            panic!("as by a mistake");
+        });
+        stands.recv().unwrap();
+        for n in 0..3 {
+            let answered = Answered;
+            served.handle().request(0, read(n), move |_| drop(answered));
+        }
+        go.send(()).unwrap();
+        std::thread::sleep(LONG);
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["an_engine_that_panics_ends_the_process_and_answers_nobody", "--exact", "--nocapture"]).env(CHILD, "1");
+    let Output { status, stdout, stderr } = child.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}: {stderr}");
+    assert!(stderr.contains("as by a mistake") && stderr.contains("Start the daemon again."), "{stderr}");
+    assert!(!stdout.contains("ANSWERED"), "{stdout}");
 }
 
 /// One writes blocks again and again; another reads them, by himself where he can: never less than what had been acknowledged when he

@@ -2,7 +2,6 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,7 +15,7 @@ use rustix::ioctl;
 use super::Error;
 use super::export::Options;
 use super::protocol::{self, Hole, Io, REQUEST_MAX, SingleFile, Step};
-use crate::last_words::abort;
+use crate::last_words::or_abort;
 
 const FUSE_DEV_IOC_CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(229, 0);
 /// How long the kernel is left alone that cannot hand over a request, short of memory perhaps.
@@ -197,13 +196,12 @@ impl Server {
                 .name(format!("fuse-{number}"))
                 .spawn(move || {
                     let body = || serve(&device, &mut file, &size, &*backend, &end);
-                    if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                        // Who waits for the others would wait for ever: with its process the mount ends.
-                        abort(
-                            "a thread that serves FUSE panicked; the process ends. What was acknowledged is on the cache devices. Start the \
-                             daemon again.",
-                        );
-                    }
+                    // Who waits for the others would wait for ever: with its process the mount ends.
+                    or_abort(
+                        "a thread that serves FUSE panicked; the process ends. What was acknowledged is on the cache devices. Start the \
+                         daemon again.",
+                        body,
+                    );
                 })
                 .map_err(|e| Error::new("cannot start a thread for FUSE", e))?;
             server.threads.push(thread);

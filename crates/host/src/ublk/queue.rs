@@ -7,7 +7,6 @@
 use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -21,7 +20,7 @@ use super::tags::{Completion, Event, Held};
 use crate::beside::{Door, Ended, Reader};
 use crate::buf::HostBuf;
 use crate::fuse::mark_io_flusher;
-use crate::last_words::abort;
+use crate::last_words::or_abort;
 use crate::ring::{GUEST, Waker};
 
 /// What serves a volume.
@@ -196,13 +195,12 @@ fn start_thread<B: Backend>(queue: Unattended, backend: Arc<B>, answers: Sender<
                 Err((error, queue)) => drop(queue.attends.send(Err(error))),
             }
         };
-        if catch_unwind(AssertUnwindSafe(body)).is_err() {
-            // Its clients would wait for ever. The kernel keeps what they ask for the next daemon.
-            abort(
-                "a thread that serves a ublk queue panicked; the process ends. What was acknowledged is on the cache devices, and what was \
-                 not waits in the kernel. Start the daemon again.",
-            );
-        }
+        // Its clients would wait for ever. The kernel keeps what they ask for the next daemon.
+        or_abort(
+            "a thread that serves a ublk queue panicked; the process ends. What was acknowledged is on the cache devices, and what was \
+             not waits in the kernel. Start the daemon again.",
+            body,
+        );
     })?;
     let waker = is_up.recv().map_err(|_| io::Error::other("the thread of a queue ended"))??;
     Ok((waker, OwnThread { thread, ends }))
