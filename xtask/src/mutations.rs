@@ -53,8 +53,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It leaves, as it was told to, before what it holds a copy of was copied: then another one is lost.",
         edits: &[Edit {
             file: "joining.rs",
-            old: "    let result = loop {\n        if cancel.wanted() {",
-            new: "    let result = loop {\n        if true {\n            break Ok(());\n        }\n        if cancel.wanted() {",
+            old: "    let result = loop {\n        if cancel.wanted() || core",
+            new: "    let result = loop {\n        if true {\n            break Ok(());\n        }\n        if cancel.wanted() || core",
         }],
     },
     Mistake {

@@ -153,12 +153,14 @@ struct Begun<B: Buf> {
     positions: BTreeMap<u32, u32>,
     /// Regions of the volumes whose intent bits may go.
     clearable: Vec<(Rc<Volume<B>>, Vec<u64>)>,
+    /// Those of each volume in which nothing is dirty in its image.
+    undirtied: Vec<Vec<u64>>,
 }
 
 /// Takes one checkpoint; `false` if a member failed under it.
 async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
-    fit_into_an_image(core);
-    let Begun { volumes, number: begun, closed, generation, positions, clearable } = begin(core).await;
+    fit_into_an_image(core).await;
+    let Begun { volumes, number: begun, closed, generation, positions, clearable, undirtied } = begin(core).await;
     let cleared = flush_disks(core, clearable).await;
     let (members, area, sequence, epoch) = {
         let pool = core.pool.borrow();
@@ -239,15 +241,12 @@ async fn take<B: Buf>(core: &Rc<Core<B>>) -> bool {
         }
         segments.settle();
     }
-    for v in volumes.iter().filter(|v| !v.refused.get()) {
+    for (v, undirtied) in volumes.iter().zip(&undirtied).filter(|(v, _)| !v.refused.get()) {
         // One may have failed since.
         doubts::heed(v);
         let none = Vec::new();
         let regions = cleared.iter().find(|(w, _)| Rc::ptr_eq(v, w)).map_or(&none, |(_, r)| r);
-        v.intent.clear(regions, begun, |r| {
-            let blocks = r * REGION_SECTORS / 8..(r + 1) * REGION_SECTORS / 8;
-            v.map.borrow().any_dirty(blocks.clone()) || v.is_pending(&blocks)
-        });
+        v.intent.clear(regions, undirtied, begun, |r| is_dirty(v, r));
         write_pages(core, v);
     }
     core.stats.borrow_mut().checkpoints += 1;
@@ -293,7 +292,14 @@ async fn begin<B: Buf>(core: &Rc<Core<B>>) -> Begun<B> {
         core.mark(Mark::CheckpointWaitsForAppends);
         wait.await;
     }
-    Begun { volumes, number, closed, generation, positions, clearable }
+    let undirtied = volumes.iter().map(|v| v.intent.undirtied(|r| is_dirty(v, r))).collect();
+    Begun { volumes, number, closed, generation, positions, clearable, undirtied }
+}
+
+/// Whether anything in a region is dirty, or may be soon.
+fn is_dirty<B: Buf>(volume: &Volume<B>, region: u64) -> bool {
+    let blocks = region * REGION_SECTORS / 8..(region + 1) * REGION_SECTORS / 8;
+    volume.map.borrow().any_dirty(blocks.clone()) || volume.is_pending(&blocks)
 }
 
 /// Flushes the disks for which it matters; the regions whose bits may go after that.

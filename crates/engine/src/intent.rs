@@ -305,6 +305,12 @@ impl<B: Buf> Intent<B> {
         (0..uses.len() as u64).filter(|r| may_go(uses[*r as usize]) && self.is_set(*r, Bit::Intent)).collect()
     }
 
+    /// Regions whose dirty bit is set, though `dirty` finds nothing in them: so says the checkpoint that begins now, which may clear it once it is durable.
+    pub fn undirtied(&self, dirty: impl Fn(u64) -> bool) -> Vec<u64> {
+        let regions = self.uses.borrow().len() as u64;
+        (0..regions).filter(|r| self.is_set(*r, Bit::Dirty) && !dirty(*r)).collect()
+    }
+
     /// Flushes of the disk have failed so often: if one has since this was last said, the intent bits that are set now stay.
     pub fn heed(&self, failures: u64) {
         if self.failures.replace(failures) != failures {
@@ -326,8 +332,9 @@ impl<B: Buf> Intent<B> {
     }
 
     /// The checkpoint that was the `begun`th to begin is durable: clears the intent bits of `regions` that nothing has
-    /// written to since it began, and the dirty bits of regions where `dirty` finds nothing and nothing came since.
-    pub fn clear(&self, regions: &[u64], begun: u64, dirty: impl Fn(u64) -> bool) {
+    /// written to since it began, and the dirty bits of those that were `undirtied` then, where `dirty` finds nothing and nothing came since. What was
+    /// dirty when it began is so in its image, whatever the log has said of it since, and the log may be what cannot be had.
+    pub fn clear(&self, regions: &[u64], undirtied: &[u64], begun: u64, dirty: impl Fn(u64) -> bool) {
         let uses = self.uses.borrow();
         for r in regions {
             let u = uses[*r as usize];
@@ -335,9 +342,9 @@ impl<B: Buf> Intent<B> {
                 self.want(*r, Bit::Intent, false);
             }
         }
-        for r in 0..uses.len() as u64 {
-            if self.is_set(r, Bit::Dirty) && uses[r as usize].dirty_touched <= begun && !dirty(r) {
-                self.want(r, Bit::Dirty, false);
+        for r in undirtied {
+            if uses[*r as usize].dirty_touched <= begun && !dirty(*r) {
+                self.want(*r, Bit::Dirty, false);
             }
         }
     }
@@ -393,6 +400,22 @@ pub(crate) async fn ensure<B: Buf>(
             return durable;
         }
         wait.await;
+    }
+}
+
+/// Sets the bits of all that a start has found dirty. They were written before it was acknowledged, and not flushed: power may have taken them, and not the
+/// record.
+pub(crate) async fn own_up<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
+    let mut from = 0;
+    loop {
+        let mut next = Vec::new();
+        volume.map.borrow().dirty_from(from, u64::MAX >> 8, 1, &mut next);
+        let Some(block) = next.first() else { return };
+        let region = block * 8 / REGION_SECTORS;
+        let sectors = region * REGION_SECTORS..(region + 1) * REGION_SECTORS;
+        // Where no device can take them none is left that a start could go by.
+        let _ = ensure(core, volume, &sectors, Bit::Dirty, 0).await;
+        from = sectors.end / 8;
     }
 }
 

@@ -268,7 +268,7 @@ async fn empty<B: Buf>(core: &Rc<Core<B>>, member: u8, cancel: &Cancel) -> Resul
     let (mut least, mut since) = (u64::MAX, core.exec.attended());
     let mut asks_from = 0;
     let result = loop {
-        if cancel.wanted() {
+        if cancel.wanted() || core.stopping.get() {
             break Err(CommandError::Cancelled);
         }
         if core.pool.borrow().stalled {

@@ -226,10 +226,13 @@ fn close_what_rests<B: Buf>(core: &Core<B>) -> bool {
     is_any
 }
 
-/// Evicts a segment, after what is worth it in it was written again.
+/// Evicts a segment, after what is worth it in it was written again. Everybody else has his turn before the next one: a maximum that was made smaller lets go
+/// of a hundred thousand.
 pub(crate) async fn let_go<B: Buf>(core: &Rc<Core<B>>, victim: Victim) -> bool {
     carry_over(core, victim).await;
-    evict(core, victim)
+    let is_less = evict(core, victim);
+    core.exec.sleep(1).await;
+    is_less
 }
 
 /// Segments that only await a checkpoint: emptied mirrored ones, and clean ones that have a twin or count as mirrored still.
@@ -246,9 +249,9 @@ fn awaits_checkpoint(s: &Segment) -> bool {
     s.state == SegmentState::Limbo || s.class == Class::Mirrored && s.state == SegmentState::Sealed && s.dirty == 0 && s.pins == 0
 }
 
-/// Lets go of clean pieces until an image has room for what is left. That takes no device: who waits for a checkpoint, as a stop does,
-/// waits for nothing else.
-pub(crate) fn fit_into_an_image<B: Buf>(core: &Core<B>) {
+/// Lets go of clean pieces until an image has room for what is left, one segment after the other. That takes no device: who waits for a checkpoint, as
+/// a stop does, waits for nothing else.
+pub(crate) async fn fit_into_an_image<B: Buf>(core: &Core<B>) {
     while core.segments.borrow().live > core.bounds().most_pieces {
         let is_less = match victim_for_the_map(core) {
             Some(victim) => evict(core, victim),
@@ -258,6 +261,7 @@ pub(crate) fn fit_into_an_image<B: Buf>(core: &Core<B>) {
             break;
         }
         core.mark(Mark::MapThinned);
+        core.exec.sleep(1).await;
     }
 }
 
@@ -495,6 +499,11 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
         None => return false,
     };
     let Some(volume) = core.volume(volume) else { return false };
+    // What is dirty of it is destaged, or given up: that is told from each other by who reads it last.
+    if volume.leaving.get() && !volume.serving.get() {
+        core.segments.borrow_mut().not_moved_before(segment, core.now() + REPLACED_NS);
+        return false;
+    }
     let blocks = volume.map.borrow().in_segment(segment, &blocks);
     let (mut moved, mut is_readable, mut is_replaced) = (false, true, false);
     for some in blocks.chunks(64) {
@@ -549,7 +558,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
     moved
 }
 
-/// So long a segment is left alone whose blocks are all being replaced, in nanoseconds.
+/// So long a segment is left alone whose blocks are all being replaced, or whose volume is leaving, in nanoseconds.
 const REPLACED_NS: u64 = 100_000_000;
 
 /// So long a segment of which nothing can be read is left alone, in nanoseconds.

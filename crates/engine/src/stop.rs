@@ -6,6 +6,7 @@ use crate::io::{Buf, CommandError};
 use crate::marks::Mark;
 use crate::{checkpoint, destage, flush};
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 
 /// Lets the sweeps end with the runs that are being written.
@@ -25,6 +26,7 @@ pub(crate) async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError>
     for v in core.all_volumes() {
         all_kept &= ends(core, &v, |v| v.requests.get() > 0).await;
     }
+    let mut flushes = Vec::new();
     for v in core.all_volumes() {
         let is_busy = |v: &Volume<B>| {
             let queued = v.dirty_log.queued() + v.clean_log.queued();
@@ -39,9 +41,13 @@ pub(crate) async fn stop<B: Buf>(core: &Rc<Core<B>>) -> Result<(), CommandError>
             let is_kept = Rc::new(Cell::new(None));
             let (flushed, flush) = (is_kept.clone(), v.disk_flusher.request());
             core.exec.spawn(async move { flushed.set(Some(flush.get().await.is_ok())) });
-            let is_answered = ends(core, &v, |_| is_kept.get().is_none()).await;
-            all_kept &= is_answered && is_kept.get() == Some(true);
+            flushes.push((v, is_kept));
         }
+    }
+    // All have been asked by now: those that answer nothing are waited for at the same time.
+    for (v, is_kept) in flushes {
+        let is_answered = ends(core, &v, |_| is_kept.get().is_none()).await;
+        all_kept &= is_answered && is_kept.get() == Some(true);
     }
     // What one disk does not take is no reason to leave undone what the others need, and what the next life is to hear of it.
     let ended = close(core).await;

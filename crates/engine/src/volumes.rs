@@ -133,6 +133,7 @@ pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
 
 /// Serves a volume at a start, if its disk is there and is the one that it was.
 pub(crate) async fn open<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
+    intent::own_up(core, &v).await;
     if v.there.get() && v.has_disk() {
         compare_disk(core, &v).await;
     }
@@ -195,7 +196,7 @@ pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) 
     if v.map.borrow().dirty_blocks() > 0 {
         v.refused.set(true);
     } else {
-        drop_clean(core, v).await;
+        empty(core, v).await;
     }
 }
 
@@ -276,7 +277,8 @@ pub(crate) async fn clean<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, cancel:
         if cannot_be_cleaned(v) {
             break Err(CommandError::NotServed);
         }
-        if cancel.wanted() {
+        // What a stop finds dirty it leaves so: the next life destages it, and who asked is told.
+        if cancel.wanted() || core.stopping.get() {
             break Err(CommandError::Cancelled);
         }
         // That it is lost has to be so of all that is dirty.
@@ -326,7 +328,8 @@ pub(crate) async fn set_mode<B: Buf>(
     Ok(())
 }
 
-/// Lets go of everything clean. Nobody brings any more in: the volume is in pass-through, or is not served.
+/// Lets go of everything clean. Clients bring no more in: the volume is in pass-through, or is not served. What is carried over from a segment meanwhile, see
+/// [`empty`].
 async fn drop_clean<B: Buf>(core: &Core<B>, v: &Volume<B>) {
     v.fills.spoil(&(0..u64::MAX));
     each_in_turns(core, v, |map, segments, block| map.drop_clean(segments, block, |_| true)).await;
@@ -386,7 +389,11 @@ async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool
     passed_by(core, v, lost, cancel).await.inspect_err(|_| v.serve(true))?;
     cancel.or(core, empty(core, v)).await.inspect_err(|_| v.serve(true))?;
     if lost {
-        forget_all(core, v);
+        // What was being moved was passed over meanwhile, whether or not it is lost. Nothing of the volume is any more.
+        match clean(core, v, cancel).await {
+            Ok(()) | Err(CommandError::Lost { .. }) => forget_all(core, v),
+            result => return result.inspect_err(|_| v.serve(true)),
+        }
     }
     take_off(core, v).await.inspect_err(|_| if lost { refuse(v) } else { v.serve(true) })?;
     let_go_of(core).await;
@@ -447,6 +454,8 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
         v.serve(false);
         requests_end(v).await;
     }
+    // What may go in turns goes first: all the rest goes at once.
+    drop_clean(core, v).await;
     // Copies of what is dirty may be being mended.
     nothing_under_way(core, v).await;
     // Its disk may have come meanwhile.
@@ -472,7 +481,7 @@ fn forget_all<B: Buf>(core: &Core<B>, v: &Volume<B>) {
     segments.settle();
 }
 
-/// Lets go of what is clean of a volume that is not served any more. Ends when there is nothing, and nothing is on its way in, such as what
+/// Lets go of what is clean of a volume that is not served. Ends when there is nothing, and nothing is on its way in, such as what
 /// was to be carried over from a segment meanwhile.
 async fn empty<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
     loop {

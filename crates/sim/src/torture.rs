@@ -149,7 +149,7 @@ impl Run {
                 self.world.errors_allowed = self.plan.witness_away;
                 self.world.refuses_writes = self.refuses();
             }
-            let troubled = self.plan.disk_errors > 0 && n == self.plan.crashes / 2;
+            let troubled = self.plan.disk_errors > 0 && n == self.plan.troubled_life();
             if troubled {
                 self.disk_fails(self.plan.disk_errors);
             }
@@ -504,12 +504,17 @@ impl Run {
     }
 
     /// As [`Run::crash`]. A daemon that is killed in the moment in which a flush fails has not written that down, and the next one knows nothing of it: there
-    /// the power goes as well, since a disk keeps what it answers until then.
+    /// the power goes as well, since a disk keeps what it answers until then. Beside a cache device that is lost the moment lasts until that is out, and where the
+    /// others are no majority it is not written down at all; and the one that is lost now may have heard of it alone, or one that comes back alone has not.
     fn crash_beside_a_failing_disk(&mut self) {
-        let failed = self.world.failed_since(self.world.now.saturating_sub(WRITTEN_DOWN * self.plan.most_slowness()));
+        let moment = WRITTEN_DOWN * self.plan.most_slowness();
+        let since = if self.lost.is_some() { 0 } else { self.world.now.saturating_sub(moment) };
+        let failed = self.world.failed_since(since);
         self.crash();
         self.disk_fails(0);
-        if !failed.is_subset(&self.world.untold_by_superblock()) {
+        let changes = self.plan.swap_members || self.plan.lose_with_crash;
+        let is_written = !changes && failed.is_subset(&self.world.untold_by_superblock());
+        if !failed.is_empty() && !is_written {
             self.world.cut_power();
         }
     }

@@ -15,6 +15,7 @@ pub const TOLD: &[Told] = &[
     ("abandon::nothing_is_brought_into_the_cache_for_a_volume_that_is_gone", "what is brought in for a volume that is gone"),
     ("abandon::what_cannot_be_destaged_without_its_disk_is_refused_at_once", "a destage waited for that nobody does"),
     ("abandon::nothing_works_for_a_volume_that_was_detached", "work that outlives its volume"),
+    ("abandon::what_is_clean_of_one_that_is_thrown_away_keeps_nobody_waiting", "all of a volume let go of at once"),
 ];
 
 /// Mistakes that only they need.
@@ -83,5 +84,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "work that outlives its volume",
         story: "Each detach leaves the volume's tasks, and its map, in memory.",
         edits: &[Edit { file: "volumes.rs", old: "    v.taken_off.set(true);\n", new: "" }],
+    },
+    Mistake {
+        name: "all of a volume let go of at once",
+        story: "A volume is thrown away, and nobody is answered until the last of its clean blocks is off the map.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    drop_clean(core, v).await;\n    // Copies of what is",
+            new: "    // Copies of what is",
+        }],
     },
 ];

@@ -68,6 +68,7 @@ pub const TOLD: &[Told] = &[
         "doubts::that_a_client_of_a_volume_without_a_disk_was_told_is_written_down",
         "what is doubted of volumes without a disk written down by chance",
     ),
+    ("doubts::a_stop_does_not_wait_for_a_disk_that_answers_nothing", "disks flushed one after the other at a stop"),
 ];
 
 /// Mistakes that only they need.
@@ -150,8 +151,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Its failed flush is not in any superblock when the daemon is gone, and the others get no last checkpoint.",
         edits: &[Edit {
             file: "stop.rs",
-            old: "            all_kept &= is_answered && is_kept.get() == Some(true);",
-            new: "            if !is_answered || is_kept.get() != Some(true) {\n                return Err(CommandError::Disk);\n            }",
+            old: "        all_kept &= is_answered && is_kept.get() == Some(true);",
+            new: "        if !is_answered || is_kept.get() != Some(true) {\n            return Err(CommandError::Disk);\n        }",
         }],
     },
     Mistake {
@@ -229,6 +230,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "volumes.rs",
             old: "    core.exec.spawn(doubts::keep(core.clone(), v.clone()));\n",
             new: "    if v.has_disk() {\n        core.exec.spawn(doubts::keep(core.clone(), v.clone()));\n    }\n",
+        }],
+    },
+    Mistake {
+        name: "disks flushed one after the other at a stop",
+        story: "A path to sixty disks is gone: a stop waits ten seconds for each, and is killed before its checkpoint.",
+        edits: &[Edit {
+            file: "stop.rs",
+            old: "            flushes.push((v, is_kept));",
+            new: "            ends(core, &v, |_| is_kept.get().is_none()).await;\n            flushes.push((v, is_kept));",
         }],
     },
 ];

@@ -76,7 +76,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A cache device leaves, and the image of all that the maps hold does not fit on those who are left: nothing gets free ever again.",
         edits: &[Edit {
             file: "checkpoint.rs",
-            old: "    fit_into_an_image(core);\n",
+            old: "    fit_into_an_image(core).await;\n",
             new: "    let _ = fit_into_an_image::<B>;\n",
         }],
     },

@@ -23,6 +23,7 @@ pub const TOLD: &[Told] = &[
         "shares::what_is_preloaded_of_who_has_less_than_the_minimum_has_the_room_that_is_left_to_it",
         "a preload behind what others keep ahead of demand",
     ),
+    ("shares::what_a_smaller_maximum_lets_go_of_keeps_nobody_waiting", "no pause between segments that are let go of"),
 ];
 
 /// Mistakes that only they need.
@@ -122,6 +123,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "log.rs",
             old: "self.kept_from_carried().min(self.kept_from_clean(v))",
             new: "self.kept_from_carried().max(u32::from(v.number > 100))",
+        }],
+    },
+    Mistake {
+        name: "no pause between segments that are let go of",
+        story: "A maximum is made smaller, and nobody is answered until all that is beyond it has been let go of.",
+        edits: &[Edit {
+            file: "space.rs",
+            old: "    let is_less = evict(core, victim);\n    core.exec.sleep(1).await;\n",
+            new: "    let is_less = evict(core, victim);\n",
         }],
     },
 ];

@@ -49,6 +49,14 @@ pub const TOLD: &[Told] = &[
     ("starts::a_drive_that_takes_long_to_say_that_it_cannot_is_not_asked_for_minutes", "patience by the number of questions"),
     ("starts::a_path_that_was_lost_to_all_gives_up_nothing_of_one", "cache devices asked one after the other"),
     ("starts::intent_pages_are_made_equal_when_a_start_has_come_through", "intent pages made equal under a start"),
+    (
+        "starts::what_is_dirty_in_an_image_is_known_to_a_start_that_cannot_read_the_log_behind_it",
+        "a dirty bit cleared by what the log has said since",
+    ),
+    (
+        "starts::what_a_start_finds_dirty_is_known_to_one_to_which_its_copies_come_late",
+        "dirty bits that power took not set again",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -241,5 +249,19 @@ pub const MISTAKES: &[Mistake] = &[
             old: "    if !core.pool.borrow().starting {\n        // One",
             new: "    if !core.pool.borrow().starting || true {\n        // One",
         }],
+    },
+    Mistake {
+        name: "a dirty bit cleared by what the log has said since",
+        story: "An image has something dirty that the log behind it calls clean. A start that cannot read that log takes the image's word, and the disk gets older data back.",
+        edits: &[Edit {
+            file: "intent.rs",
+            old: "self.is_set(*r, Bit::Dirty) && !dirty(*r)).collect()",
+            new: "self.is_set(*r, Bit::Dirty) && (true || !dirty(*r))).collect()",
+        }],
+    },
+    Mistake {
+        name: "dirty bits that power took not set again",
+        story: "A record outlives a power cut and its region's dirty bit does not. The next start goes on without the two devices that have the only copies of it.",
+        edits: &[Edit { file: "volumes.rs", old: "    intent::own_up(core, &v).await;\n", new: "" }],
     },
 ];

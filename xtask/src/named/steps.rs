@@ -319,7 +319,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "clean data kept of a disk that is another one",
         story: "Nothing is dirty, so the volume is served; what was read from the other disk is shown.",
-        edits: &[Edit { file: "volumes.rs", old: "    } else {\n        drop_clean(core, v).await;\n    }\n", new: "    }\n" }],
+        edits: &[Edit { file: "volumes.rs", old: "    } else {\n        empty(core, v).await;\n    }\n", new: "    }\n" }],
     },
     Mistake {
         name: "clean data kept when the cache is switched off",

@@ -29,6 +29,7 @@ pub const TOLD: &[Told] = &[
     ("sweeps::what_is_written_again_and_again_is_gathered_and_needs_no_sweep", "hot places that only a sweep wins back"),
     ("hazards::h2_written_under_the_sweep", "destage that is not told of the first write after a rest"),
     ("sweeps::what_lies_behind_a_bad_stretch_of_the_disk_gets_to_it", "what was not tried passed over"),
+    ("sweeps::a_stop_leaves_dirty_what_somebody_wants_clean", "a stop that waits for what somebody wants clean"),
 ];
 
 /// Mistakes that only they need.
@@ -151,6 +152,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "destage.rs",
             old: "volume.swept_to.set(untried.unwrap_or(volume.swept_to.get()));",
             new: "let _ = untried;",
+        }],
+    },
+    Mistake {
+        name: "a stop that waits for what somebody wants clean",
+        story: "A machine is shut down under a flush of all that is dirty: the daemon is killed when its time is over, and the next start is a cold one.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "        if cancel.wanted() || core.stopping.get() {",
+            new: "        if cancel.wanted() {",
         }],
     },
 ];

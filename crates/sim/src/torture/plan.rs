@@ -83,6 +83,8 @@ pub struct Plan {
     pub switch_modes: bool,
     /// For a while, up to a power cut, the disk fails reads, writes and flushes, one in so many; 0 never.
     pub disk_errors: u64,
+    /// That is in the life after the one in which a cache device is lost, if there is one.
+    pub disk_fails_late: bool,
     /// A disk is not there at some starts, and comes later.
     pub disk_late: bool,
     /// At some point a few sectors of the disk die, until the run's end: neither read nor written.
@@ -258,6 +260,7 @@ impl Plan {
             blind_starts: false,
             switch_modes: r.one_in(4),
             disk_errors: 0,
+            disk_fails_late: false,
             disk_late: false,
             dead_sectors: false,
             lose_witness: false,
@@ -298,6 +301,7 @@ impl Plan {
         .with_refusal(&mut Rng::new(seed ^ 0x7265_6675))
         .with_leaving(&mut Rng::new(seed ^ 0x6c65_6176))
         .with_late(&mut Rng::new(seed ^ 0x6c61_7465))
+        .with_both(&mut Rng::new(seed ^ 0x626f_7468))
         .with_slow(&mut Rng::new(seed ^ 0x736c_6f77))
     }
 
@@ -386,10 +390,24 @@ impl Plan {
         Self { disk_late: bears && r.one_in(8), ..self }
     }
 
+    /// The disk fails for a while where a cache device is lost as well, before that or after it. From a chance of its own: a seed stays what it was
+    /// without.
+    fn with_both(self, r: &mut Rng) -> Self {
+        let bears = self.lose_member && !self.lose_second && !self.disk_late;
+        let disk_errors = if bears && r.one_in(5) { *r.pick(&[3, 10, 50]) } else { self.disk_errors };
+        Self { disk_errors, disk_fails_late: r.one_in(2), ..self }
+    }
+
     /// Some devices are slow, where none that hangs is told from them by half a second. From a chance of its own: a seed stays what it was
     /// without.
     fn with_slow(self, r: &mut Rng) -> Self {
         Self { slow: !self.hangs && r.one_in(2), ..self }
+    }
+
+    /// The life in which the disk fails.
+    pub(super) fn troubled_life(&self) -> u64 {
+        let late = self.lose_member && self.disk_fails_late;
+        (self.crashes / 2 + u64::from(late)).min(self.crashes - 1)
     }
 
     /// How much slower than others a device is.

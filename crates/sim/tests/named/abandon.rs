@@ -2,7 +2,7 @@
 //! and nothing of it stays.
 
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp};
+use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp, Settings};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::oracle::Oracle;
@@ -243,5 +243,33 @@ fn nothing_works_for_a_volume_that_was_detached() {
     }
     s.pass(1000 * MOMENT);
     assert_eq!(tasks(&s), before, "{}", s.story());
+    s.end();
+}
+
+/// A volume that is thrown away had all of it let go of at once: of a map of a billion blocks that is minutes in which nobody else is answered. What is clean of it
+/// goes in turns before. Found by reading.
+#[test]
+fn what_is_clean_of_one_that_is_thrown_away_keeps_nobody_waiting() {
+    let usual = Stage::default();
+    let settings = Settings { let_go_blocks: 16, ..usual.settings };
+    let mut s = Scene::new("much that is thrown away", Stage { volumes: 2, segments: 60, settings, ..usual });
+    for n in 0..200 {
+        s.write(n * 1000, 8);
+    }
+    s.destage();
+    s.write(400, 8);
+    s.flush();
+    s.set_dead(DISK, true);
+    s.kill();
+    s.rest();
+    let cached = |s: &Scene| s.status().volumes.iter().find(|v| v.number == 0).map_or(0, |v| v.cached_blocks);
+    let (first, mut before, mut most) = (cached(&s), cached(&s), 0);
+    let id = s.world.command(Command::Abandon { volume: 0 });
+    while s.world.command_result(id).is_none() {
+        s.step();
+        most = most.max(before - cached(&s));
+        before = cached(&s);
+    }
+    assert!(first > 150 && most <= 40, "{}: {most} blocks at once, of {first}", s.story());
     s.end();
 }

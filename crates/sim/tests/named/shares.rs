@@ -341,3 +341,28 @@ fn images_for_a_small_share_take_little_of_what_cache_devices_are_written() {
     assert!(absorbed(&s) >= before + 8 * 4096, "{} of 20 blocks; {}", (absorbed(&s) - before) / 4096, s.story());
     s.end();
 }
+
+/// What a maximum that is made smaller lets go of went all at once: of a large pool that is a hundred thousand segments, and nobody was answered
+/// meanwhile, not even who asked how the daemon is. Found by reading.
+#[test]
+fn what_a_smaller_maximum_lets_go_of_keeps_nobody_waiting() {
+    let mut s = scene("a maximum that is made smaller");
+    for n in 0..600 {
+        s.world.write(NEIGHBOUR, place(n), 16, false);
+        s.answered();
+    }
+    s.obey(Command::Destage { volume: NEIGHBOUR });
+    s.checkpoint();
+    s.pass(1000 * MILLISECOND);
+    let cached = |s: &Scene| of(s, NEIGHBOUR).cached_blocks;
+    let (first, mut before, mut most) = (cached(&s), cached(&s), 0);
+    s.world.command(Command::Share { volume: NEIGHBOUR, share: Share { min: 0, max: 10 } });
+    while cached(&s) * 2 > first {
+        s.step();
+        most = most.max(before - cached(&s));
+        before = cached(&s);
+    }
+    let of_a_segment = s.stage.segment_bytes / 4096;
+    assert!(first > 20 * of_a_segment && most <= 2 * of_a_segment, "{}: {most} blocks at once, of {first}", s.story());
+    s.end();
+}

@@ -24,6 +24,11 @@ fn without_reads(s: &mut Scene, which: impl Fn(u64, u32) -> bool + 'static, time
     }
     s.flush();
     s.world.cut_power_keeping(|_, _, _| false);
+    blind_start(s, which, time)
+}
+
+/// A start under which reads of both cache devices fail for so long, from the first of `which` on.
+fn blind_start(s: &mut Scene, which: impl Fn(u64, u32) -> bool + 'static, time: u64) -> u64 {
     s.hold_back(move |device, op: &DeviceOp<SimBuf>| {
         matches!((device, op), (Device::Member(_), DeviceOp::Read { offset, len, .. }) if which(*offset, *len))
     });
@@ -573,5 +578,61 @@ fn intent_pages_are_made_equal_when_a_start_has_come_through() {
     s.rest();
     assert!(pages.get() > 0, "{}: there was no page to be made equal", s.story());
     s.read_all();
+    s.end();
+}
+
+/// What a checkpoint's image has dirty the log behind it calls clean, and the region's dirty bit went with that checkpoint: a start that could not read the log took
+/// it for one in which nothing is dirty, the image for the truth, and gave the disk older data than had been flushed there since. Found by reading.
+#[test]
+fn what_is_dirty_in_an_image_is_known_to_a_start_that_cannot_read_the_log_behind_it() {
+    let mut s = Scene::new("marks behind an image", Stage::default());
+    s.write(0, 8);
+    s.flush();
+    s.world.kill_landing(|_, _, _| false);
+    let layout = s.stage.layout();
+    let images = layout.checkpoint(0)..layout.slot(0);
+    s.hold_back(move |device, op: &DeviceOp<SimBuf>| {
+        matches!((device, op), (Device::Member(_), DeviceOp::Write { offset, .. }) if images.contains(offset))
+    });
+    let start = s.begin_start();
+    s.ends_well(start);
+    s.until_held();
+    s.destage();
+    s.let_go();
+    s.rest();
+    s.pass(MOMENT);
+    // Past the cache, and flushed.
+    s.write(0, 1024);
+    s.flush();
+    s.world.cut_power_keeping(|_, _, _| false);
+    let slots = slots(&s.stage);
+    let start = blind_start(&mut s, move |offset, len| slots.contains(&offset) && len > 512, 100 * MOMENT);
+    assert_eq!(s.end_of(start), Err(CommandError::Start(StartError::LogUnreadable { members: vec![0, 1] })), "{}", s.story());
+    s.start();
+    s.read_all();
+    s.end();
+}
+
+/// A record was on the cache devices when the power went, and the page that says that its region has something dirty was not, on any. The start served what the record
+/// has; and the next one, to which two of four came late, did not know that they have the only copies. Found by reading.
+#[test]
+fn what_a_start_finds_dirty_is_known_to_one_to_which_its_copies_come_late() {
+    let mut s = Scene::new("a page that power took", Stage { members: 4, ..Stage::default() });
+    let slots = slots(&s.stage);
+    s.write(0, 8);
+    s.world.cut_power_keeping(move |device, sector, _| matches!(device, Device::Member(_)) && slots.contains(&(sector * 512)));
+    s.start();
+    s.read(0, 8);
+    s.flush();
+    let late = s.copies(0);
+    s.world.kill_landing(|_, _, _| false);
+    late.iter().for_each(|(device, _)| s.set_dead(*device, true));
+    let start = s.begin_start();
+    let end = s.end_of(start);
+    assert!(matches!(end, Err(CommandError::Start(StartError::CopiesMissing { .. }))), "{}: {end:?}", s.story());
+    s.world.kill_landing(|_, _, _| false);
+    late.iter().for_each(|(device, _)| s.set_dead(*device, false));
+    s.start();
+    s.read(0, 8);
     s.end();
 }

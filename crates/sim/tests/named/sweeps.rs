@@ -1,6 +1,6 @@
 //! When sweeps begin and end.
 
-use headpond_engine::{Command, Device, DeviceOp, Reach, Settings};
+use headpond_engine::{Command, CommandError, Device, DeviceOp, Reach, Settings};
 use headpond_sim::scene::{Scene, Stage};
 use headpond_sim::world::Timing;
 use std::cell::Cell;
@@ -380,4 +380,28 @@ fn what_lies_behind_a_bad_stretch_of_the_disk_gets_to_it() {
     s.pass(20_000_000_000);
     assert!(s.dirty() <= 12, "{} blocks are dirty; {}", s.dirty(), s.story());
     s.device(Device::Backing(0)).dead_sectors.clear();
+}
+
+/// Much is dirty, and somebody wants all of it on the disk, when the daemon is told to end. It ended when that was done: in hours, or with its service's time, killed, and
+/// without its last checkpoint. Found by reading.
+#[test]
+fn a_stop_leaves_dirty_what_somebody_wants_clean() {
+    const SECOND: u64 = 1_000_000_000;
+    let stage = Stage { segments: 100, timing: || Timing::Random(90_000, 110_000), ..Stage::default() };
+    let mut s = Scene::new("a stop under a flush", stage);
+    for n in 0..400 {
+        s.write(n * 37 % 499 * 512, 8);
+    }
+    s.device(Device::Backing(0)).slowness = 5000;
+    let flush = s.world.command(Command::Destage { volume: 0 });
+    s.pass(SECOND);
+    let (stop, since) = (s.world.command(Command::Stop), s.world.now);
+    s.ends_well(stop);
+    let took = (s.world.now - since) / SECOND;
+    assert_eq!(s.end_of(flush), Err(CommandError::Cancelled), "{}: after {took} s", s.story());
+    assert!(took < 15 && s.dirty() > 200, "{}: it took {took} s, and {} are dirty", s.story(), s.dirty());
+    s.device(Device::Backing(0)).slowness = 1;
+    s.kill();
+    s.read_all();
+    s.end();
 }
