@@ -385,6 +385,90 @@ fn what_was_begun_for_a_client_that_hung_up_ends_before_the_same_place_is_change
     }
 }
 
+/// Two disks: `a` answers nothing until the test does, `b` all at once.
+#[derive(Default)]
+struct Two(Holding);
+
+impl Backend for Two {
+    type Space = Vec<u8>;
+    type Data = Vec<u8>;
+    fn exports(&self) -> Vec<ExportInfo> {
+        vec![ExportInfo::new(0, "a", SIZE as u64), ExportInfo::new(1, "b", SIZE as u64)]
+    }
+    fn alloc(&self, len: usize) -> Vec<u8> {
+        self.0.alloc(len)
+    }
+    fn submit(&self, export: usize, command: Command<Vec<u8>>, done: Completion<Vec<u8>>) {
+        match (export, command) {
+            (0, command) => self.0.submit(0, command, done),
+            (_, Command::Read { len, .. }) => done.finish(Ok(vec![vec![0; len as usize]])),
+            _ => done.finish(Ok(Vec::new())),
+        }
+    }
+}
+
+/// Connects, and chooses an export by an option that can be refused. Fails with the answer to that, or none where the connection is closed.
+fn choose(path: &Path, export: u8) -> Result<UnixStream, Option<u32>> {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(GRACE)).unwrap();
+    let _ = stream.write_all(&[b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x07\0\0\0\x01", &[export][..], b"\0\0"].concat());
+    stream.read_exact(&mut [0; 18]).map_err(|_| None)?;
+    loop {
+        let mut head = [0; 20];
+        stream.read_exact(&mut head).unwrap();
+        let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+        stream.read_exact(&mut vec![0; number(16) as usize]).unwrap();
+        match number(12) {
+            1 => return Ok(stream),
+            3 => {}
+            refused => return Err(Some(refused)),
+        }
+    }
+}
+
+/// The disk of one volume had fallen silent. Its client gave up again and again, after its own time limit, and connected anew; what it was owed over
+/// the connections before kept those in being, and as many as there may be shut out the clients of all volumes. Found by reading.
+#[test]
+fn clients_that_a_silent_disk_has_sent_away_keep_nobody_from_other_exports() {
+    const POLICY: u32 = 0x8000_0002;
+    let dir = tempfile::tempdir().unwrap();
+    let (path, backend) = (dir.path().join("nbd.sock"), Arc::new(Two::default()));
+    let limits = Limits { connections: 4, gone: 16, ..Limits::default() };
+    let _server = Server::start(&path, backend.clone(), limits).unwrap();
+    let mut owed = Vec::new();
+    let serves = |export| {
+        let mut stream = choose(&path, export).unwrap();
+        stream.write_all(&reads(7..8)).unwrap();
+        if export == b'a' {
+            backend.0.take(1).into_iter().for_each(|done| done.finish(Ok(vec![vec![0; 512]])));
+        }
+        assert_eq!(reply(&mut stream), (0, 7));
+        stream.read_exact(&mut [0; 512]).unwrap();
+    };
+    // Else a client that closes has not hung up yet.
+    let nothing = STARTS.read().unwrap();
+    for n in 0..limits.gone {
+        let mut stream = choose(&path, b'a').unwrap();
+        stream.write_all(&reads(0..1)).unwrap();
+        owed.extend(backend.0.take(1));
+        drop(stream);
+        if n % 4 == 3 {
+            serves(b'b');
+        }
+    }
+    // What it owes stays bounded.
+    assert_eq!(choose(&path, b'a').unwrap_err(), Some(POLICY));
+    serves(b'b');
+    drop(nothing);
+    owed.into_iter().for_each(|done| done.finish(Ok(vec![vec![0; 512]])));
+    let until = Instant::now() + GRACE;
+    while choose(&path, b'a').is_err() {
+        assert!(Instant::now() < until, "its disk answers, and it is full yet");
+        thread::sleep(Duration::from_millis(10));
+    }
+    serves(b'a');
+}
+
 /// Runs a client and returns what it printed, or nothing if it is not installed.
 fn tool(name: &str, args: &[&str]) -> Option<String> {
     let mut command = process::Command::new(name);

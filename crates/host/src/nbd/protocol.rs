@@ -50,6 +50,7 @@ pub mod option_reply {
     pub const SERVER: u32 = 2;
     pub const INFO: u32 = 3;
     pub const ERR_UNSUP: u32 = 0x8000_0001;
+    pub const ERR_POLICY: u32 = 0x8000_0002;
     pub const ERR_INVALID: u32 = 0x8000_0003;
     pub const ERR_UNKNOWN: u32 = 0x8000_0006;
 }

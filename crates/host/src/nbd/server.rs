@@ -122,8 +122,11 @@ impl<D> Drop for Completion<D> {
 /// What the server allows its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; more are closed at once.
+    /// Connections at a time; more are closed at once. Those whose clients have gone do not count.
     pub connections: usize,
+    /// Connections to one export whose clients have gone, and are owed answers, as by a disk that has fallen silent. Where there are so many, no new
+    /// one to that export is taken.
+    pub gone: usize,
     /// Time from connecting to having chosen an export.
     pub handshake: Duration,
     /// Requests outstanding on one connection.
@@ -135,7 +138,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         let handshake = Duration::from_secs(10);
-        Limits { connections: 64, handshake, requests: 128, bytes: 64 << 20 }
+        Limits { connections: 64, gone: 32, handshake, requests: 128, bytes: 64 << 20 }
     }
 }
 
@@ -316,7 +319,25 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
+impl Open {
+    /// Whether there are as many connections as there may be. One that is owed an answer outlives its client, by a silent disk for ever, and is its
+    /// export's matter: clients of others are not to be sent away for it.
+    fn is_full(&self, limits: Limits) -> bool {
+        let is_here = |it: &&Connected| it.export.is_none() || !is_gone(&it.stream);
+        self.streams.len() >= limits.connections && self.streams.values().filter(is_here).count() >= limits.connections
+    }
+}
+
 impl Registry {
+    /// What a client that connects now may choose from, and which of it is full.
+    fn offered(&self, exports: Vec<ExportInfo>, limits: Limits) -> Vec<ExportInfo> {
+        let chosen = |it: &Connected| Some((it.export?, it.stream.clone()));
+        let all: Vec<(usize, Arc<UnixStream>)> = self.lock().streams.values().filter_map(chosen).collect();
+        let gone: Vec<usize> = all.iter().filter(|(_, stream)| is_gone(stream)).map(|(export, _)| *export).collect();
+        let is_full = |id: usize| gone.iter().filter(|export| **export == id).count() >= limits.gone;
+        exports.into_iter().map(|info| ExportInfo { is_full: is_full(info.id), ..info }).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -427,7 +448,7 @@ fn accept<B: Backend>(listener: &UnixListener, registry: &Arc<Registry>, backend
                 continue;
             }
         };
-        if open.streams.len() >= limits.connections {
+        if open.is_full(limits) {
             tracing::warn!(limits.connections, "too many NBD connections; closed the newest. Close some that are not needed");
             continue;
         }
@@ -499,8 +520,16 @@ fn serve<B: Backend>(registered: &Registered, backend: &B, limits: Limits) -> io
     let until = Some(Instant::now() + limits.handshake);
     // Large enough to take in many small requests at once; longer payloads go around it.
     let mut reader = BufReader::with_capacity(64 << 10, Timed { stream, until });
-    let mut session = Session::new(backend.exports());
+    let mut session = Session::new(registered.registry.offered(backend.exports(), limits));
     let export = loop {
+        if let Some(full) = session.take_refused() {
+            tracing::warn!(
+                limits.gone,
+                "export {}: refused a new NBD connection, as it owes answers over too many whose clients have gone. They end when its disk answers: look \
+                 at the kernel's log for that",
+                full.name
+            );
+        }
         reader.get_mut().write_all(&session.take_output())?;
         if let Some(export) = session.export() {
             let id = export.id;

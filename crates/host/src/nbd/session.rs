@@ -32,6 +32,8 @@ pub struct ExportInfo {
     pub multi_conn: bool,
     /// Trims are offered: they cost the owner little. One that comes all the same is done.
     pub trim: bool,
+    /// It is there, and takes no more clients for now: too many have gone to whom it owes answers.
+    pub is_full: bool,
 }
 
 impl ExportInfo {
@@ -49,6 +51,7 @@ impl ExportInfo {
             rotational: false,
             multi_conn: false,
             trim: true,
+            is_full: false,
         }
     }
 
@@ -160,6 +163,7 @@ pub struct Session {
     no_zeroes: bool,
     replies: Replies,
     chosen: Option<usize>,
+    refused: Option<usize>,
 }
 
 impl Session {
@@ -177,6 +181,7 @@ impl Session {
             no_zeroes: false,
             replies: Replies { structured: false },
             chosen: None,
+            refused: None,
         }
     }
 
@@ -238,6 +243,11 @@ impl Session {
     /// The export that requests are for, once the handshake is over.
     pub fn export(&self) -> Option<&ExportInfo> {
         self.exports.get(self.chosen?)
+    }
+
+    /// The export that has just been refused to the client, since it is full; told once.
+    pub fn take_refused(&mut self) -> Option<&ExportInfo> {
+        self.exports.get(self.refused.take()?)
     }
 
     /// How requests are to be answered; fixed once the handshake is over.
@@ -340,6 +350,10 @@ impl Session {
     fn export_name(&mut self, name: &[u8]) -> Option<()> {
         let index = self.find(name)?;
         let export = &self.exports[index];
+        if export.is_full {
+            self.refused = Some(index);
+            return None;
+        }
         self.output.extend(export.size.to_be_bytes());
         self.output.extend(export.flags(self.replies.structured).to_be_bytes());
         if !self.no_zeroes {
@@ -369,6 +383,10 @@ impl Session {
             return self.unknown_export(option);
         };
         let export = &self.exports[index];
+        if export.is_full {
+            self.refused = Some(index);
+            return self.answer(option, option_reply::ERR_POLICY, &[b"too many clients of it have gone without their answers"]);
+        }
         let mut say = |kind: u16, parts: [&[u8]; 3]| {
             let [a, b, c] = parts;
             let parts = [&kind.to_be_bytes(), a, b, c];

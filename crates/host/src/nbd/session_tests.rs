@@ -161,6 +161,25 @@ fn no_name_means_the_only_export_and_never_one_of_several() {
 }
 
 #[test]
+fn an_export_that_is_full_is_refused_and_the_client_may_choose_another() {
+    let full = || ExportInfo { is_full: true, ..disk("full") };
+    let mut session = Session::new(vec![full(), disk("disk")]);
+    session.take_output();
+    drive(&mut session, &HELLO);
+    assert_eq!(kinds(&mut session, option::GO, &choice("full", &[])), [option_reply::ERR_POLICY]);
+    assert_eq!(session.take_refused().unwrap().name, "full");
+    assert!(session.take_refused().is_none() && session.export().is_none());
+    assert_eq!(kinds(&mut session, option::GO, &choice("disk", &[])), [3, 3, 1]);
+    // This option has no way to say no.
+    let mut session = Session::new(vec![full()]);
+    session.take_output();
+    drive(&mut session, &HELLO);
+    drive(&mut session, &opt(option::EXPORT_NAME, b"full"));
+    assert_eq!((session.take_output().len(), session.wants()), (0, Wants::Nothing));
+    assert!(session.take_refused().is_some());
+}
+
+#[test]
 fn export_name_answers_with_padding_only_to_those_who_want_it() {
     for (hello, len) in [([0, 0, 0, 3], 10), ([0, 0, 0, 1], 134)] {
         let mut session = Session::new(vec![disk("disk")]);
