@@ -7,6 +7,7 @@ mod demo;
 mod exit;
 mod experiments;
 mod memory;
+mod outlet;
 mod seeing;
 mod size;
 mod top;

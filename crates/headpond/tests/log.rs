@@ -2,10 +2,12 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LONG, Yard, served};
+use common::{LONG, MIB, Nbd, Yard, served};
 use serde_json::Value;
 
 /// The lines, of which each has what every line has.
@@ -73,4 +75,73 @@ fn a_daemon_whose_log_nobody_reads_any_more_serves_on() {
         assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
         daemon.stop();
     }
+}
+
+/// Asks for so many blocks that the disk does not have any more, each of which is a line in the log.
+fn fail(nbd: &mut Nbd, reads: u64) {
+    // Far apart, and in no order: each is read by itself.
+    let offsets: Vec<u64> = (0..reads).map(|n| MIB + n * 7919 % reads * 8192).collect();
+    for some in offsets.chunks(50) {
+        nbd.send(&some.iter().flat_map(|at| Nbd::request(0, 0, *at, 4096, &[])).collect::<Vec<_>>()).unwrap();
+        for at in some {
+            let error = nbd.answer(&mut [0; 4096]).expect_err("there is nothing to be read");
+            assert_eq!(error.raw_os_error(), Some(5), "{error} at {at}");
+        }
+    }
+}
+
+/// Whoever read standard error was there and did not read: a terminal that was stopped by Ctrl-S, or a journal that waits for its own disk. The engine's
+/// thread waited in the midst of a line about one disk, and nothing of any volume was answered, nor a stop. Found by reading.
+#[test]
+fn a_daemon_whose_log_is_not_read_serves_all_volumes_tells_what_it_left_out_and_ends() {
+    const READS: u64 = 8000;
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", MIB + READS * 8192);
+    yard.file("other", 4 * MIB);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let (reader, writer) = io::pipe().unwrap();
+    let args =
+        ["--frontend", "nbd", "--nbd", "nbd", "--socket", "control", "--state", "state", "--log", "json", "--config", "toml"];
+    let program = [env!("CARGO_BIN_EXE_headpond")];
+    let mut daemon = yard.serve_logging_to(writer, &program, &[&args[..], &["a", "b"]].concat()).unwrap();
+    yard.run(&["attach", "v", "disk"]).good();
+    yard.run(&["attach", "w", "other"]).good();
+    let (mut v, mut w) = (yard.nbd("v"), yard.nbd("w"));
+    [&v, &w].iter().for_each(|nbd| nbd.patience(LONG));
+    w.write(0, &[7; 4096], true).unwrap();
+    File::options().write(true).open(yard.path("disk")).unwrap().set_len(MIB).unwrap();
+    fail(&mut v, READS);
+    assert_eq!(w.read(0, 4096).unwrap(), [7; 4096]);
+    yard.run(&["status"]).good();
+    // It is read again, for a while.
+    let reading = thread::spawn(move || {
+        let (mut reader, mut text, mut before) = (BufReader::new(reader), String::new(), 0);
+        while !text[before..].contains("left_out") {
+            before = text.len();
+            assert!(reader.read_line(&mut text).unwrap() > 0, "it has ended: {text}");
+        }
+        (reader, text)
+    });
+    let until = Instant::now() + LONG;
+    while !reading.is_finished() {
+        assert!(Instant::now() < until, "nothing is said of lines that were left out");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let (_unread, text) = reading.join().unwrap();
+    let told = lines(&text);
+    let left_out = told.last().unwrap()["left_out"].as_u64().unwrap();
+    let ends = told.iter().filter(|line| line["message"].as_str().unwrap().contains("the content ends")).count() as u64;
+    assert!(ends > 0 && left_out > 0 && ends + left_out >= READS, "{ends} lines, and {left_out} that were left out");
+    fail(&mut v, READS);
+    daemon.signal("TERM");
+    let until = Instant::now() + LONG;
+    let status = loop {
+        match daemon.child().try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(Instant::now() < until, "it does not end"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success(), "{status}");
 }

@@ -1,11 +1,12 @@
 //! `headpond serve`: the daemon.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -25,6 +26,7 @@ use super::pool::Folder;
 use super::print;
 use crate::config::Config;
 use crate::exit::{self, Usage};
+use crate::outlet::Outlet;
 use crate::size;
 
 /// How often a wish to end is looked for.
@@ -93,14 +95,17 @@ pub enum Log {
 }
 
 impl Log {
-    fn begin(self) {
+    /// What is logged from here on goes the same way as all else that is said on standard error.
+    fn begin(self) -> io::Result<Arc<Outlet>> {
+        let outlet = Outlet::start()?;
         let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
         // What cannot be written would be told on standard error, by a macro that panics where that cannot be written.
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(outlet.clone()).log_internal_errors(false);
         match self {
-            Log::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+            Log::Text => log.with_ansi(io::stderr().is_terminal()).init(),
             Log::Json => log.json().flatten_event(true).init(),
         }
+        Ok(outlet)
     }
 }
 
@@ -132,11 +137,23 @@ impl Serve {
             Err(error) => exit::code(Err(error.into())),
             Ok((options, _)) if only_try => exit::code(tried(options)),
             Ok((options, log)) => {
-                let result = serve(options, log, stop_within, json);
-                match log {
-                    Log::Text => exit::code(result),
+                // Before anything else is opened.
+                let estate = Estate::inherit();
+                // Before there is another thread: one that does not hold them back would be ended by them, and the process with it.
+                let signals = Signals::hold();
+                let outlet = match log.begin() {
+                    Ok(outlet) => outlet,
+                    Err(error) => return exit::code(Err(error.into())),
+                };
+                let result = signals
+                    .map_err(Into::into)
+                    .and_then(|signals| Serving { log, outlet: &outlet, signals, stop_within, json }.serve(options, estate));
+                let code = match log {
+                    Log::Text => exit::code_said(result, |text| outlet.say(&format!("headpond: {text}\n"))),
                     Log::Json => exit::code_said(result, |text| tracing::error!("{text}")),
-                }
+                };
+                outlet.settle();
+                code
             }
         }
     }
@@ -181,58 +198,66 @@ impl Serve {
     }
 }
 
-/// Serves until it is told to end, or to become another program.
-fn serve(options: Options, log: Log, stop_within: Duration, json: bool) -> anyhow::Result<()> {
-    // Before anything else is opened.
-    let estate = Estate::inherit();
-    // What it is by now: a newer one may be put in its place while it runs.
-    let own = std::env::current_exe().unwrap_or_default();
-    log.begin();
-    let signals = Signals::hold()?;
-    let mut shown = Shown::new(log);
-    let goes_on = &mut |starting| {
-        shown.tell(starting);
-        !signals.wait(Duration::ZERO)
-    };
-    let started = Daemon::start(options, estate, goes_on);
-    shown.end();
-    let daemon = started?;
-    if let Some(report) = daemon.report() {
-        // Each is an event as well, and so in the log.
-        for advice in report.advice.iter().filter(|_| log == Log::Text) {
-            say(&format!("headpond: {} {}\n", advice.wrong, advice.next));
-        }
-        // Whoever read it may have seen enough, and what took over from another program has no reader any more.
-        if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
-            tracing::info!("nobody was told that the pool is up: {error}");
-        }
-    }
-    let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
-        return daemon.stop(stop_within).map_err(|error| anyhow!(error));
-    };
-    // Its descriptors are open for as long as it is there.
-    let estate = daemon.hand_over();
-    let text = estate.bequeath()?;
-    let error = exec(&program, &text);
-    tracing::error!(
-        "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
-        program.display(),
-        own.display()
-    );
-    let error = exec(&own, &text);
-    drop(estate);
-    Err(anyhow!("Nor could {}: {error}. What was acknowledged is on the cache devices. Start the daemon again", own.display()))
+/// How it is served.
+struct Serving<'a> {
+    log: Log,
+    outlet: &'a Outlet,
+    signals: Signals,
+    stop_within: Duration,
+    json: bool,
 }
 
-/// To whoever reads standard error, if anybody does: a daemon serves on without.
-fn say(text: &str) {
-    let mut to = std::io::stderr().lock();
-    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+impl Serving<'_> {
+    /// Serves until it is told to end, or to become another program.
+    fn serve(self, options: Options, estate: Estate) -> anyhow::Result<()> {
+        let Serving { log, outlet, ref signals, stop_within, json } = self;
+        // What it is by now: a newer one may be put in its place while it runs.
+        let own = std::env::current_exe().unwrap_or_default();
+        let mut shown = Shown::new(log, outlet);
+        let goes_on = &mut |starting| {
+            shown.tell(starting);
+            !signals.wait(Duration::ZERO)
+        };
+        let started = Daemon::start(options, estate, goes_on);
+        shown.end();
+        let daemon = started?;
+        if let Some(report) = daemon.report() {
+            // Each is an event as well, and so in the log.
+            for advice in report.advice.iter().filter(|_| log == Log::Text) {
+                outlet.say(&format!("headpond: {} {}\n", advice.wrong, advice.next));
+            }
+            // All that was said before stands before it.
+            outlet.settle();
+            // Whoever read it may have seen enough, and what took over from another program has no reader any more.
+            if let Err(error) = print(json, &json!(report), ready(&report, daemon.metrics())) {
+                tracing::info!("nobody was told that the pool is up: {error}");
+            }
+        }
+        let Some(program) = daemon.wait(|| signals.wait(LOOK)) else {
+            return daemon.stop(stop_within).map_err(|error| anyhow!(error));
+        };
+        // Its descriptors are open for as long as it is there.
+        let estate = daemon.hand_over();
+        let text = estate.bequeath()?;
+        let error = exec(&program, &text, outlet);
+        tracing::error!(
+            "{} could not be started: {error}; {} goes on. Run `headpond upgrade` with a program that can be run",
+            program.display(),
+            own.display()
+        );
+        let error = exec(&own, &text, outlet);
+        drop(estate);
+        Err(anyhow!(
+            "Nor could {}: {error}. What was acknowledged is on the cache devices. Start the daemon again",
+            own.display()
+        ))
+    }
 }
 
 /// How far a start is, for whoever looks at the terminal, and for the log of one that takes long.
-struct Shown {
+struct Shown<'a> {
     log: Log,
+    outlet: &'a Outlet,
     begun: Instant,
     /// When it was shown last, in whole seconds since then.
     last: u64,
@@ -242,9 +267,9 @@ struct Shown {
 /// Seconds between two lines in the log.
 const LINE_EVERY: u64 = 10;
 
-impl Shown {
-    fn new(log: Log) -> Shown {
-        Shown { log, begun: Instant::now(), last: 0, on_terminal: log == Log::Text && std::io::stderr().is_terminal() }
+impl<'a> Shown<'a> {
+    fn new(log: Log, outlet: &'a Outlet) -> Shown<'a> {
+        Shown { log, outlet, begun: Instant::now(), last: 0, on_terminal: log == Log::Text && io::stderr().is_terminal() }
     }
 
     fn tell(&mut self, starting: Option<Starting>) {
@@ -254,8 +279,8 @@ impl Shown {
         self.last = seconds;
         let text = how_far(starting, self.begun.elapsed());
         match (self.on_terminal, self.log) {
-            (true, _) => say(&format!("\r\x1b[K{text}")),
-            (false, Log::Text) => say(&format!("headpond: {text}\n")),
+            (true, _) => self.outlet.say(&format!("\r\x1b[K{text}")),
+            (false, Log::Text) => self.outlet.say(&format!("headpond: {text}\n")),
             (false, Log::Json) => {
                 let (read, of) = (starting.read, starting.of);
                 let left = seconds_left(starting, self.begun.elapsed());
@@ -271,7 +296,7 @@ impl Shown {
 
     fn end(&self) {
         if self.on_terminal && self.last > 0 {
-            say("\r\x1b[K");
+            self.outlet.say("\r\x1b[K");
         }
     }
 }
@@ -287,8 +312,9 @@ fn how_far(starting: Starting, since: Duration) -> String {
     format!("starting: {} of {} read{left}", size::show(starting.read), size::show(starting.of))
 }
 
-/// Becomes another program, with the same command line; returns only if that fails.
-fn exec(program: &Path, estate: &str) -> std::io::Error {
+/// Becomes another program, with the same command line; returns only if that fails. No thread outlives it, that of the log included.
+fn exec(program: &Path, estate: &str, outlet: &Outlet) -> io::Error {
+    outlet.settle();
     process::Command::new(program).args(said_again(std::env::args_os().skip(1))).env(VARIABLE, estate).exec()
 }
 

@@ -87,6 +87,11 @@ impl Yard {
 
     /// The same, by a program that becomes the daemon.
     pub fn serve_by(&self, program: &[&str], args: &[&str]) -> Result<Daemon, Ended> {
+        self.serve_logging_to(File::create(self.path("complained")).unwrap(), program, args)
+    }
+
+    /// The same, with its standard error elsewhere.
+    pub fn serve_logging_to(&self, stderr: impl Into<Stdio>, program: &[&str], args: &[&str]) -> Result<Daemon, Ended> {
         let said = self.path("said");
         let mut child = Command::new(program[0])
             .args(&program[1..])
@@ -94,7 +99,7 @@ impl Yard {
             .args(args)
             .current_dir(self.0.path())
             .stdout(File::create(&said).unwrap())
-            .stderr(File::create(self.path("complained")).unwrap())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let until = Instant::now() + 2 * LONG;
@@ -104,7 +109,7 @@ impl Yard {
                 return Ok(Daemon { child, said, complaints: self.path("complained") });
             }
             if let Some(status) = child.try_wait().unwrap() {
-                let err = fs::read_to_string(self.path("complained")).unwrap();
+                let err = fs::read_to_string(self.path("complained")).unwrap_or_default();
                 return Err(Ended { code: status.code(), out: said, err });
             }
             if Instant::now() > until {
@@ -235,8 +240,9 @@ impl Daemon {
         self.said.split_once("metrics at http://").unwrap().1.split('/').next().unwrap().to_owned()
     }
 
+    /// What it wrote to standard error, if that is a file.
     pub fn complaints(&self) -> String {
-        fs::read_to_string(&self.complaints).unwrap()
+        fs::read_to_string(&self.complaints).unwrap_or_default()
     }
 }
 
