@@ -836,22 +836,30 @@ impl Shared {
         matches!(*lock(&self.stopping.state), StopState::Running)
     }
 
-    /// Waits until no volume is coming or going any more; a long command that runs on one is cancelled. A block device that is being
-    /// taken away is nobody's meanwhile: it is gone then, or back with its volume, to be let go of as the others are. Whether it is.
+    /// Waits until no volume is coming or going any more, and nothing long runs; what does is cancelled first, as it may want hours. A block device
+    /// that is being taken away is nobody's meanwhile: it is gone then, or back with its volume, to be let go of as the others are. Whether it is.
     fn end_changes(&self, until: Instant) -> bool {
-        while let Err(TryLockError::WouldBlock) = self.changing.try_lock() {
-            let running: Vec<CommandId> = lock(&self.volumes).values().filter_map(|slot| slot.running).collect();
-            running.into_iter().for_each(|id| drop(self.handle.begin(Command::Cancel(id))));
+        loop {
+            let running = self.running();
+            running.iter().for_each(|id| drop(self.handle.begin(Command::Cancel(*id))));
+            let is_quiet = !matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock));
+            if is_quiet && running.is_empty() {
+                return true;
+            }
             if Instant::now() >= until {
-                tracing::warn!(
-                    "{} takes too long to wait for, and is cut off. `headpond status` tells what came of it",
-                    lock(&self.under_way)
-                );
-                return false;
+                let what = if is_quiet { "What was cancelled".into() } else { lock(&self.under_way).clone() };
+                tracing::warn!("{what} takes too long to wait for, and is cut off. `headpond status` tells what came of it");
+                return is_quiet;
             }
             thread::sleep(LOOK);
         }
-        true
+    }
+
+    /// The long commands that run on volumes, and the change of members. Once the daemon ends none is begun.
+    fn running(&self) -> Vec<CommandId> {
+        let on_volumes = lock(&self.volumes).values().filter_map(|slot| slot.running).collect::<Vec<_>>();
+        let of_members = lock(&self.changing_members).and_then(members::Change::id);
+        on_volumes.into_iter().chain(of_members).collect()
     }
 
     /// Lets go of all block devices, all at once: what one of them waits for the others do not. A ublk device in use is left to the kernel, which

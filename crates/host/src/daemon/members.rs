@@ -32,6 +32,16 @@ pub(super) enum Change {
     Runs(CommandId),
 }
 
+impl Change {
+    /// What the engine is at.
+    pub(super) fn id(self) -> Option<CommandId> {
+        match self {
+            Change::Prepares => None,
+            Change::Runs(id) => Some(id),
+        }
+    }
+}
+
 /// The right to add or remove a cache device, until it is dropped. Numbers, and the devices that the engine has by them, are changed by
 /// nobody else.
 struct Right<'a>(&'a Mutex<Option<Change>>);
@@ -199,8 +209,10 @@ impl Shared {
         let status = self.handle.status().ok_or_else(ended)?;
         let (member, had_left) = self.member(name, &status)?;
         let dirty = move |status: &Status| status.members.iter().find(|m| m.number == member).map_or(0, |m| m.dirty);
-        self.change_member(&right, Command::RemoveMember { member }, dirty, progress)
-            .map_err(|error| not_removed(&member, error))?;
+        self.change_member(&right, Command::RemoveMember { member }, dirty, progress).map_err(|error| match error {
+            CommandError::Cancelled if !self.goes_on() => not_emptied(member),
+            error => not_removed(&member, error),
+        })?;
         self.handle.remove(Device::Member(member));
         let path = lock(&self.places).members.get(&member).cloned();
         self.remember(|places| drop(places.members.remove(&member)));
@@ -259,8 +271,7 @@ impl Shared {
         left: impl Fn(&Status) -> u64,
         progress: Progress<'_>,
     ) -> Result<(), CommandError> {
-        let running = self.handle.begin(command);
-        right.runs(running.id);
+        let Some(running) = self.begin_noted(command, |id| right.runs(id)) else { return Err(CommandError::Cancelled) };
         let begun = Instant::now();
         let mut at_first = 0;
         loop {
@@ -315,6 +326,14 @@ fn free_number(status: &Status) -> u8 {
     free.first().map_or(status.members.len() as u8, |member| member.number)
 }
 
+/// A cache device that was to be removed when the daemon's end came.
+fn not_emptied(member: u8) -> Fault {
+    Fault::failed(format!(
+        "Cache device {member} was not removed, as the daemon ends, or another program goes on in its place. It is the pool's as before, and what is on \
+         it is needed: keep it. Nothing is lost. Ask for the same again when the pool is served."
+    ))
+}
+
 /// A device of which the engine did not say any more whether it has taken it. It may hold copies already.
 fn not_known(path: &Path) -> Fault {
     let path = path.display();
@@ -360,7 +379,60 @@ pub(super) fn same_file(a: &Path, b: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Choice, Daemon, Options};
     use super::*;
+    use crate::control::{Call, Service};
+    use crate::embed::{self, Mode, Pool};
+    use crate::succession::Estate;
+    use headpond_engine::Settings;
+    use std::fs::{self, File};
+    use std::thread;
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// It was cancelled by nobody: the engine, which was to end, went on with it, and with the sweeps that it wanted, for the time that a stop has. Nor
+    /// was what came during the stop refused. Found by reading.
+    #[test]
+    fn the_removal_of_a_cache_device_is_cancelled_by_a_stop_and_nothing_long_begins_during_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let ssds = ["ssd0", "ssd1", "ssd2"].map(path);
+        for (name, mib) in [("ssd0", 64), ("ssd1", 64), ("ssd2", 128), ("disk", 1 << 10)] {
+            File::create_new(path(name)).unwrap().set_len(mib << 20).unwrap();
+        }
+        Pool::create("tank", &ssds, &path("state")).unwrap();
+        let settings = Settings { route: false, ..Settings::default() };
+        let pool = Pool::open_with(embed::Options { settings, ..embed::Options::new(&ssds, &path("state")) }).unwrap();
+        let slow = PathBuf::from(format!("modelled:{}", path("disk").display()));
+        let volume = pool.attach("home", &slow, Mode::WriteBack).unwrap();
+        // More than the others have room for.
+        (0..5000).for_each(|n| volume.write(n * 7919 % 5000 * (50 << 12), &[7; 16384]).unwrap());
+        drop(volume);
+        pool.close(LONG).unwrap();
+        // None of it can be written to the disk.
+        fs::rename(path("disk"), path("away")).unwrap();
+        let options =
+            Options { socket: Some(path("socket")), frontend: Choice::None, ..Options::new(ssds.to_vec(), path("state")) };
+        let daemon = Daemon::start(options, Estate::default(), &mut |_| true).unwrap();
+        let shared = daemon.shared.clone();
+        let running = || !shared.running().is_empty();
+        thread::scope(|scope| {
+            let removal = scope.spawn(|| shared.remove_member("2", &mut |_| ()));
+            while !running() {
+                assert!(!removal.is_finished(), "the test wants it to take long: {:?}", removal.join());
+                thread::sleep(Duration::from_millis(1));
+            }
+            shared.begin_to_stop();
+            assert!(shared.end_changes(Instant::now() + LONG) && !running(), "it goes on");
+            let fault = removal.join().unwrap().unwrap_err();
+            assert!(fault.to_string().contains("Cache device 2 was not removed, as the daemon ends"), "{fault}");
+        });
+        let flush = Call::Destage { name: "home".into(), deadline_seconds: None };
+        let fault = shared.call(flush, &mut |_| ()).unwrap_err();
+        assert!(fault.to_string().contains("The daemon is ending"), "{fault}");
+        daemon.stop(LONG).unwrap();
+    }
 
     /// The new one was said to have failed, and no other to have left, where an older one had failed and taken it along.
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use headpond_engine::io::{BLOCK, Command, CommandError, Device, NewVolume};
+use headpond_engine::io::{BLOCK, Command, CommandError, CommandId, Device, NewVolume};
 use headpond_engine::status::VolumeStatus;
 use headpond_engine::{Status, create};
 use headpond_format::{MAX_VOLUMES, Mode};
@@ -629,7 +629,13 @@ impl Shared {
             }
             progress(json!({ "dirty_bytes": bytes, "seconds_left": seconds }));
         };
+        // The engine is asked before the end goes on without this.
+        let is_cut = matches!(result, Err(CommandError::Cancelled)) && over.is_none() && !self.goes_on();
+        let cut = is_cut.then(|| self.cut_short(&volume.name, switches.is_some()));
         self.ended_on(volume.number);
+        if let Some(cut) = cut {
+            return Err(cut);
+        }
         match (result, over, limit) {
             (Err(CommandError::Cancelled), Some((bytes, seconds)), Some(Limit { seconds: given, .. })) => {
                 let (name, more) =
@@ -652,6 +658,23 @@ impl Shared {
         }
     }
 
+    /// What whoever asked for a long command is told that the daemon's end has cancelled.
+    fn cut_short(&self, name: &str, is_switched: bool) -> Fault {
+        let Some(now) = self.handle.status().and_then(|status| status.volume(name).cloned()) else { return ended() };
+        let (why, then) = match &*lock(&self.stopping.state) {
+            StopState::Succeeded(program) => {
+                (format!("{} goes on in the daemon's place", program.display()), "Wait until that serves the pool")
+            }
+            _ => ("the daemon is ending".into(), "Start it again with `headpond serve`"),
+        };
+        let mode = if is_switched { format!(" It is in mode {} now, and stays in it.", now.mode.name()) } else { String::new() };
+        let bytes = now.dirty_blocks * BLOCK;
+        Fault::failed(format!(
+            "Volume {name}: Cancelled, as {why}, with {bytes} bytes not on the disk yet.{mode} Nothing is lost: what is dirty is safe on the cache \
+             devices, which have to be kept until then. {then}, and ask for the same again."
+        ))
+    }
+
     /// Begins a command on a volume, and notes it, so that it can be cancelled: one at a time. It is not begun before that is sure: the
     /// engine might have done it by the time that it hears of the refusal.
     fn begin_on(&self, number: u16, command: Command) -> Result<Running, Fault> {
@@ -659,11 +682,24 @@ impl Shared {
         if let Some(slot) = volumes.get(&number) {
             is_free(slot)?;
         }
-        let running = self.handle.begin(command);
-        if let Some(slot) = volumes.get_mut(&number) {
-            slot.running = Some(running.id);
+        let note = |id| {
+            if let Some(slot) = volumes.get_mut(&number) {
+                slot.running = Some(id);
+            }
+        };
+        self.begin_noted(command, note).ok_or_else(ended)
+    }
+
+    /// Begins a command that may take long, and has it noted; `None` where the daemon ends. Whoever ends it cancels what is noted by then, and so
+    /// none begins behind him.
+    pub(super) fn begin_noted(&self, command: Command, note: impl FnOnce(CommandId)) -> Option<Running> {
+        let state = lock(&self.stopping.state);
+        if !matches!(*state, StopState::Running) {
+            return None;
         }
-        Ok(running)
+        let running = self.handle.begin(command);
+        note(running.id);
+        Some(running)
     }
 
     /// Others may change a volume again.

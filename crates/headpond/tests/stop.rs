@@ -1,0 +1,62 @@
+//! A daemon that ends while somebody waits for all of a volume to be on its disk.
+
+mod common;
+
+use std::fs;
+use std::sync::mpsc;
+use std::thread;
+
+use common::{LONG, MIB, Yard};
+use headpond_host::control::{Call, call};
+
+/// Nothing but a detach was cancelled: the end waited for all that was dirty, for the time that it had, and failed without its last checkpoint, so
+/// that the next start read the log. Found by reading.
+#[test]
+fn a_stop_cuts_a_flush_or_a_switch_of_the_mode_short_and_says_so_to_whoever_waits_for_it() {
+    const BLOCKS: u64 = 30_000;
+    let yard = Yard::new();
+    for device in ["a", "b"] {
+        yard.file(device, 512 * MIB);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    // Far apart, so that a sweep over all of them takes minutes.
+    yard.file("disk", 16 << 30);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let serve = || yard.serve(&["a", "b", "--config", "toml", "--stop-within", "60"]);
+    let mut daemon = serve();
+    yard.run(&["attach", "v", "modelled:disk"]).good();
+    let places: Vec<u64> = (0..BLOCKS).map(|n| n * 7919 % BLOCKS * (4096 * 130)).collect();
+    let flush = Call::Destage { name: "v".into(), deadline_seconds: None };
+    let switch = Call::SetMode { name: "v".into(), mode: "write-through".into(), deadline_seconds: None };
+    let mut told = Vec::new();
+    for long in [flush, switch] {
+        yard.nbd("v").write_many(places.iter().map(|at| (*at, at.to_le_bytes().repeat(512))));
+        let (tell, progress) = mpsc::channel();
+        let control = yard.path("control");
+        let client = thread::spawn(move || call(&control, &long, |how_far| drop(tell.send(how_far))));
+        progress.recv_timeout(LONG).expect("it is under way");
+        // It ends well in its time.
+        daemon.stop();
+        told.push(client.join().unwrap().unwrap_err().to_string());
+        assert!(yard.dirty_at_rest() > 0, "the test wants something to be dirty yet: {told:?}");
+        daemon = serve();
+    }
+    for said in &told {
+        for part in [
+            "Volume v: Cancelled, as the daemon is ending",
+            "bytes not on the disk yet",
+            "Nothing is lost",
+            "ask for the same again",
+        ] {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+    }
+    assert!(!told[0].contains("mode") && told[1].contains("It is in mode write-through now, and stays in it."), "{told:?}");
+    yard.run(&["status"]).told(&["write-through"]);
+    let mut nbd = yard.nbd("v");
+    for at in places.iter().step_by(100) {
+        assert_eq!(nbd.read(*at, 4096).unwrap(), at.to_le_bytes().repeat(512));
+    }
+    drop(nbd);
+    daemon.stop();
+}
