@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::http::get;
-use common::{LONG, MIB, Yard, have_with, served};
+use common::{LONG, MIB, Nbd, Yard, have_with, served};
 use headpond_host::control::{Call, call};
 use serde_json::Value;
 
@@ -264,4 +264,67 @@ fn a_state_folder_that_answers_nothing_keeps_nobody_from_being_told_how_the_pool
     });
     daemon.stop();
     yard.run(&["events", "--offline", "--state", "state"]).told(&["was switched from", "was stopped cleanly"]);
+}
+
+/// The thread that looks for disks waited to have the first one's coming written down, or behind others who wrote there; and so no other was looked
+/// for. Found by reading.
+#[test]
+fn a_state_folder_that_answers_nothing_keeps_no_disk_that_comes_from_being_served() {
+    let yard = Yard::new();
+    let Some(mounted) = with_state_apart(&yard) else { return };
+    let daemon = served(&yard);
+    yard.file("other", 4 * MIB);
+    yard.run(&["attach", "w", "other"]).good();
+    daemon.stop();
+    let disks = ["disk", "other"].map(|disk| (yard.path(disk), yard.path(&format!("{disk}-away"))));
+    disks.iter().for_each(|(disk, away)| fs::rename(disk, away).unwrap());
+    let daemon = yard.serve(&["a", "b", "--config", "toml", "--wait", "1"]);
+    ends_with(&yard, &["problem-at-start", "problem-at-start"]);
+    assert!(did("fsfreeze", &["--freeze"], &mounted.0));
+    let frozen = Frozen(mounted.0.clone());
+    std::thread::scope(|scope| {
+        yard.file("third", 4 * MIB);
+        // Whoever notes where a disk is waits for the folder already.
+        let attach = scope.spawn(|| yard.run(&["attach", "x", "third"]));
+        std::thread::sleep(Duration::from_secs(2));
+        for ((disk, away), volume) in disks.iter().zip(["v", "w"]) {
+            fs::rename(away, disk).unwrap();
+            let until = Instant::now() + LONG;
+            while Nbd::connect(&yard.path("nbd"), volume).is_err() {
+                assert!(Instant::now() < until, "{volume} is not served: {:?}", yard.run(&["status"]));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        ends_with(&yard, &["volume-served", "volume-served"]);
+        assert!(!attach.is_finished(), "it was to wait: {:?}", attach.join());
+        drop(frozen);
+        attach.join().unwrap().good();
+    });
+    daemon.stop();
+    let kept = yard.run(&["events", "--offline", "--state", "state"]).told(&["was stopped cleanly"]).out;
+    assert_eq!(kept.matches("has come; the volume is served").count(), 2, "{kept}");
+}
+
+/// The thread that looks how the pool stands waited to have the first event written down: of what came after it nobody was told, be it that data was lost.
+/// Found by reading.
+#[test]
+fn events_are_told_one_after_the_other_though_the_state_folder_answers_nothing() {
+    let yard = Yard::new();
+    let Some(mounted) = with_state_apart(&yard) else { return };
+    let daemon = served(&yard);
+    ends_with(&yard, &["started", "volume-attached"]);
+    assert!(did("fsfreeze", &["--freeze"], &mounted.0));
+    let frozen = Frozen(mounted.0.clone());
+    let switches = ["write-through", "write-around", "write-back"];
+    for (number, mode) in switches.into_iter().enumerate() {
+        yard.run(&["mode", "v", mode]).good();
+        ends_with(&yard, &["volume-mode"].repeat(number + 1));
+    }
+    drop(frozen);
+    let told = events(&yard);
+    daemon.stop();
+    // In the file they are in their order, and each is there once.
+    let kept = yard.run(&["events", "--offline", "--state", "state", "--json"]).good().out;
+    let kept: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(kept.starts_with(&told) && kept.last().unwrap()["kind"] == "stopped", "{kept:?}, of which these were told: {told:?}");
 }

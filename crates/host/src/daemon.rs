@@ -26,6 +26,7 @@ use crate::nbd::server::{Connections, ListenError};
 use crate::pool::{self, PoolError};
 use crate::report::Advice;
 use crate::runtime::{Handle, Runtime, Setup};
+use crate::soon::Soon;
 use crate::state::{Pins, Places, Scrubbed, Shares, State};
 use crate::succession::{Estate, Present};
 use crate::{fuse, metrics, names, nbd, silence, ublk};
@@ -276,7 +277,11 @@ struct Shared {
     stale: Mutex<Vec<Claim>>,
     /// What is lost of each volume.
     lost: Mutex<BTreeMap<u16, lost::OfVolume>>,
-    events: Journal,
+    events: Arc<Journal>,
+    /// Where devices are is written beside who found that.
+    writing_places: Arc<Soon>,
+    /// What is lost is written beside who looks for it.
+    writing_lost: Arc<Soon>,
     stopping: Stopping,
     /// Volumes that an earlier life of this process has left, by their ids, until they are offered again, or are no more.
     left: Mutex<BTreeMap<[u8; 16], fuse::Left>>,
@@ -426,6 +431,8 @@ pub type GoesOn<'a> = &'a mut dyn FnMut(Option<Starting>) -> bool;
 
 /// How often it is told.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often it is looked whether something has come that usually takes no longer.
+const SOON: Duration = Duration::from_millis(20);
 
 /// How long a start that is refused when the engine is up already waits for it to end.
 const STOP: Duration = Duration::from_secs(60);
@@ -488,7 +495,7 @@ impl Daemon {
             Choice::Ublk => start::prepared(&options, &superblock, &volumes, &places, &handle, attended),
             _ => BTreeMap::new(),
         };
-        let events = Journal::open(state.events(&superblock.pool));
+        let events = Arc::new(Journal::open(state.events(&superblock.pool)));
         loop {
             if !goes_on(handle.starting()) {
                 return Err(StartError::Ended);
@@ -531,6 +538,8 @@ impl Daemon {
             stale: Mutex::new(open.stale),
             lost: Mutex::default(),
             events,
+            writing_places: Arc::default(),
+            writing_lost: Arc::default(),
             stopping: Stopping::default(),
             left: Mutex::new(std::mem::take(&mut estate.fuse)),
             pause: Mutex::default(),
@@ -544,10 +553,9 @@ impl Daemon {
         shared.share_again();
         shared.pin_again();
         *lock(&shared.pause) = pause;
-        // Written by the thread that looks for others: the state folder's disk may be silent.
-        shared.events.tell(watch::of_start(&shared.events, &shared.name));
+        shared.events.add(watch::of_start(&shared.events, &shared.name));
         if let Some(pause) = pause {
-            shared.events.tell(watch::of_succession(&shared.name, pause));
+            shared.events.add(watch::of_succession(&shared.name, pause));
         }
         let huge_pages = Keeper::start();
         let late = shared.look_for_late(&superblock.volumes);
@@ -600,6 +608,8 @@ impl Daemon {
         Worker::end(self.workers(), QUIESCE);
         drop(self.huge_pages.take());
         self.shared.end_changes(Instant::now() + QUIESCE);
+        // The next program looks into the state folder, and no thread of this one goes on in it.
+        self.shared.wait_until_written(QUIESCE);
         // While clients are served yet: the disk need not be waited for later.
         let _ = handle.begin(Command::Quiesce).wait(QUIESCE);
         let mut estate = Estate::new();
@@ -703,11 +713,8 @@ impl Daemon {
         // Before the devices are let go of, as whoever starts next looks for it; and behind the answer, as the state folder's disk may be silent.
         if result.is_ok() {
             self.shared.events.add(watch::of_stop(&self.shared.name));
-            let until = Instant::now() + QUIESCE;
-            while self.shared.events.is_written() && Instant::now() < until {
-                thread::sleep(LOOK);
-            }
         }
+        self.shared.wait_until_written(QUIESCE);
         if result.is_err() || some_stay {
             // The kernel may have requests that never end; waiting for them is for the kernel. And where a device stays, its
             // commands may be in the engine's ring, which is to end with the process.
@@ -935,12 +942,28 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes down where the start has found devices, if that was not noted before, beside it: the state folder's disk may be silent.
+    /// Writes down where devices are, if that was not noted before, beside whoever has found them: the state folder's disk may be silent.
     fn write_places_soon(self: &Arc<Shared>) {
         let shared = Arc::clone(self);
-        if let Err(error) = thread::Builder::new().name("places".into()).spawn(move || shared.remember(|_| ())) {
-            warn_of_unknown_places(&error, true);
+        self.writing_places.ask("places", move || shared.remember(|_| ()));
+    }
+
+    /// Whether something is being written to the state folder that whoever ends or hands over has to wait for.
+    fn is_state_being_written(&self) -> bool {
+        let is_locked = || matches!(self.written.try_lock(), Err(TryLockError::WouldBlock));
+        self.events.is_written() || self.writing_places.is_under_way() || self.writing_lost.is_under_way() || is_locked()
+    }
+
+    /// Waits until all of that is there, but no longer than `limit`: whether it is.
+    fn wait_until_written(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        while self.is_state_being_written() {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(SOON);
         }
+        true
     }
 }
 

@@ -5,12 +5,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::lock::lock;
+use crate::soon::Soon;
 
 /// Events that are kept.
 pub const KEPT: usize = 256;
@@ -60,19 +61,19 @@ pub struct Event {
 /// The events of a pool, in memory and in a file with a JSON object a line. The file is full at some length; then it gives way to a new one, and is
 /// kept beside that until the next time.
 ///
-/// What is written is left to the kernel, which has it on the disk within seconds: a power cut takes what is newer. Whoever waited for the disk
-/// would wait for one that is silent too, and with it the daemon's end.
+/// Whoever has something to tell does not wait for the file: a thread writes it, which is there for as long as there is something to write. What it
+/// writes is left to the kernel, which has it on the disk within seconds: a power cut takes what is newer. Whoever waited for the disk would wait
+/// for one that is silent too, and with it the daemon's end.
 pub struct Journal {
     ring: Mutex<Ring>,
     log: Mutex<Log>,
+    writing: Arc<Soon>,
 }
 
 struct Ring {
     events: VecDeque<Event>,
     /// The next one's number.
     number: u64,
-    /// Whether somebody writes.
-    is_written: bool,
 }
 
 /// Of whoever writes.
@@ -94,12 +95,12 @@ impl Journal {
         let text = fs::read(&path).unwrap_or_default();
         let lines = text.iter().filter(|byte| **byte == b'\n').count();
         let log = Log { path, lines, is_torn: text.last().is_some_and(|byte| *byte != b'\n'), next: number };
-        Journal { ring: Mutex::new(Ring { events, number, is_written: false }), log: Mutex::new(log) }
+        Journal { ring: Mutex::new(Ring { events, number }), log: Mutex::new(log), writing: Arc::default() }
     }
 
-    /// Whether somebody writes, who may wait for the disk.
+    /// Whether something is being written, which may wait for the disk.
     pub(crate) fn is_written(&self) -> bool {
-        lock(&self.ring).is_written
+        self.writing.is_under_way()
     }
 
     /// The last that happened.
@@ -122,14 +123,14 @@ impl Journal {
         lock(&self.ring).number += numbers;
     }
 
-    /// Keeps an event, and writes it to the file.
-    pub fn add(&self, news: News) {
-        self.tell(news);
-        self.write();
+    /// Keeps an event, and has it written to the file soon.
+    pub fn add(self: &Arc<Self>, news: News) {
+        self.keep(news);
+        let journal = Arc::clone(self);
+        self.writing.ask("events-file", move || journal.write());
     }
 
-    /// Keeps an event, for [`Journal::write`].
-    pub fn tell(&self, news: News) {
+    fn keep(&self, news: News) {
         let News { level, kind, what, next } = news;
         match level {
             Level::Info => tracing::info!(kind, next, "{what}"),
@@ -146,30 +147,17 @@ impl Journal {
         }
     }
 
-    /// Writes to the file what is not there yet. Where somebody does, it is left to him: nobody waits for the disk for another one.
-    pub fn write(&self) {
-        if std::mem::replace(&mut lock(&self.ring).is_written, true) {
-            return;
-        }
+    /// Writes to the file what is not there yet. What cannot be written is tried again with the next event.
+    fn write(&self) {
         let mut log = lock(&self.log);
-        loop {
-            let events = {
-                let mut ring = lock(&self.ring);
-                let events = ring.from(log.next);
-                ring.is_written = !events.is_empty();
-                events
-            };
-            let Some(last) = events.last() else { return };
-            if let Err(error) = log.write(&events) {
-                tracing::warn!(
-                    "cannot keep events in {}: {error}; the daemon itself has them. Make room there",
-                    log.path.display()
-                );
-                // They are tried again with the next one.
-                lock(&self.ring).is_written = false;
-                return;
-            }
-            log.next = last.number + 1;
+        let events = lock(&self.ring).from(log.next);
+        let Some(last) = events.last() else { return };
+        match log.write(&events) {
+            Ok(()) => log.next = last.number + 1,
+            Err(error) => tracing::warn!(
+                "cannot keep events in {}: {error}; the daemon itself has them. Make room there",
+                log.path.display()
+            ),
         }
     }
 }
@@ -245,6 +233,12 @@ pub fn read(path: &Path) -> io::Result<Vec<Event>> {
 mod tests {
     use super::*;
 
+    /// One that is in the file, if it can be, when this ends.
+    fn written(journal: &Journal, what: &str) {
+        journal.keep(news(what));
+        journal.write();
+    }
+
     fn news(what: &str) -> News {
         News { level: Level::Info, kind: "test", what: what.into(), next: "Nothing.".into() }
     }
@@ -255,14 +249,14 @@ mod tests {
         let path = dir.path().join("events");
         let journal = Journal::open(path.clone());
         for n in 0..KEPT * 3 {
-            journal.add(news(&n.to_string()));
+            written(&journal, &n.to_string());
         }
         assert!(fs::read_to_string(&path).unwrap().lines().count() <= KEPT * 2);
         drop(journal);
         // A crash cuts the last line off.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"number\": 9").unwrap();
         let journal = Journal::open(path.clone());
-        journal.add(news("after"));
+        written(&journal, "after");
         let events = journal.from(0);
         assert_eq!((events.len(), events.last().unwrap().what.as_str()), (KEPT, "after"));
         assert!(events.windows(2).all(|pair| pair[0].number + 1 == pair[1].number), "{events:?}");
@@ -277,44 +271,48 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events");
         let journal = Journal::open(path.clone());
-        journal.add(news("first"));
+        written(&journal, "first");
         let kept = fs::read_to_string(&path).unwrap();
         // No room is left behind half of a line.
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        journal.add(news("torn"));
+        written(&journal, "torn");
         fs::remove_file(&path).unwrap();
         fs::write(&path, kept + "{\"number\": 1, \"ti").unwrap();
-        journal.add(news("stopped"));
+        written(&journal, "stopped");
         let told: Vec<String> = Journal::open(path).from(0).into_iter().map(|event| event.what).collect();
         assert_eq!(told, ["first", "torn", "stopped"]);
     }
 
-    /// Whoever asked for events waited for the disk.
+    /// Whoever asked for events waited for the disk; then whoever was the first to add one since the disk had fallen silent did, and it was the thread
+    /// that looks for disks, or the one that looks how the pool stands. Found by reading.
     #[test]
     fn who_asks_for_events_or_adds_one_does_not_wait_for_those_that_are_being_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events");
-        let journal = Journal::open(path.clone());
-        journal.add(news("first"));
-        std::thread::scope(|scope| {
-            let writing = lock(&journal.log);
-            let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            let wait_for = |is: &dyn Fn() -> bool| while !is() && std::time::Instant::now() < until {};
-            let second = scope.spawn(|| journal.add(news("second")));
-            wait_for(&|| journal.from(0).len() == 2);
-            let third = scope.spawn(|| journal.add(news("third")));
-            wait_for(&|| third.is_finished());
-            let seen = (second.is_finished(), third.is_finished(), journal.from(0).len(), read(&path).unwrap().len());
-            drop(writing);
-            assert_eq!(seen, (false, true, 3, 1));
+        let journal = Arc::new(Journal::open(path.clone()));
+        written(&journal, "first");
+        let limit = std::time::Duration::from_secs(60);
+        let (tell, told) = std::sync::mpsc::channel();
+        let writing = lock(&journal.log);
+        let adds = journal.clone();
+        std::thread::spawn(move || {
+            ["second", "third"].iter().for_each(|what| adds.add(news(what)));
+            tell.send(()).unwrap();
         });
-        // By whoever was writing.
+        let added = told.recv_timeout(limit);
+        let seen = (added.is_ok(), journal.is_written(), journal.from(0).len(), read(&path).unwrap().len());
+        drop(writing);
+        assert_eq!(seen, (true, true, 3, 1));
+        let until = std::time::Instant::now() + limit;
+        while journal.is_written() {
+            assert!(std::time::Instant::now() < until, "they are not written");
+        }
         assert_eq!(read(&path).unwrap(), journal.from(0));
         // What a power cut took was told of already, by numbers that are given to no other.
         let journal = Journal::open(path.clone());
         journal.leave_out(KEPT as u64);
-        journal.add(news("later"));
+        written(&journal, "later");
         assert_eq!(journal.from(3).first().unwrap().number, 3 + KEPT as u64);
         assert_eq!(read(&path).unwrap(), journal.from(0));
     }
@@ -326,7 +324,7 @@ mod tests {
         let path = dir.path().join("events");
         let journal = Journal::open(path.clone());
         for n in 0..KEPT * 5 / 2 {
-            journal.add(news(&n.to_string()));
+            written(&journal, &n.to_string());
         }
         drop(journal);
         fs::write(&path, "").unwrap();
@@ -337,7 +335,7 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_written_leaves_the_events_with_the_daemon() {
         let journal = Journal::open("/proc/no-such-folder/events".into());
-        journal.add(news("kept"));
+        written(&journal, "kept");
         assert_eq!(journal.from(0).len(), 1);
     }
 }

@@ -34,6 +34,7 @@ pub mod ring;
 pub mod runtime;
 pub mod signals;
 pub mod silence;
+mod soon;
 pub mod state;
 pub mod succession;
 pub mod ublk;

@@ -157,7 +157,7 @@ impl Shared {
 
     /// Looks whether a volume's disk is there, and has the engine look at it then. Whether it need not be looked for any more, as there is no such
     /// volume any more. What becomes of other volumes meanwhile does not matter; this one is kept from being changed.
-    fn look_for(&self, missing: &mut Missing) -> bool {
+    fn look_for(self: &Arc<Shared>, missing: &mut Missing) -> bool {
         let Missing { volume, spec, not, coming } = missing;
         let Some(sight) = Sight::of(spec.path()) else {
             *not = None;
@@ -210,7 +210,7 @@ impl Shared {
     }
 
     /// Whether the engine has looked at a disk that has come: the volume is served then, or refused.
-    fn has_come(&self, missing: &Missing) -> bool {
+    fn has_come(self: &Arc<Shared>, missing: &Missing) -> bool {
         let Missing { volume, spec, coming: Some((running, shape)), .. } = missing else { return false };
         let Some(result) = running.wait(SOON) else { return false };
         let news = self.take_in(volume, spec, shape, result);
@@ -220,7 +220,13 @@ impl Shared {
     }
 
     /// What is to be told of it then.
-    fn take_in(&self, volume: &VolumeEntry, spec: &Spec, shape: &Shape, result: Result<(), CommandError>) -> Option<News> {
+    fn take_in(
+        self: &Arc<Shared>,
+        volume: &VolumeEntry,
+        spec: &Spec,
+        shape: &Shape,
+        result: Result<(), CommandError>,
+    ) -> Option<News> {
         if let Err(error) = &result
             && *error != CommandError::Refused
         {
@@ -246,7 +252,9 @@ impl Shared {
             self.offer(now, None);
             self.look_for_left_over(now);
         }
-        self.remember(|places| drop(places.volumes.insert(volume.name.clone(), spec.to_string())));
+        // Other disks are looked for by the same thread.
+        lock(&self.places).volumes.insert(volume.name.clone(), spec.to_string());
+        self.write_places_soon();
         Some(watch::of_late_disk(&volume.name, spec))
     }
 }

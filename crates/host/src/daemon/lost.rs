@@ -108,14 +108,20 @@ impl Shared {
             let bytes = lost.values().filter(|it| it.bytes > 0).map(|it| (it.name.clone(), it.bytes)).collect();
             Lost { time: seconds_since_1970(), bytes, ranges: ranges(&lost) }
         };
-        // The state folder's disk may be silent.
-        news.into_iter().for_each(|advice| self.events.tell(watch::of_loss(advice)));
-        if let Err(error) = self.state.remember_lost(&self.pool, &lost) {
-            tracing::warn!(
-                "cannot keep the list of what is lost: {error}; `headpond status --json` has it while the daemon lives. Make room in the state folder"
-            );
-        }
-        self.events.write();
+        news.into_iter().for_each(|advice| self.events.add(watch::of_loss(advice)));
+        self.write_lost_soon(lost);
+    }
+
+    /// Keeps the list beside whoever looks for losses: the state folder's disk may be silent, and he is to find the next one too.
+    fn write_lost_soon(&self, lost: Lost) {
+        let (state, pool) = (self.state.clone(), self.pool);
+        self.writing_lost.ask("lost", move || {
+            if let Err(error) = state.remember_lost(&pool, &lost) {
+                tracing::warn!(
+                    "cannot keep the list of what is lost: {error}; `headpond status --json` has it while the daemon lives. Make room in the state folder"
+                );
+            }
+        });
     }
 
     /// Bytes of a volume that are lost, and in which runs of sectors, as far as these are named; `None` if the engine has ended.

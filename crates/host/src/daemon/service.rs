@@ -13,7 +13,7 @@ use headpond_engine::{Status, create};
 use headpond_format::{MAX_VOLUMES, Mode};
 use serde_json::{Value, json};
 
-use super::{Busy, Choice, FLUSHED, Frontend, LOOK, Shape, Shared, Slot, StopState, Stopping, lock, watch};
+use super::{Busy, Choice, FLUSHED, Frontend, LOOK, SOON, Shape, Shared, Slot, StopState, Stopping, lock, watch};
 use crate::backing::{Backing, BackingError, Spec};
 use crate::claim::ClaimError;
 use crate::control::{Attach, Call, Fault, Service};
@@ -32,8 +32,6 @@ const UNANSWERED: Duration = Duration::from_secs(5);
 const TRIED: Duration = Duration::from_secs(60);
 /// How long one change of a volume waits for another one's end.
 const TURN: Duration = Duration::from_secs(10);
-/// How often it looks whether that has come.
-const SOON: Duration = Duration::from_millis(20);
 /// How often progress is told.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
@@ -499,7 +497,7 @@ impl Shared {
         // What has to be replayed is little then.
         self.handle.begin(Command::Checkpoint).end().map_err(|error| Fault::failed(error.to_string()))?;
         self.all_answer()?;
-        // Whoever takes over looks for it. Where the state folder's disk is silent this waits, and the daemon serves on.
+        // Whoever takes over looks for it. Where the state folder's disk is silent the daemon serves on.
         self.events.add(watch::of_hand_over(&self.name, &program));
         if let Err(fault) = self.state_answers().and_then(|()| self.succeeded_by(&program)) {
             // A daemon that dies later has not handed over. Of one that ends that is told already.
@@ -560,20 +558,15 @@ impl Shared {
 
     /// Refuses an upgrade while somebody waits for the state folder's disk: no other program can be run in this process until he need not.
     fn state_answers(&self) -> Result<(), Fault> {
-        let is_written = || matches!(self.written.try_lock(), Err(TryLockError::WouldBlock)) || self.events.is_written();
-        let until = Instant::now() + UNANSWERED;
-        while is_written() {
-            if Instant::now() >= until {
-                return Err(Fault::refused(format!(
-                    "The disk of the state folder, {}, has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was. \
-                     Look at the kernel's log for it, and upgrade when it answers again.",
-                    self.state.path().display(),
-                    UNANSWERED.as_secs()
-                )));
-            }
-            thread::sleep(SOON);
+        if self.wait_until_written(UNANSWERED) {
+            return Ok(());
         }
-        Ok(())
+        Err(Fault::refused(format!(
+            "The disk of the state folder, {}, has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was. \
+             Look at the kernel's log for it, and upgrade when it answers again.",
+            self.state.path().display(),
+            UNANSWERED.as_secs()
+        )))
     }
 
     /// A device that is in use, for people.

@@ -149,10 +149,6 @@ impl Shared {
         let shared: Weak<Shared> = Arc::downgrade(self);
         let body = move |ended: Receiver<()>| {
             let mut watcher = Watcher::default();
-            // What the start has told.
-            if let Some(shared) = shared.upgrade() {
-                shared.events.write();
-            }
             loop {
                 let Some(shared) = shared.upgrade() else { return };
                 silence::reap();
