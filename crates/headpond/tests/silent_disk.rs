@@ -120,6 +120,31 @@ fn an_upgrade_beside_a_disk_that_has_fallen_silent_is_refused_until_it_answers()
     daemon.stop();
 }
 
+/// What was owed for less than five seconds was passed over: the kernel had it yet when the other program came. Found by reading.
+#[test]
+fn an_upgrade_beside_a_disk_that_has_fallen_silent_a_moment_ago_is_refused_as_well() {
+    let yard = Yard::new();
+    let Some((disk, daemon)) = with_two(&yard) else { return };
+    let mut nbd = yard.nbd("v");
+    // Where it is looked what it is, it answers.
+    disk.fall_silent_inside();
+    let upgrade = || yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]);
+    std::thread::scope(|scope| {
+        let read = scope.spawn(move || nbd.read(8 * MIB, 4096).unwrap());
+        let until = Instant::now() + LONG;
+        while !disk.is_waited_for() {
+            assert!(Instant::now() < until, "it is asked for nothing");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let path = disk.path().display().to_string();
+        upgrade().said(3, &["The disk of volume v", &path, "unanswered for", "Nothing was changed", "upgrade when it answers"]);
+        disk.speak();
+        assert_eq!(read.join().unwrap(), [0; 4096]);
+    });
+    upgrade().told(&["is served by Headpond"]);
+    daemon.stop();
+}
+
 /// The start waited for it for ever, though the other cache device and the witness were all that it takes; so did a list of devices, and whoever
 /// added it.
 #[test]

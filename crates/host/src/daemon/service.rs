@@ -126,6 +126,16 @@ fn no_mode(name: &str) -> Fault {
     ))
 }
 
+/// A device that keeps another program from taking over.
+fn unanswered(what: &str, age: Duration) -> Fault {
+    Fault::refused(format!(
+        "{what} has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was: another program could not get \
+         hold of that device now, and volumes might not be served. Look at the kernel's log for it, and upgrade when it answers again, or \
+         when the kernel has given it up; that a device was removed from the pool does not end what it owes.",
+        age.as_secs()
+    ))
+}
+
 /// What can be a volume's name.
 pub(super) fn is_a_name(name: &str) -> Result<(), Fault> {
     if !create::is_a_name(name) {
@@ -536,24 +546,29 @@ impl Shared {
     }
 
     /// Refuses an upgrade while a device leaves something unanswered: what the kernel has of it keeps the claim on it, and whoever takes
-    /// over would wait for that claim, and start without the device, or not at all.
+    /// over would wait for that claim, and start without the device, or not at all. One may have fallen silent a moment ago: what all of them owe
+    /// now is waited for, while clients are served.
     fn all_answer(&self) -> Result<(), Fault> {
-        let snapshot = self.handle.snapshot().ok_or_else(ended)?;
-        let is_long = |ns: u64| Duration::from_nanos(ns) >= UNANSWERED;
-        let unanswered = snapshot.loads.iter().find(|(_, load)| is_long(load.oldest_ns));
-        let (what, ns) = match unanswered {
-            Some((device, load)) => (self.name_of(*device), load.oldest_ns),
-            None => match snapshot.removed.iter().find(|(_, ns)| is_long(*ns)) {
-                Some((path, ns)) => (format!("{}, which was removed,", path.display()), *ns),
+        let since = Instant::now();
+        loop {
+            // What was asked for after this is younger.
+            let waited = since.elapsed();
+            match self.owed_for(waited)? {
                 None => return Ok(()),
-            },
-        };
-        Err(Fault::refused(format!(
-            "{what} has left something unanswered for {} s. Nothing was changed, and the daemon goes on as it was: another program could not get \
-             hold of that device now, and volumes might not be served. Look at the kernel's log for it, and upgrade when it answers again, or \
-             when the kernel has given it up; that a device was removed from the pool does not end what it owes.",
-            ns / 1_000_000_000
-        )))
+                Some((what, age)) if age >= UNANSWERED => return Err(unanswered(&what, age)),
+                Some(_) if !self.goes_on() => return Err(ended()),
+                Some(_) => thread::sleep(SOON),
+            }
+        }
+    }
+
+    /// The device that owes something for at least so long, and longest, for people; and how long.
+    fn owed_for(&self, least: Duration) -> Result<Option<(String, Duration)>, Fault> {
+        let snapshot = self.handle.snapshot().ok_or_else(ended)?;
+        let in_use = snapshot.loads.iter().map(|(device, load)| (self.name_of(*device), load.oldest_ns));
+        let removed = snapshot.removed.iter().map(|(path, ns)| (format!("{}, which was removed,", path.display()), *ns));
+        let owed = in_use.chain(removed).map(|(what, ns)| (what, Duration::from_nanos(ns)));
+        Ok(owed.filter(|(_, age)| !age.is_zero() && *age >= least).max_by_key(|(_, age)| *age))
     }
 
     /// Refuses an upgrade while somebody waits for the state folder's disk: no other program can be run in this process until he need not.
