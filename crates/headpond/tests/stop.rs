@@ -13,19 +13,19 @@ use headpond_host::control::{Call, call};
 /// that the next start read the log. Found by reading.
 #[test]
 fn a_stop_cuts_a_flush_or_a_switch_of_the_mode_short_and_says_so_to_whoever_waits_for_it() {
-    const BLOCKS: u64 = 30_000;
+    const BLOCKS: u64 = 12_000;
     let yard = Yard::new();
     for device in ["a", "b"] {
-        yard.file(device, 512 * MIB);
+        yard.file(device, 256 * MIB);
     }
     yard.run(&["pool", "create", "pool", "a", "b"]).good();
-    // Far apart, so that a sweep over all of them takes minutes.
+    // Far apart, so that a sweep over all of them takes a minute.
     yard.file("disk", 16 << 30);
     fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
     let serve = || yard.serve(&["a", "b", "--config", "toml", "--stop-within", "60"]);
     let mut daemon = serve();
     yard.run(&["attach", "v", "modelled:disk"]).good();
-    let places: Vec<u64> = (0..BLOCKS).map(|n| n * 7919 % BLOCKS * (4096 * 130)).collect();
+    let places: Vec<u64> = (0..BLOCKS).map(|n| n * 7919 % BLOCKS * (4096 * 300)).collect();
     let flush = Call::Destage { name: "v".into(), deadline_seconds: None };
     let switch = Call::SetMode { name: "v".into(), mode: "write-through".into(), deadline_seconds: None };
     let mut told = Vec::new();
