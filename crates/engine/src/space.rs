@@ -499,11 +499,6 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
         None => return false,
     };
     let Some(volume) = core.volume(volume) else { return false };
-    // What is dirty of it is destaged, or given up: that is told from each other by who reads it last.
-    if volume.leaving.get() && !volume.serving.get() {
-        core.segments.borrow_mut().not_moved_before(segment, core.now() + REPLACED_NS);
-        return false;
-    }
     let blocks = volume.map.borrow().in_segment(segment, &blocks);
     let (mut moved, mut is_readable, mut is_replaced) = (false, true, false);
     for some in blocks.chunks(64) {
@@ -558,7 +553,7 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
     moved
 }
 
-/// So long a segment is left alone whose blocks are all being replaced, or whose volume is leaving, in nanoseconds.
+/// So long a segment is left alone whose blocks are all being replaced, in nanoseconds.
 const REPLACED_NS: u64 = 100_000_000;
 
 /// So long a segment of which nothing can be read is left alone, in nanoseconds.

@@ -389,11 +389,7 @@ async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool
     passed_by(core, v, lost, cancel).await.inspect_err(|_| v.serve(true))?;
     cancel.or(core, empty(core, v)).await.inspect_err(|_| v.serve(true))?;
     if lost {
-        // What was being moved was passed over meanwhile, whether or not it is lost. Nothing of the volume is any more.
-        match clean(core, v, cancel).await {
-            Ok(()) | Err(CommandError::Lost { .. }) => forget_all(core, v),
-            result => return result.inspect_err(|_| v.serve(true)),
-        }
+        forget_all(core, v);
     }
     take_off(core, v).await.inspect_err(|_| if lost { refuse(v) } else { v.serve(true) })?;
     let_go_of(core).await;

@@ -629,7 +629,7 @@ impl<S: Service> Service for OfClient<S> {
 
 fn too_many_long_calls() -> Fault {
     Fault::failed(format!(
-        "{LONG_CALLS} commands that take long are under way, also of whoever has gone since. Nothing was done. `headpond status` shows how the          volumes stand; wait for some of them to end, or end one with `headpond detach NAME --cancel`, then try again."
+        "{LONG_CALLS} commands that take long are under way, also of whoever has gone since. Nothing was done. `headpond status` shows how the volumes stand; wait for some of them to end, or end one with `headpond detach NAME --cancel`, then try again."
     ))
 }
 

@@ -8,11 +8,6 @@ pub const TOLD: &[Told] = &[
     ("moves::a_read_follows_what_was_moved", "a read that does not follow what was moved"),
     ("moves::what_is_replaced_while_it_is_moved_does_not_come_back_after_a_checkpoint", "a move placed behind what replaces it"),
     ("moves::what_waits_for_a_silent_disk_leaves_others_their_second_copy", "a write that replaces until its disk has answered"),
-    ("moves::what_is_being_moved_is_not_given_up_with_what_is_lost", "what is being moved given up with what is lost"),
-    (
-        "moves::what_is_carried_over_while_a_changed_disk_comes_is_let_go_of_with_the_rest",
-        "what is carried over kept of a changed disk",
-    ),
 ];
 
 /// Mistakes that only they need.
@@ -36,24 +31,6 @@ pub const MISTAKES: &[Mistake] = &[
             file: "write.rs",
             old: "            drop(replacing);\n",
             new: "            core::mem::forget(replacing);\n",
-        }],
-    },
-    Mistake {
-        name: "what is being moved given up with what is lost",
-        story: "A cache device takes half a minute for a read, and what is moved from it meanwhile is thrown away, though it has all its copies.",
-        edits: &[Edit {
-            file: "volumes.rs",
-            old: "        match clean(core, v, cancel).await {\n            Ok(()) | Err(CommandError::Lost { .. }) => forget_all(core, v),",
-            new: "        match Ok(()) {\n            Ok(()) | Err(CommandError::Lost { .. }) => forget_all(core, v),",
-        }],
-    },
-    Mistake {
-        name: "what is carried over kept of a changed disk",
-        story: "A disk was changed while it was away. What is written anew of its cache just then is served in place of what it has.",
-        edits: &[Edit {
-            file: "volumes.rs",
-            old: "    } else {\n        empty(core, v).await;",
-            new: "    } else {\n        drop_clean(core, v).await;",
         }],
     },
 ];

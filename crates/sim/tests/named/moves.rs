@@ -1,11 +1,9 @@
 //! Dirty data is moved, in the version that it has, to other cache devices or out of a segment that is wanted.
 
 use super::steps::appended;
-use headpond_engine::{Command, Device, DeviceOp, Settings};
-use headpond_sim::device::SimDevice;
+use headpond_engine::{Command, Device, DeviceOp};
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
-use std::ops::Range;
 use std::rc::Rc;
 
 const DISK: Device = Device::Backing(0);
@@ -113,93 +111,4 @@ fn what_waits_for_a_silent_disk_leaves_others_their_second_copy() {
     assert!(s.answer_to(large), "{}", s.story());
     s.read_all();
     s.end();
-}
-
-/// Something dirty is lost, and something else is being moved when a volume is detached, with what is lost given up: its cache devices take half a minute to
-/// read it. It was passed over as being moved, taken for lost with the rest, and thrown away with two good copies. Found by reading.
-#[test]
-fn what_is_being_moved_is_not_given_up_with_what_is_lost() {
-    let mut s = Scene::new("given up while it is moved", Stage { members: 3, ..Stage::default() });
-    s.write(0, 8);
-    let gone = s.copies(0);
-    // Until something lies elsewhere.
-    let mut moved = 0;
-    let elsewhere = loop {
-        moved += 1000;
-        s.write(moved, 8);
-        let copies = s.copies(moved);
-        if let Some((device, _)) = copies.iter().find(|(device, _)| gone.iter().all(|(other, _)| other != device)) {
-            break *device;
-        }
-    };
-    s.flush();
-    for (device, sector) in &gone {
-        (*sector..sector + 8).for_each(|sector| _ = s.device(*device).bad.insert(sector, ()));
-    }
-    let copies = s.copies(moved);
-    s.hold_back(move |device, op| {
-        let DeviceOp::Read { offset, len, .. } = op else { return false };
-        copies.iter().any(|(of, sector)| *of == device && (*offset..offset + u64::from(*len)).contains(&(sector * 512)))
-    });
-    let Device::Member(member) = elsewhere else { unreachable!("copies are on cache devices") };
-    s.world.command(Command::RemoveMember { member });
-    s.until_held();
-    let detach = s.world.command(Command::Detach { volume: 0, give_up_lost: true });
-    s.pass(40_000_000_000);
-    s.let_go();
-    s.hold_back(|_, _| false);
-    s.ends_well(detach);
-    s.world.check_disk_of(0, moved..moved + 8);
-    s.end();
-}
-
-/// The disk that comes was changed elsewhere, and while all that is cached of it is let go of, in turns, housekeeping writes anew what is pinned of a segment that
-/// it evicts: that was the old disk's, and was served. Found by reading.
-#[test]
-fn what_is_carried_over_while_a_changed_disk_comes_is_let_go_of_with_the_rest() {
-    let usual = Stage::default();
-    let settings = Settings { let_go_blocks: 4, ..usual.settings.clone() };
-    let mut s = Scene::new("carried over under a changed disk", Stage { volumes: 2, segments: 40, settings, ..usual });
-    for n in 0..100 {
-        s.write(n * 640, 8);
-    }
-    s.destage();
-    s.checkpoint();
-    s.checkpoint();
-    s.rest();
-    s.set_dead(DISK, true);
-    s.kill();
-    // The last of each segment.
-    let pinned: Vec<Range<u64>> = (0..100).filter(|n| n % 14 == 13).map(|n| n * 640..n * 640 + 8).collect();
-    s.world.command(Command::Pin { volume: 0, ranges: pinned.clone() });
-    s.pass(1_000_000_000);
-    let places: Vec<(Device, u64)> = pinned.iter().flat_map(|range| s.copies(range.start)).collect();
-    s.hold_back(move |device, op| {
-        let DeviceOp::Read { offset, len, .. } = op else { return false };
-        places.iter().any(|(of, sector)| *of == device && (*offset..offset + u64::from(*len)).contains(&(sector * 512)))
-    });
-    let mut n = 0;
-    while s.world.held_back() == 0 {
-        s.world.write(1, n * 7919 % 4001 * 64, 8, false);
-        s.pass(2 * MOMENT);
-        if n % 100 == 99 {
-            s.world.command(Command::Destage { volume: 1 });
-            s.pass(100 * MOMENT);
-        }
-        n += 1;
-        assert!(n < 3000, "{}: nothing is carried over", s.story());
-    }
-    let stage = s.stage.clone();
-    s.world.devices.insert(DISK, SimDevice::new(stage.sectors * 512, Some(1 << 49)));
-    let came = s.world.command(Command::BackingCame { volume: 0 });
-    let cached = |s: &Scene| s.status().volumes[0].cached_blocks;
-    let before = cached(&s);
-    while cached(&s) + 8 > before {
-        s.step();
-    }
-    s.let_go();
-    s.ends_well(came);
-    s.hold_back(|_, _| false);
-    s.pass(1_000_000_000);
-    assert_eq!(cached(&s), 0, "{}: {before} were cached", s.story());
 }
