@@ -290,9 +290,12 @@ fn a_stop_whose_flush_fails_leaves_word_of_it_and_does_the_rest() {
         s.flush();
         s.write(0, PAST);
         s.device(DISK).fail_flushes = 1;
+        s.rest();
+        let checkpoints = s.status().stats.checkpoints;
         let stop = s.world.command(Command::Stop);
         assert_eq!(s.end_of(stop), Err(CommandError::Disk), "{}", s.story());
         assert_eq!(s.device(Device::Backing(1)).unflushed().count(), 0, "{}: the other disk is not flushed", s.story());
+        assert!(s.status().stats.checkpoints > checkpoints, "{}: there is no last checkpoint", s.story());
         s.device(DISK).fail_flushes = 0;
         s.world.kill_landing(|_, _, _| false);
         s.start();
