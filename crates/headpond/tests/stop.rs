@@ -46,7 +46,7 @@ fn a_stop_cuts_a_flush_or_a_switch_of_the_mode_short_and_says_so_to_whoever_wait
             "Volume v: Cancelled, as the daemon is ending",
             "bytes not on the disk yet",
             "Nothing is lost",
-            "ask for the same again",
+            "Ask for the same again",
         ] {
             assert!(said.contains(part), "{part:?} is not in: {said}");
         }

@@ -679,7 +679,7 @@ impl Shared {
         let bytes = now.dirty_blocks * BLOCK;
         Fault::failed(format!(
             "Volume {name}: Cancelled, as {why}, with {bytes} bytes not on the disk yet.{mode} Nothing is lost: what is dirty is safe on the cache \
-             devices, which have to be kept until then. {then}, and ask for the same again."
+             devices, which have to be kept until then. {then}. Ask for the same again when the pool is served."
         ))
     }
 
