@@ -223,8 +223,13 @@ fn volumes_at_once() {
     let of = |value: fn(&[[f64; 2]; 2]) -> f64| median(turns.iter().map(value).collect());
     println!("hits_of_one_volume_beside_its_engine {:.0} 1/s", of(|[_, [one, _]]| *one));
     println!("hits_of_two_volumes_beside_their_engine {:.0} 1/s", of(|[_, [_, two]]| *two));
-    println!("two_volumes_by_one {:.2}", of(|[_, [one, two]]| two / one));
-    println!("two_threads_by_one_of_checksum_and_copy_alone {:.2}", of(|[[one, two], _]| two / one));
+    let ratios = |name: &str, of: fn(&[[f64; 2]; 2]) -> [f64; 2]| {
+        let mut all: Vec<f64> = turns.iter().map(of).map(|[one, two]| two / one).collect();
+        all.sort_by(f64::total_cmp);
+        println!("{name} {:.2} ({:.2} to {:.2})", all[TURNS / 2], all[0], all[TURNS - 1]);
+    };
+    ratios("two_volumes_by_one", |[_, hits]| *hits);
+    ratios("two_threads_by_one_of_checksum_and_copy_alone", |[payload, _]| *payload);
 }
 
 fn main() {

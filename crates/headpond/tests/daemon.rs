@@ -394,13 +394,7 @@ fn a_pool_without_one_of_two_devices_serves_on_and_says_so() {
 fn a_detach_that_takes_long_can_be_cancelled_and_changes_nothing() {
     const BLOCKS: u64 = 3000;
     let yard = Yard::new();
-    for device in ["a", "b"] {
-        yard.file(device, 256 * MIB);
-    }
-    yard.run(&["pool", "create", "pool", "a", "b"]).good();
-    // Far apart, so that the sweep over them takes many seconds.
-    yard.file("disk", 16 << 30);
-    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    yard.pool_and_slow_disk();
     let daemon = yard.serve(&["a", "b", "--config", "toml"]);
     yard.run(&["attach", "v", "modelled:disk"]).good();
     let mut nbd = yard.nbd("v");

@@ -60,13 +60,7 @@ fn a_stop_during_a_detach_lets_the_users_of_the_volume_finish() {
 #[test]
 fn a_detach_that_a_stop_cancels_leaves_the_volume_with_the_pool_and_no_device_behind() {
     let yard = Yard::new();
-    for device in ["a", "b"] {
-        yard.file(device, 256 * MIB);
-    }
-    yard.run(&["pool", "create", "pool", "a", "b"]).good();
-    // Far apart, so that the sweep over them takes many seconds.
-    yard.file("disk", 16 << 30);
-    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    yard.pool_and_slow_disk();
     let daemon = yard.serve(&["a", "b", "--config", "toml"]);
     yard.run(&["attach", "v", "modelled:disk"]).good();
     let places: Vec<u64> = (0..4000).map(|n| n * 7919 % 4000 * (4096 << 10)).collect();

@@ -26,6 +26,15 @@ fn with_two(yard: &Yard) -> Option<(Disk, Daemon)> {
     Some((disk, daemon))
 }
 
+/// Waits until something has been asked of a disk that answers nothing.
+fn until_it_is_asked(disk: &Disk) {
+    let until = Instant::now() + LONG;
+    while !disk.is_waited_for() {
+        assert!(Instant::now() < until, "it is asked for nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A client of a volume that is about to be served: status may say that it is a moment before clients can have it.
 fn soon(yard: &Yard, volume: &str) -> Nbd {
     let until = Instant::now() + LONG;
@@ -100,11 +109,7 @@ fn an_upgrade_beside_a_disk_that_has_fallen_silent_is_refused_until_it_answers()
     std::thread::scope(|scope| {
         // Nothing of it is cached.
         let read = scope.spawn(move || nbd.read(8 * MIB, 4096).unwrap());
-        let until = Instant::now() + LONG;
-        while !disk.is_waited_for() {
-            assert!(Instant::now() < until, "it is asked for nothing");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_it_is_asked(&disk);
         // From five on it counts.
         std::thread::sleep(Duration::from_secs(6));
         let path = disk.path().display().to_string();
@@ -131,11 +136,7 @@ fn an_upgrade_beside_a_disk_that_has_fallen_silent_a_moment_ago_is_refused_as_we
     let upgrade = || yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]);
     std::thread::scope(|scope| {
         let read = scope.spawn(move || nbd.read(8 * MIB, 4096).unwrap());
-        let until = Instant::now() + LONG;
-        while !disk.is_waited_for() {
-            assert!(Instant::now() < until, "it is asked for nothing");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_it_is_asked(&disk);
         let path = disk.path().display().to_string();
         upgrade().said(3, &["The disk of volume v", &path, "unanswered for", "Nothing was changed", "upgrade when it answers"]);
         disk.speak();

@@ -2,11 +2,10 @@
 
 mod common;
 
-use std::fs;
 use std::sync::mpsc;
 use std::thread;
 
-use common::{LONG, MIB, Yard};
+use common::{LONG, Yard};
 use headpond_host::control::{Call, call};
 
 /// Nothing but a detach was cancelled: the end waited for all that was dirty, for the time that it had, and failed without its last checkpoint, so
@@ -15,13 +14,7 @@ use headpond_host::control::{Call, call};
 fn a_stop_cuts_a_flush_or_a_switch_of_the_mode_short_and_says_so_to_whoever_waits_for_it() {
     const BLOCKS: u64 = 12_000;
     let yard = Yard::new();
-    for device in ["a", "b"] {
-        yard.file(device, 256 * MIB);
-    }
-    yard.run(&["pool", "create", "pool", "a", "b"]).good();
-    // Far apart, so that a sweep over all of them takes a minute.
-    yard.file("disk", 16 << 30);
-    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    yard.pool_and_slow_disk();
     let serve = || yard.serve(&["a", "b", "--config", "toml", "--stop-within", "60"]);
     let mut daemon = serve();
     yard.run(&["attach", "v", "modelled:disk"]).good();
@@ -43,7 +36,7 @@ fn a_stop_cuts_a_flush_or_a_switch_of_the_mode_short_and_says_so_to_whoever_wait
     }
     for said in &told {
         for part in [
-            "Volume v: Cancelled, as the daemon is ending",
+            "Volume v: cancelled, as the daemon is ending",
             "bytes not on the disk yet",
             "Nothing is lost",
             "Ask for the same again",

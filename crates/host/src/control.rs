@@ -11,29 +11,25 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use headpond_format::MAX_VOLUMES;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::lock::lock;
 use crate::nbd::server::{ListenError, listen};
+use clients::Clients;
+
+mod clients;
 
 /// The longest frame in either direction that is read, in bytes.
 pub const LIMIT: usize = 64 << 10;
 /// Replies carry a line for each volume and member, or all histograms, and may be longer.
 const REPLY_LIMIT: usize = 8 << 20;
-/// Clients at a time, but for those whose call takes long.
-const CLIENTS: usize = 32;
-/// Calls at a time that take long, also of clients that have gone since: for each volume a command and a preload, and what is of the whole pool, or
-/// waits for its turn.
-const LONG_CALLS: usize = 2 * MAX_VOLUMES + CLIENTS;
 /// How long a client is waited for that does not read its answer, or does not ask: there are only so many at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -536,7 +532,7 @@ impl Drop for Server {
 }
 
 fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Service>, patience: Duration) {
-    let (clients, long_calls) = (Places::new(CLIENTS), Places::new(LONG_CALLS));
+    let clients = Clients::new();
     loop {
         let accepted = listener.accept();
         if stopping.load(Ordering::Acquire) {
@@ -550,14 +546,12 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Ser
                 continue;
             }
         };
-        let Some(place) = clients.take().filter(|_| is_ours(&stream)) else {
+        let Some(service) = clients.admit(service).filter(|_| is_ours(&stream)) else {
             tracing::warn!(
                 "closed a control connection: of another user, or one too many. Ask as root or as the daemon's user, a few at once"
             );
             continue;
         };
-        let (clients, long_calls) = (clients.clone(), long_calls.clone());
-        let service = OfClient { service: service.clone(), clients, long_calls, place: Mutex::new(place) };
         let spawned = thread::Builder::new().name("control-client".into()).spawn(move || {
             let asked = stream.set_read_timeout(Some(patience));
             let mut line = Line::new(&stream, patience);
@@ -569,68 +563,6 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, service: &Arc<impl Ser
             tracing::warn!(%error, "no thread for a control client; closed its connection. Look at the limits of threads and memory");
         }
     }
-}
-
-/// How many there may be at a time.
-struct Places {
-    taken: AtomicUsize,
-    most: usize,
-}
-
-impl Places {
-    fn new(most: usize) -> Arc<Places> {
-        Arc::new(Places { taken: AtomicUsize::new(0), most })
-    }
-
-    fn take(self: &Arc<Places>) -> Option<Place> {
-        let one_more = |taken| (taken < self.most).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(Place(self.clone()))
-    }
-}
-
-/// One of them, until dropped.
-struct Place(Arc<Places>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// The service for one client, which has a place among the others but while a call of it takes long: such calls have places of their own, or
-/// as many of them as there are clients would keep everybody from asking, and from cancelling one.
-struct OfClient<S> {
-    service: Arc<S>,
-    clients: Arc<Places>,
-    long_calls: Arc<Places>,
-    place: Mutex<Place>,
-}
-
-impl<S: Service> Service for OfClient<S> {
-    fn call(&self, call: Call, progress: &mut dyn FnMut(Value)) -> Result<Value, Fault> {
-        if !call.may_take_long() {
-            return self.service.call(call, progress);
-        }
-        match self.long_calls.take() {
-            Some(place) => *lock(&self.place) = place,
-            // It keeps its place among the clients: the daemon is to end.
-            None if call == Call::Stop => {}
-            None => return Err(too_many_long_calls()),
-        }
-        let result = self.service.call(call, progress);
-        // Where there is none left among the clients it is answered all the same, and asks on from where it is.
-        if let Some(place) = self.clients.take() {
-            *lock(&self.place) = place;
-        }
-        result
-    }
-}
-
-fn too_many_long_calls() -> Fault {
-    Fault::failed(format!(
-        "{LONG_CALLS} commands that take long are under way, also of whoever has gone since. Nothing was done. `headpond status` shows how the volumes stand; wait for some of them to end, or end one with `headpond detach NAME --cancel`, then try again."
-    ))
 }
 
 /// Whether the client is the daemon's own user, or root.
@@ -856,8 +788,9 @@ fn not_connected(path: &Path, error: io::Error) -> CallError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Condvar, mpsc};
+    use std::sync::{Mutex, mpsc};
 
+    use super::clients::CLIENTS;
     use super::*;
 
     struct Echo;
@@ -995,57 +928,6 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(20);
         while call(&path, &Call::Status, |_| ()).is_err() {
             assert!(Instant::now() < until, "nobody is answered");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Counts what it was told to destage, and does so when the test lets it.
-    #[derive(Default)]
-    struct Busy {
-        begun: AtomicUsize,
-        goes_on: Mutex<bool>,
-        changed: Condvar,
-    }
-
-    impl Service for Busy {
-        fn call(&self, call: Call, _: &mut dyn FnMut(Value)) -> Result<Value, Fault> {
-            if let Call::Destage { .. } = call {
-                self.begun.fetch_add(1, Ordering::AcqRel);
-                let _ended = self.changed.wait_while(lock(&self.goes_on), |goes_on| !*goes_on);
-            }
-            Ok(json!({}))
-        }
-    }
-
-    /// Who began to flush 32 of many volumes at once, and left, left nobody able to ask how they stood, to cancel one, or to stop the daemon: each
-    /// connection was closed until one of the flushes had ended. Found by reading.
-    #[test]
-    fn commands_that_take_long_keep_nobody_from_asking_and_cancelling_however_many_there_are() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("socket");
-        let busy = Arc::new(Busy::default());
-        let _server = Server::start(&path, busy.clone()).unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
-        for n in 0..LONG_CALLS {
-            let (method, parameters) = Call::Destage { name: format!("v{n}"), deadline_seconds: None }.frame();
-            let frame = json!({ "method": format!("org.headpond.{method}"), "parameters": parameters });
-            let client = UnixStream::connect(&path).unwrap();
-            (&client).write_all(&frame_of(&frame)).unwrap();
-            while busy.begun.load(Ordering::Acquire) <= n {
-                assert!(Instant::now() < until, "the command number {n} is not begun");
-                thread::sleep(Duration::from_millis(1));
-            }
-        }
-        for short in [Call::Status, Call::Cancel { name: "v0".into() }, Call::Stop] {
-            call(&path, &short, |_| ()).unwrap_or_else(|error| panic!("{short:?}: {error}"));
-        }
-        let one_more = Call::Destage { name: "w".into(), deadline_seconds: None };
-        let refused = call(&path, &one_more, |_| ()).unwrap_err().to_string();
-        assert!(refused.contains("Nothing was done") && refused.contains("--cancel"), "{refused}");
-        *lock(&busy.goes_on) = true;
-        busy.changed.notify_all();
-        while call(&path, &one_more, |_| ()).is_err() {
-            assert!(Instant::now() < until, "they do not end");
             thread::sleep(Duration::from_millis(20));
         }
     }

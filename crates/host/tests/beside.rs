@@ -1,74 +1,26 @@
 //! Threads beside the engine's that read what it lets them find: for real, on files.
 
-use std::fs::File;
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use headpond_engine::Settings;
 use headpond_engine::io::{Buf, Device, Request};
 use headpond_host::beside::{Ended, Reader};
 use headpond_host::buf::HostBuf;
 use headpond_host::claim::Claim;
-use headpond_host::embed::{Mode, Pool};
-use headpond_host::pool;
 use headpond_host::requests::Op;
-use headpond_host::runtime::{Given, Handle, Runtime, Setup};
-use headpond_host::state::State;
+use headpond_host::runtime::Handle;
+use served::{BLOCK, LONG, Served, ssds};
+
+mod served;
 
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../../headpond/tests/common/silent.rs"]
 mod silent;
 
-const BLOCK: u64 = 4096;
 /// Blocks of the test, far apart: nobody reads on from one to another.
 const APART: u64 = 2048;
-const LONG: Duration = Duration::from_secs(60);
-
-/// A pool of two files, or of one and another device, with a volume that is being served.
-struct Served {
-    folder: tempfile::TempDir,
-    runtime: Option<Runtime>,
-}
-
-impl Served {
-    fn new() -> Served {
-        Served::with(None)
-    }
-
-    fn with(other: Option<PathBuf>) -> Served {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        for name in ["ssd0", "ssd1", "disk"] {
-            File::create_new(path(name)).unwrap().set_len(64 << 20).unwrap();
-        }
-        let [first, second] = ssds(folder.path());
-        let ssds = [first, other.unwrap_or(second)];
-        Pool::create("tank", &ssds, &path("state")).unwrap();
-        let made = Pool::open(&ssds, &path("state")).unwrap();
-        drop(made.attach("home", &path("disk"), Mode::WriteBack).unwrap());
-        made.close(LONG).unwrap();
-        let open = pool::open(&ssds, &State::open(&path("state")).unwrap(), LONG).unwrap();
-        let disk = Given { device: Device::Backing(0), claim: Claim::take(&path("disk"), LONG).unwrap(), pace: None };
-        let devices = open.devices.into_iter().chain([disk]).collect();
-        let settings = Settings { route: false, ..Settings::default() };
-        let (runtime, started) = Runtime::start(Setup { settings, election: open.election, devices }).unwrap();
-        started.end().unwrap();
-        Served { folder, runtime: Some(runtime) }
-    }
-
-    fn handle(&self) -> &Handle {
-        self.runtime.as_ref().unwrap().handle()
-    }
-}
-
-fn ssds(folder: &Path) -> [PathBuf; 2] {
-    ["ssd0", "ssd1"].map(|name| folder.join(name))
-}
 
 fn ask(handle: &Handle, request: Request<HostBuf>) -> Vec<u8> {
     let (to, answer) = mpsc::channel();
@@ -304,67 +256,6 @@ fn what_a_cache_device_owes_a_reader_that_ends_is_seen() {
     assert_eq!(ends.join().unwrap(), [true; 2]);
     assert!(seen > 0);
     until_none_is_owed(owed);
-}
-
-/// Who asked a pool that was closed how it stands waited for ever, where a device owed it something.
-#[test]
-fn who_asks_an_engine_that_has_ended_is_told_so_whatever_a_device_owes_it() {
-    let mount = tempfile::tempdir().unwrap();
-    let Some(ssd) = silent::Disk::new(&mount.path().join("mount"), 64 << 20) else { return };
-    let mut served = Served::with(Some(ssd.path()));
-    let handle = served.handle().clone();
-    ssd.fall_silent();
-    let data = HostBuf::from_bytes(&[7; BLOCK as usize]);
-    handle.request(0, Request::Write { sector: 0, data, fua: false }, drop);
-    std::thread::sleep(Duration::from_millis(200));
-    served.runtime = None;
-    let (told, answer) = mpsc::channel();
-    std::thread::spawn(move || told.send(handle.status().is_none()));
-    let answer = answer.recv_timeout(LONG);
-    ssd.speak();
-    assert_eq!(answer, Ok(true));
-}
-
-/// Says that who had asked was answered.
-struct Answered;
-
-impl Drop for Answered {
-    fn drop(&mut self) {
-        println!("ANSWERED");
-    }
-}
-
-/// Its thread let go of all that it had, and ended the process then: who had asked was answered with an error, where a kill would have left the request in
-/// the kernel for the next daemon, and a device that owed something kept the process for as long as it did. Found by reading.
-#[test]
-fn an_engine_that_panics_ends_the_process_and_answers_nobody() {
-    const CHILD: &str = "HEADPOND_TEST_ENGINE_PANICS";
-    if std::env::var_os(CHILD).is_some() {
-        let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-        rustix::process::setrlimit(rustix::process::Resource::Core, no_core).unwrap();
-        let served = Served::new();
-        let ((stand, stands), (go, goes)) = (mpsc::channel(), mpsc::channel());
-        served.handle().request(0, Request::Flush, move |_| {
-            stand.send(()).unwrap();
-            goes.recv().unwrap();
-            panic!("as by a mistake");
-        });
-        stands.recv().unwrap();
-        for n in 0..3 {
-            let answered = Answered;
-            served.handle().request(0, read(n), move |_| drop(answered));
-        }
-        go.send(()).unwrap();
-        std::thread::sleep(LONG);
-        return;
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["an_engine_that_panics_ends_the_process_and_answers_nobody", "--exact", "--nocapture"]).env(CHILD, "1");
-    let Output { status, stdout, stderr } = child.output().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}: {stderr}");
-    assert!(stderr.contains("as by a mistake") && stderr.contains("Start the daemon again."), "{stderr}");
-    assert!(!stdout.contains("ANSWERED"), "{stdout}");
 }
 
 /// One writes blocks again and again; another reads them, by himself where he can: never less than what had been acknowledged when he

@@ -3,6 +3,7 @@
 //! what the clients wrote.
 
 mod diskless;
+mod disks;
 mod grows;
 mod joins;
 mod outcome;
@@ -46,10 +47,6 @@ const LONGEST_LACK: u64 = 60_000 * MILLISECOND;
 
 /// Lines of each volume's table of what is read beside the engine: so few that blocks take each other's places.
 const BESIDE_LINES: usize = 64;
-
-/// So soon it is written down that a flush has failed, in nanoseconds: behind a superblock that is being written, some device of which takes
-/// four hundred times as long as others.
-const WRITTEN_DOWN: u64 = 400 * MILLISECOND;
 
 /// Numbers of devices, where it is drawn how slow each is: cache devices have those before, and the ones that join 300 and more.
 const WITNESS: u64 = 100;
@@ -503,22 +500,6 @@ impl Run {
         }
     }
 
-    /// As [`Run::crash`]. A daemon that is killed in the moment in which a flush fails has not written that down, and the next one knows nothing of it: there
-    /// the power goes as well, since a disk keeps what it answers until then. Beside a cache device that is lost the moment lasts until that is out, and where the
-    /// others are no majority it is not written down at all; and the one that is lost now may have heard of it alone, or one that comes back alone has not.
-    fn crash_beside_a_failing_disk(&mut self) {
-        let moment = WRITTEN_DOWN * self.plan.most_slowness();
-        let since = if self.lost.is_some() { 0 } else { self.world.now.saturating_sub(moment) };
-        let failed = self.world.failed_since(since);
-        self.crash();
-        self.disk_fails(0);
-        let changes = self.plan.swap_members || self.plan.lose_with_crash;
-        let is_written = !changes && failed.is_subset(&self.world.untold_by_superblock());
-        if !failed.is_empty() && !is_written {
-            self.world.cut_power();
-        }
-    }
-
     fn power_cut(&mut self) {
         self.before_crash();
         self.world.cut_power();
@@ -544,55 +525,6 @@ impl Run {
         // That the lost one leaves may not be decided. What nobody has acknowledged was appended without it; if it is back
         // at the start, that has one copy until it is mended.
         self.world.to_be_mended = self.lost.is_some() || self.plan.bad_slots || self.plan.fails_once;
-    }
-
-    /// The disk fails one operation in so many; 0 none.
-    fn disk_fails(&mut self, rate: u64) {
-        self.world.failing = (rate > 0).then_some(0).into_iter().collect();
-        if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
-            (d.fail_writes, d.fail_reads, d.fail_flushes) = (rate, rate * 2, rate.div_ceil(2));
-        }
-    }
-
-    /// At the next start the disk of a volume is not there, perhaps.
-    fn disk_is_late(&mut self) -> Option<u16> {
-        if !self.plan.disk_late || !self.rng.one_in(2) {
-            return None;
-        }
-        let volume = *self.rng.pick(&self.attached);
-        self.set_dead(Device::Backing(volume), true);
-        self.world.failing.insert(volume);
-        self.world.note(&format!("THE DISK OF VOLUME {volume} IS NOT THERE"));
-        Some(volume)
-    }
-
-    /// It comes while others are served, and then its volume is served, with all that it had.
-    fn disk_comes(&mut self, volume: u16, life: u64) -> Result<(), Violation> {
-        if self.volumes().len() > 1 {
-            let budget = self.rng.within(1, self.plan.operations);
-            self.load(life, budget)?;
-        }
-        self.set_dead(Device::Backing(volume), false);
-        if self.attached.contains(&volume) {
-            self.world.note(&format!("THE DISK OF VOLUME {volume} COMES"));
-            let id = self.world.command(Command::BackingCame { volume });
-            self.finish(id, "the coming of a disk")?;
-        }
-        self.world.failing.remove(&volume);
-        self.check_start(false)
-    }
-
-    /// A few sectors of the first disk, where clients are, can neither be read nor written from now on.
-    fn sectors_die(&mut self) {
-        if !self.plan.dead_sectors {
-            return;
-        }
-        let mut own = Rng::new(self.plan.seed ^ 0xdead);
-        if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
-            for _ in 0..own.within(1, 8) {
-                d.dead_sectors.insert(own.below(self.plan.hot_sectors), ());
-            }
-        }
     }
 
     /// The member that was lost is back at this start and the other one is away. If the votes let it start, it has all

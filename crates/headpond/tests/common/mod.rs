@@ -120,6 +120,17 @@ impl Yard {
         }
     }
 
+    /// A pool on `a` and `b`, and `disk`, so large that a sweep over what is far apart on it takes a minute where it is `modelled:`; in `toml` what keeps writes from
+    /// going to it.
+    pub fn pool_and_slow_disk(&self) {
+        for device in ["a", "b"] {
+            self.file(device, 256 * MIB);
+        }
+        self.run(&["pool", "create", "pool", "a", "b"]).good();
+        self.file("disk", 16 << 30);
+        fs::write(self.path("toml"), "[engine]\nroute = false\n").unwrap();
+    }
+
     /// Bytes of the only volume that the pool on `a` and `b` has dirty at rest.
     pub fn dirty_at_rest(&self) -> u64 {
         let report: serde_json::Value = serde_json::from_str(&self.run(&["check", "a", "b", "--json"]).good().out).unwrap();

@@ -678,8 +678,8 @@ impl Shared {
         let mode = if is_switched { format!(" It is in mode {} now, and stays in it.", now.mode.name()) } else { String::new() };
         let bytes = now.dirty_blocks * BLOCK;
         Fault::failed(format!(
-            "Volume {name}: Cancelled, as {why}, with {bytes} bytes not on the disk yet.{mode} Nothing is lost: what is dirty is safe on the cache \
-             devices, which have to be kept until then. {then}. Ask for the same again when the pool is served."
+            "Volume {name}: cancelled, as {why}, with {bytes} bytes not on the disk yet.{mode} Nothing is lost: what is dirty is safe on the cache \
+             devices, which have to be kept until then. {then}. Ask for the same again then."
         ))
     }
 

@@ -1,8 +1,9 @@
 //! How caches before this one lost data: P1 to P39.
 
+use super::starts::both_copies_come_late;
 use headpond_engine::format::{Layout, Mode, SUPERBLOCK_BYTES};
 use headpond_engine::stats::Bypass;
-use headpond_engine::{Command, CommandError, Device, DeviceOp, StartError};
+use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::SimBuf;
 use headpond_sim::buf::Cell;
 use headpond_sim::device::SimDevice;
@@ -453,17 +454,7 @@ fn p21_two_of_four_appear_late() {
     let mut s = Scene::new("P21, late", Stage { members: 4, ..Stage::default() });
     s.write(0, 8);
     s.flush();
-    let late = copies(&s, 0);
-    s.world.kill_landing(|_, _, _| false);
-    late.iter().for_each(|(device, _)| s.set_dead(*device, true));
-    let id = s.begin_start();
-    let end = s.end_of(id);
-    assert!(matches!(end, Err(CommandError::Start(StartError::CopiesMissing { .. }))), "{}: {end:?}", s.story());
-    s.world.kill_landing(|_, _, _| false);
-    late.iter().for_each(|(device, _)| s.set_dead(*device, false));
-    s.start();
-    s.read(0, 8);
-    s.end();
+    both_copies_come_late(s);
 }
 
 /// Open CAS: a line's metadata said "valid and dirty" before its data was written, and the power failed between. Here of

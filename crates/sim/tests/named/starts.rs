@@ -624,6 +624,11 @@ fn what_a_start_finds_dirty_is_known_to_one_to_which_its_copies_come_late() {
     s.start();
     s.read(0, 8);
     s.flush();
+    both_copies_come_late(s);
+}
+
+/// The daemon ends, and the cache devices that have the first block are not there when the next one starts: it must not go on without them. Then they are.
+pub(crate) fn both_copies_come_late(mut s: Scene) {
     let late = s.copies(0);
     s.world.kill_landing(|_, _, _| false);
     late.iter().for_each(|(device, _)| s.set_dead(*device, true));
