@@ -74,7 +74,7 @@ fn a_detach_that_a_stop_cancels_leaves_the_volume_with_the_pool_and_no_device_be
         // One that is connected already is served as long as the volume is.
         assert_eq!(nbd.read(places[1], 4096).unwrap(), places[1].to_le_bytes().repeat(512));
         daemon.signal("TERM");
-        detach.join().unwrap().said(1, &["Volume v: Cancelled", "is safe"]);
+        detach.join().unwrap().said(1, &["Volume v: cancelled, as the daemon is ending", "is safe"]);
     });
     daemon.stop();
     let _daemon = yard.serve(&["a", "b"]);
