@@ -11,7 +11,7 @@ use crate::disk_use::DiskUse;
 use crate::exec::Signal;
 use crate::fills::Fills;
 use crate::flusher::Flusher;
-use crate::intent::{self, Intent};
+use crate::intent::{self, Bit, Intent};
 use crate::io::{BLOCK_SECTORS, Buf, CommandError, Device, DeviceOp, NewVolume};
 use crate::left_behind::AllLeftBehind;
 use crate::log::Log;
@@ -196,6 +196,9 @@ pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) 
     if v.map.borrow().dirty_blocks() > 0 {
         v.refused.set(true);
     } else {
+        // A start before the next checkpoint would find it all in the image again, beside what is of this disk. Where no device can take the bits
+        // none is left to start from.
+        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;
         empty(core, v).await;
     }
 }

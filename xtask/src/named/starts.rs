@@ -57,6 +57,10 @@ pub const TOLD: &[Told] = &[
         "starts::what_a_start_finds_dirty_is_known_to_one_to_which_its_copies_come_late",
         "dirty bits that power took not set again",
     ),
+    (
+        "starts::a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_again",
+        "what was cached of another disk let go of in memory alone",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -263,5 +267,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "dirty bits that power took not set again",
         story: "A record outlives a power cut and its region's dirty bit does not. The next start goes on without the two devices that have the only copies of it.",
         edits: &[Edit { file: "volumes.rs", old: "    intent::own_up(core, &v).await;\n", new: "" }],
+    },
+    Mistake {
+        name: "what was cached of another disk let go of in memory alone",
+        story: "Another disk is taken, and the daemon dies before the next checkpoint: the next start finds the old one's data in the image, and takes the right disk for another one.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;\n",
+            new: "",
+        }],
     },
 ];

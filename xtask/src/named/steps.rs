@@ -319,7 +319,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "clean data kept of a disk that is another one",
         story: "Nothing is dirty, so the volume is served; what was read from the other disk is shown.",
-        edits: &[Edit { file: "volumes.rs", old: "    } else {\n        empty(core, v).await;\n    }\n", new: "    }\n" }],
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;\n        empty(core, v).await;\n",
+            new: "",
+        }],
     },
     Mistake {
         name: "clean data kept when the cache is switched off",

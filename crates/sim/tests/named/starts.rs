@@ -4,6 +4,8 @@ use super::steps::superblock_in;
 use headpond_engine::format::Record;
 use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, StartError};
 use headpond_sim::SimBuf;
+use headpond_sim::device::SimDevice;
+use headpond_sim::oracle::Oracle;
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
 use std::ops::Range;
@@ -639,5 +641,32 @@ pub(crate) fn both_copies_come_late(mut s: Scene) {
     late.iter().for_each(|(device, _)| s.set_dead(*device, false));
     s.start();
     s.read(0, 8);
+    s.end();
+}
+
+/// What was cached of the disk before was let go of in memory alone. The daemon died before the next checkpoint, and the start after that found it in the
+/// image again, beside what had been written since: it refused the volume, as it differs from its disk and something is dirty. Where its samples were all of what
+/// is of this disk, it would have served the other one's data. Found by reading.
+#[test]
+fn a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_again() {
+    let mut s = Scene::new("another disk, and a kill soon after", Stage::default());
+    // More than a segment: the write gets the place of one.
+    let sectors: Vec<u64> = (0..40).map(|n| n * 4000).collect();
+    sectors.iter().for_each(|sector| s.read(*sector, 8));
+    s.rest();
+    s.checkpoint();
+    s.world.kill_landing(|_, _, _| false);
+    let base = 1 << 55;
+    *s.device(Device::Backing(0)) = SimDevice::new(s.stage.sectors * 512, Some(base));
+    s.world.oracles.insert(0, Oracle::new(base));
+    let of_before = s.world.elect(true).expect("all is there").superblock.checkpoint.sequence;
+    s.hold_back(move |_, op| superblock_in(op).is_some_and(|it| it.checkpoint.sequence > of_before));
+    let start = s.begin_start();
+    s.ends_well(start);
+    s.until_held();
+    s.write(200_000, 8);
+    s.kill();
+    assert!(s.status().volumes[0].serving, "{}", s.story());
+    sectors.iter().for_each(|sector| s.read(*sector, 8));
     s.end();
 }
