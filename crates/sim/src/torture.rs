@@ -365,11 +365,13 @@ impl Run {
         self.volumes().into_iter().for_each(|v| self.world.check_segments(v));
     }
 
-    /// Whoever is in sync at a start is a member, whatever was to become of it.
+    /// Whoever is in sync at a start is a member, whatever was to become of it; but for one that has failed in that start, and may not be out before others
+    /// are served.
     fn note_members(&mut self) {
         let members = self.world.engine.as_ref().map(|e| e.status().members).unwrap_or_default();
         members.iter().filter(|m| m.in_sync).for_each(|m| _ = self.may_be_out.remove(&m.number));
-        self.may_be_out.extend(self.lost.iter().chain(self.world.fail_member.iter().map(|(m, _)| m)));
+        let fails = self.world.fail_member.map(|(m, _)| m);
+        self.may_be_out.extend(self.lost.into_iter().chain(fails).chain(self.world.failed_member));
     }
 
     /// Nobody is left out who answers, and does what it is told. One that is sick may be.

@@ -189,6 +189,8 @@ pub struct World {
     pub fail_operation: Option<u64>,
     /// The next write or flush of this member fails that is submitted when so many device operations have been, and no other.
     pub fail_member: Option<(u8, u64)>,
+    /// The member that has failed so since the daemon's start: it is out soon.
+    pub failed_member: Option<u8>,
     holds: Option<Holds>,
     /// What is held back is the answer: the operation itself is done.
     holds_answers: bool,
@@ -260,6 +262,7 @@ impl World {
             to_be_mended: false,
             fail_operation: None,
             fail_member: None,
+            failed_member: None,
             holds: None,
             holds_answers: false,
             held: Vec::new(),
@@ -761,7 +764,7 @@ impl World {
         let fails = self.fail_member.is_some_and(|(m, from)| f.device == Device::Member(m) && n >= from)
             && matches!(f.op, DeviceOp::Write { .. } | DeviceOp::Flush);
         if fails {
-            self.fail_member = None;
+            self.failed_member = self.fail_member.take().map(|(m, _)| m);
         }
         fails
     }

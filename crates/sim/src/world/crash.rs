@@ -90,7 +90,7 @@ impl World {
         self.answers.clear();
         self.engine = None;
         self.two_lost_here = false;
-        self.fail_member = None;
+        (self.fail_member, self.failed_member) = (None, None);
         self.asked.clear();
         self.reads.clear();
         self.beside.end();
