@@ -14,6 +14,7 @@ mod around;
 mod bounds;
 mod cancel;
 mod checkpoint;
+mod comparison;
 mod core;
 mod destage;
 mod disk_use;

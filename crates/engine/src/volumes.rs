@@ -11,22 +11,20 @@ use crate::disk_use::DiskUse;
 use crate::exec::Signal;
 use crate::fills::Fills;
 use crate::flusher::Flusher;
-use crate::intent::{self, Bit, Intent};
-use crate::io::{BLOCK_SECTORS, Buf, CommandError, Device, DeviceOp, NewVolume};
+use crate::intent::{self, Intent};
+use crate::io::{Buf, CommandError, Device, NewVolume};
 use crate::left_behind::AllLeftBehind;
 use crate::log::Log;
-use crate::map::{Map, Piece, mask};
+use crate::map::Map;
 use crate::marks::Mark;
 use crate::ranges::RangeLocks;
 use crate::segments::Segments;
-use crate::{checkpoint, doubts, grow, loading};
+use crate::{checkpoint, comparison, doubts, grow};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use headpond_format::{Class, Doubts, IntentPage, MAX_VOLUMES, Mode, VolumeEntry, grid_shift};
 
-/// Blocks of each volume compared with its disk at a start.
-const SAMPLES: usize = 32;
 /// Who waits for a volume to be clean is told that it will not be when nothing has become clean for this long, though it
 /// was tried.
 const STUCK_NS: u64 = 10_000_000_000;
@@ -135,71 +133,10 @@ pub(crate) fn begin_to_serve<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
 pub(crate) async fn open<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) {
     intent::own_up(core, &v).await;
     if v.there.get() && v.has_disk() {
-        compare_disk(core, &v).await;
+        comparison::compare_disk(core, &v).await;
     }
     if v.there.get() && !v.refused.get() && !core.stopping.get() {
         begin_to_serve(core, v);
-    }
-}
-
-/// Whether the disk is the one that the cache belongs to: clean data, where nothing but destage wrote, is equal on both. It is judged by
-/// what is known of the map. Reads up to [`SAMPLES`] blocks; `None` if there is nothing to judge by.
-async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Option<bool> {
-    let mut candidates: Vec<(u64, Piece)> = Vec::new();
-    let mut seen = 0u64;
-    let extent = volume.extent();
-    volume.map.borrow().each_in(0..u64::MAX >> 8, |b, p| {
-        let from = b * BLOCK_SECTORS + u64::from(p.first());
-        let whole = p.live == mask(p.first(), p.sectors());
-        let is_inside = from >= extent.start && from + u64::from(p.sectors()) <= extent.end;
-        if p.dirty() || p.zeroes() || !whole || !is_inside || !core.is_known(volume.number, b) {
-            return;
-        }
-        // An even spread over all there are, without counting them first.
-        seen += 1;
-        if candidates.len() < SAMPLES {
-            candidates.push((b, *p));
-        } else if seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < u64::from(u32::MAX) / seen * SAMPLES as u64 {
-            let at = (seen.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) >> 33) as usize % SAMPLES;
-            candidates[at] = (b, *p);
-        }
-    });
-    // All at once: one after the other, each would wait for the disk to come round.
-    let reads: Vec<_> = candidates
-        .iter()
-        .map(|(b, p)| {
-            let offset = volume.disk_offset(b * BLOCK_SECTORS + u64::from(p.first()));
-            core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(p.sectors()) * 512, into: None })
-        })
-        .collect();
-    let mut verdict = None;
-    for ((b, p), read) in candidates.into_iter().zip(reads) {
-        let Ok(Some(data)) = read.await else { continue };
-        let same = data.checksum(core.seed(volume.number, b, p.first(), p.version())) == p.sum;
-        verdict = Some(verdict.unwrap_or(true) && same);
-    }
-    verdict
-}
-
-/// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
-pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
-    loading::look_around(core, v).await;
-    if disk_matches(core, v).await != Some(false) {
-        return;
-    }
-    core.mark(Mark::DiskIsAnother);
-    // What is dirty is to be known, and before what is clean goes all there is.
-    if !core.is_loaded.get() && loading::rest(core).await.is_err() {
-        v.refused.set(true);
-        return;
-    }
-    if v.map.borrow().dirty_blocks() > 0 {
-        v.refused.set(true);
-    } else {
-        // A start before the next checkpoint would find it all in the image again, beside what is of this disk. Where no device can take the bits
-        // none is left to start from.
-        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;
-        empty(core, v).await;
     }
 }
 
@@ -209,7 +146,7 @@ pub(crate) async fn backing_came<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) -
     if v.there.replace(true) {
         return Err(CommandError::DiskThere);
     }
-    compare_disk(core, &v).await;
+    comparison::compare_disk(core, &v).await;
     if v.refused.get() {
         return Err(CommandError::Refused);
     }
@@ -482,7 +419,7 @@ fn forget_all<B: Buf>(core: &Core<B>, v: &Volume<B>) {
 
 /// Lets go of what is clean of a volume that is not served. Ends when there is nothing, and nothing is on its way in, such as what
 /// was to be carried over from a segment meanwhile.
-async fn empty<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+pub(crate) async fn empty<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
     loop {
         nothing_under_way(core, v).await;
         if v.map.borrow().blocks() == v.map.borrow().dirty_blocks() {

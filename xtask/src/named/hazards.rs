@@ -120,7 +120,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "dirty data compared with the disk",
         story: "What is dirty differs from the disk, as it may; at the start after a power cut it is taken for a sign that the disk is another.",
-        edits: &[Edit { file: "volumes.rs", old: "if p.dirty() || p.zeroes() || !whole ||", new: "if p.zeroes() || !whole ||" }],
+        edits: &[Edit { file: "comparison.rs", old: "if piece.dirty() || !is_its ||", new: "if !is_its ||" }],
     },
     Mistake {
         name: "what lies over the disk's data chosen when that comes",
@@ -294,7 +294,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "another disk overlooked",
         story: "Clean data is not what the disk has there: it is another one, and dirty data is put onto it.",
         edits: &[Edit {
-            file: "volumes.rs",
+            file: "comparison.rs",
             old: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(true);",
             new: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(false);",
         }],

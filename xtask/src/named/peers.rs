@@ -225,7 +225,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a disk that is another one taken for its own",
         story: "Clean copies and the disk differ, so somebody has written to it; the volume is served, and its dirty data put over that.",
         edits: &[Edit {
-            file: "volumes.rs",
+            file: "comparison.rs",
             old: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(true);",
             new: "    if v.map.borrow().dirty_blocks() > 0 {\n        v.refused.set(false);",
         }],

@@ -61,6 +61,7 @@ pub const TOLD: &[Told] = &[
         "starts::a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_again",
         "what was cached of another disk let go of in memory alone",
     ),
+    ("starts::another_disk_is_told_from_the_right_one_by_what_is_cached_in_part", "a disk compared by whole pieces alone"),
 ];
 
 /// Mistakes that only they need.
@@ -269,10 +270,19 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit { file: "volumes.rs", old: "    intent::own_up(core, &v).await;\n", new: "" }],
     },
     Mistake {
+        name: "a disk compared by whole pieces alone",
+        story: "Of what is cached of another disk each piece is covered in part: there is nothing to judge by, and it is served.",
+        edits: &[Edit {
+            file: "comparison.rs",
+            old: "if piece.dirty() || !is_its ||",
+            new: "if piece.dirty() || piece.zeroes() || !is_whole(piece) || !is_its ||",
+        }],
+    },
+    Mistake {
         name: "what was cached of another disk let go of in memory alone",
         story: "Another disk is taken, and the daemon dies before the next checkpoint: the next start finds the old one's data in the image, and takes the right disk for another one.",
         edits: &[Edit {
-            file: "volumes.rs",
+            file: "comparison.rs",
             old: "        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;\n",
             new: "",
         }],

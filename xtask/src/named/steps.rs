@@ -320,7 +320,7 @@ pub const MISTAKES: &[Mistake] = &[
         name: "clean data kept of a disk that is another one",
         story: "Nothing is dirty, so the volume is served; what was read from the other disk is shown.",
         edits: &[Edit {
-            file: "volumes.rs",
+            file: "comparison.rs",
             old: "        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;\n        empty(core, v).await;\n",
             new: "",
         }],

@@ -1,7 +1,7 @@
 //! Reads that fail at a start: on all cache devices at once, where a controller is reset, or on one, where a path is lost and found later.
 
 use super::steps::superblock_in;
-use headpond_engine::format::Record;
+use headpond_engine::format::{Mode, Record};
 use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, StartError};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
@@ -667,6 +667,27 @@ fn a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_ag
     s.write(200_000, 8);
     s.kill();
     assert!(s.status().volumes[0].serving, "{}", s.story());
+    sectors.iter().for_each(|sector| s.read(*sector, 8));
+    s.end();
+}
+
+/// Of what was cached of the disk before, each piece was covered in part by a write that went past the cache. A checksum is over all of a piece: none was
+/// compared, nothing was left to judge by, and the other disk's data was served. Found by the swarm, with disks that are exchanged.
+#[test]
+fn another_disk_is_told_from_the_right_one_by_what_is_cached_in_part() {
+    let mut s = Scene::new("another disk, known in part", Stage { mode: Mode::WriteAround, ..Stage::default() });
+    let sectors = [8000, 16_000];
+    sectors.iter().for_each(|sector| s.read(*sector, 8));
+    s.rest();
+    sectors.iter().for_each(|sector| s.write(*sector + 2, 3));
+    // The first one finds the disk flushed, and lets go of the intent bits.
+    (0..2).for_each(|_| s.checkpoint());
+    assert_eq!(s.status().volumes[0].cached_blocks, 2);
+    s.world.kill_landing(|_, _, _| false);
+    let base = 1 << 55;
+    *s.device(Device::Backing(0)) = SimDevice::new(s.stage.sectors * 512, Some(base));
+    s.world.oracles.insert(0, Oracle::new(base));
+    s.start();
     sectors.iter().for_each(|sector| s.read(*sector, 8));
     s.end();
 }

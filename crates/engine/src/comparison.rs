@@ -1,0 +1,98 @@
+//! Whether a volume's disk is the one that the cache belongs to, when it comes: what is clean is equal on both.
+
+use crate::core::{Core, Volume};
+use crate::fetch::{fetch, verify};
+use crate::intent::{self, Bit};
+use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
+use crate::loading;
+use crate::map::{Piece, mask, runs};
+use crate::marks::Mark;
+use crate::recovery::is_inside;
+use crate::volumes::empty;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+/// Pieces of each volume compared with its disk.
+const SAMPLES: usize = 32;
+
+/// Refuses a volume with dirty data whose disk is another one than it was; where nothing is dirty, what is cached goes.
+pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+    loading::look_around(core, v).await;
+    if disk_matches(core, v).await != Some(false) {
+        return;
+    }
+    core.mark(Mark::DiskIsAnother);
+    // What is dirty is to be known, and before what is clean goes all there is.
+    if !core.is_loaded.get() && loading::rest(core).await.is_err() {
+        v.refused.set(true);
+        return;
+    }
+    if v.map.borrow().dirty_blocks() > 0 {
+        v.refused.set(true);
+    } else {
+        // A start before the next checkpoint would find it all in the image again, beside what is of this disk. Where no device can take the bits
+        // none is left to start from.
+        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;
+        empty(core, v).await;
+    }
+}
+
+/// Whether samples of what is clean, where nothing but destage wrote, are equal on both. It is judged by what is known of the map; `None` if there is
+/// nothing to judge by.
+async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Option<bool> {
+    let samples = samples(core, volume);
+    // All at once: one after the other, each would wait for the disk to come round.
+    let read = |(block, piece): &(u64, Piece)| {
+        let offset = volume.disk_offset(block * BLOCK_SECTORS + u64::from(piece.first()));
+        core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(piece.sectors()) * 512, into: None })
+    };
+    let reads: Vec<_> = samples.iter().map(read).collect();
+    // The checksum is over all of a piece. Of one that is covered in part the disk has what covers it.
+    let (by_sum, by_content): (Vec<_>, Vec<_>) = samples.iter().zip(reads).partition(|((_, p), _)| is_whole(p) && !p.zeroes());
+    let in_part: Vec<(u64, Piece)> = by_content.iter().map(|(sample, _)| **sample).filter(|(_, p)| !p.zeroes()).collect();
+    let mut cached = fetch(core, volume, &in_part).await.into_iter();
+    let mut verdicts = Vec::new();
+    for ((block, piece), read) in by_sum {
+        verdicts.extend(read.await.ok().flatten().map(|on_disk| verify(core, volume, *block, piece, &on_disk)));
+    }
+    for ((_, piece), read) in by_content {
+        let cached =
+            if piece.zeroes() { Some(B::zeroes(usize::from(piece.sectors()) * 512)) } else { cached.next().and_then(Result::ok) };
+        let on_disk = read.await.ok().flatten();
+        verdicts.extend(cached.zip(on_disk).map(|(cached, on_disk)| is_equal(piece, &cached, &on_disk)));
+    }
+    (!verdicts.is_empty()).then(|| verdicts.into_iter().all(|same| same))
+}
+
+/// An even spread over all that is clean, without counting it first.
+fn samples<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Vec<(u64, Piece)> {
+    let (mut samples, mut seen) = (Vec::<(u64, Piece)>::new(), 0u64);
+    let extent = volume.extent();
+    volume.map.borrow().each_in(0..u64::MAX >> 8, |block, piece| {
+        let is_its = is_inside(&extent, block, piece.first(), piece.sectors());
+        if piece.dirty() || !is_its || !core.is_known(volume.number, block) {
+            return;
+        }
+        seen += 1;
+        if samples.len() < SAMPLES {
+            samples.push((block, *piece));
+        } else if seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < u64::from(u32::MAX) / seen * SAMPLES as u64 {
+            let at = (seen.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) >> 33) as usize % SAMPLES;
+            samples[at] = (block, *piece);
+        }
+    });
+    samples
+}
+
+fn is_whole(piece: &Piece) -> bool {
+    piece.live == mask(piece.first(), piece.sectors())
+}
+
+/// Whether the sectors that are still a piece's are the same in two readings of all of it.
+fn is_equal<B: Buf>(piece: &Piece, a: &B, b: &B) -> bool {
+    runs(piece.live).all(|run| {
+        let at = |sector: u64| (sector - u64::from(piece.first())) as usize * 512;
+        let part = |whole: &B| whole.slice(at(run.start)..at(run.end)).checksum(0);
+        part(a) == part(b)
+    })
+}
