@@ -62,6 +62,10 @@ pub const TOLD: &[Told] = &[
         "what was cached of another disk let go of in memory alone",
     ),
     ("starts::another_disk_is_told_from_the_right_one_by_what_is_cached_in_part", "a disk compared by whole pieces alone"),
+    (
+        "starts::a_disk_is_compared_by_the_pages_that_another_volume_has_read_too",
+        "a page that another volume reads not waited for",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -268,6 +272,15 @@ pub const MISTAKES: &[Mistake] = &[
         name: "dirty bits that power took not set again",
         story: "A record outlives a power cut and its region's dirty bit does not. The next start goes on without the two devices that have the only copies of it.",
         edits: &[Edit { file: "volumes.rs", old: "    intent::own_up(core, &v).await;\n", new: "" }],
+    },
+    Mistake {
+        name: "a page that another volume reads not waited for",
+        story: "The page that tells what is cached of a disk is being read for another volume: there is nothing to judge by, and another disk's data is served.",
+        edits: &[Edit {
+            file: "loading.rs",
+            old: "what it says is wanted here as well.\n                wait.await;\n",
+            new: "what it says is wanted here as well.\n                drop(wait);\n                break;\n",
+        }],
     },
     Mistake {
         name: "a disk compared by whole pieces alone",

@@ -691,3 +691,25 @@ fn another_disk_is_told_from_the_right_one_by_what_is_cached_in_part() {
     sectors.iter().for_each(|sector| s.read(*sector, 8));
     s.end();
 }
+
+/// Disks are compared by what pages of the image say that are read for it, here and there. Where another volume had taken on the page that this one came to
+/// it was not waited for: nothing was known yet, and another disk's data was served. Found by the swarm, with disks that are exchanged.
+#[test]
+fn a_disk_is_compared_by_the_pages_that_another_volume_has_read_too() {
+    let mut stage = Stage { volumes: 2, ..Stage::default() };
+    stage.settings.pages_at_start = 0;
+    let mut s = Scene::new("another disk, and one page for two", stage);
+    for volume in 0..2 {
+        s.world.read(volume, 8000, 8);
+    }
+    s.answered();
+    s.rest();
+    s.checkpoint();
+    s.world.kill_landing(|_, _, _| false);
+    let base = 1 << 55;
+    *s.device(Device::Backing(1)) = SimDevice::new(s.stage.sectors * 512, Some(base));
+    s.world.oracles.insert(1, Oracle::new(base));
+    s.start();
+    s.world.read(1, 8000, 8);
+    s.end();
+}
