@@ -48,6 +48,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(evict::MISTAKES)
         .chain(gain::MISTAKES)
         .chain(hazards::MISTAKES)
+        .chain(growing::MISTAKES)
         .chain(leaving::MISTAKES)
         .chain(lent::MISTAKES)
         .chain(loading::MISTAKES)

@@ -64,6 +64,7 @@ const RARE: &[&str] = &[
     "CopiesStayLacking",
     "RemovalGivenUp",
     "RemovalGivesWay",
+    "MovedBeforeGivenUp",
     "RemovalDestages",
     "ScrubRewritesSuperblocks",
     "ScrubRewritesIntent",

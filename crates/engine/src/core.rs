@@ -202,6 +202,10 @@ pub(crate) struct Volume<B: Buf> {
     pub refused: Cell<bool>,
     /// Dirty data of it may be missing of which nobody left has heard: it is refused, at each start.
     pub uncertain: Cell<bool>,
+    /// All that the cache has of it is being thrown away: none of it is waited for.
+    pub thrown_away: Cell<bool>,
+    /// Moves of its dirty data that have ended well, ever.
+    pub moved: Cell<u64>,
     /// What the newest superblock says of that, and of flushes that failed.
     pub doubts_told: Cell<Doubts>,
     pub map: RefCell<Map>,

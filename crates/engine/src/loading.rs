@@ -33,10 +33,10 @@ const DEPTH: usize = 8;
 /// How often a command that waits looks whether it was cancelled, in nanoseconds.
 const LOOK_NS: u64 = 20_000_000;
 
-/// Before a disk is compared with what is cached of it, so many times the pages that are read at a start, or one for each of so many places
-/// of the volume, are read at most: those about these places.
+/// Before a disk is compared with what is cached of it, so many times the pages that are read at a start, and the pages about so many places
+/// of the volume, are read at most.
 const PAGES_TO_COMPARE: u32 = 4;
-const PLACES_TO_COMPARE: u32 = 8;
+const PLACES_TO_COMPARE: u64 = 8;
 
 /// The segment of dirty pieces whose segment is not there: no segment has this number.
 const LOST: u32 = u32::MAX;
@@ -214,10 +214,9 @@ pub(crate) async fn known<B: Buf>(core: &Rc<Core<B>>, volume: u16, range: &Range
 pub(crate) async fn look_around<B: Buf>(core: &Rc<Core<B>>, v: &Volume<B>) {
     let Some(loading) = core.loading.borrow().clone() else { return };
     let blocks = Volume::<B>::blocks(&v.extent());
-    let mut left = core.settings.pages_at_start.saturating_mul(PAGES_TO_COMPARE).max(PLACES_TO_COMPARE);
-    let places = u64::from(PLACES_TO_COMPARE);
-    for n in 0..places {
-        let at = (v.number, blocks.start + (blocks.end - blocks.start) / places * n);
+    let mut left = core.settings.pages_at_start.saturating_mul(PAGES_TO_COMPARE);
+    for n in 0..PLACES_TO_COMPARE {
+        let at = (v.number, blocks.start + (blocks.end - blocks.start) / PLACES_TO_COMPARE * n);
         while left > 0 {
             let wait = loading.came.wait();
             let Some(page) = loading.unread.borrow().page_for(&(at..(at.0, at.1 + 1))) else { break };

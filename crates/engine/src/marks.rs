@@ -244,6 +244,8 @@ marks! {
     DestageStuck,
     /// A sweep passes over blocks for which a record is being appended.
     DestagePassesOver,
+    /// What was being moved while the rest was found to be lost is not given up with it.
+    MovedBeforeGivenUp,
     /// The disk's flush at the end of a chunk failed: all of it stays dirty.
     DestageFlushFails,
     /// A dirty piece cannot be read for destage: it stays, and is reported.

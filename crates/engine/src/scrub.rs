@@ -204,8 +204,8 @@ impl<B: Buf> Round<'_, B> {
                 }
             }
             self.pace(2 * INTENT_PAGE_BYTES as u64).await?;
-            if volume.intent.named() != span {
-                // The volume has grown: all of its pages were written just now, and these may be another's.
+            if volume.intent.named() != span || volume.taken_off.get() {
+                // The volume has grown: all of its pages were written just now, and these may be another's. So they may where it is gone.
                 return Ok(());
             }
         }

@@ -42,10 +42,13 @@ fn is_needed<B: Buf>(core: &Core<B>, member: u8) -> bool {
     let others = answering & !(1u64 << member);
     // Before all of the map is known any mirrored segment may hold something dirty.
     let is_loaded = core.is_loaded.get();
+    let is_kept = |volume: u16| core.volume(volume).is_none_or(|v| !v.thrown_away.get());
     let segments = core.segments.borrow();
     readable >> member & 1 == 1
-        && segments.iter().filter(|(_, s)| s.dirty > 0 || !is_loaded && s.class == Class::Mirrored).any(|(_, s)| {
-            let on = s.places().filter(|p| readable >> p.member & 1 == 1).fold(0, |bits, p| bits | 1u64 << p.member);
-            on & others == 0 && (on >> member & 1 == 1 || answering == 0 && on != 0)
-        })
+        && segments.iter().filter(|(_, s)| (s.dirty > 0 || !is_loaded && s.class == Class::Mirrored) && is_kept(s.volume)).any(
+            |(_, s)| {
+                let on = s.places().filter(|p| readable >> p.member & 1 == 1).fold(0, |bits, p| bits | 1u64 << p.member);
+                on & others == 0 && (on >> member & 1 == 1 || answering == 0 && on != 0)
+            },
+        )
 }

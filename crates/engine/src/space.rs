@@ -538,11 +538,13 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
                 items.push(Item::Move { block: *block, first, sectors, data: Some(data), from: *p });
             }
         }
-        moved |= !items.is_empty();
+        let moves = !items.is_empty();
         if volume.dirty_log.append(core, &volume, items).get().await.is_err() {
             core.mark(Mark::MoveWithoutSpace);
             return false;
         }
+        moved |= moves;
+        volume.moved.set(volume.moved.get() + u64::from(moves));
     }
     core.stats.borrow_mut().relocated += 1;
     if !moved && (!is_readable || is_replaced) {

@@ -56,6 +56,8 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         there: Cell::new(false),
         refused: Cell::new(false),
         uncertain: Cell::new(e.doubts.uncertain),
+        thrown_away: Cell::new(false),
+        moved: Cell::new(0),
         doubts_told: Cell::new(e.doubts),
         map: RefCell::new(Map::default()),
         pending: RefCell::default(),
@@ -159,15 +161,7 @@ pub(crate) async fn backing_came<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) -
 }
 
 pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result<(), CommandError> {
-    if core.volumes.borrow().values().any(|v| v.name == new.name) {
-        return Err(CommandError::NameTaken);
-    }
-    if core.volumes.borrow().values().any(|v| v.backing == new.backing && !new.backing.is_empty()) {
-        return Err(CommandError::BackingTaken);
-    }
-    if core.volumes.borrow().contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
-        return Err(CommandError::TooManyVolumes);
-    }
+    is_alone(core, &new)?;
     let diskless = new.backing.is_empty();
     let sets_aside = || if diskless { core.has_room_for(new.sectors, 0, total_sets(core)) } else { Ok(()) };
     sets_aside()?;
@@ -180,18 +174,19 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
     let entry = VolumeEntry {
         number: new.number,
         id: new.id,
-        name: new.name,
+        name: new.name.clone(),
         sectors: new.sectors,
         phase: new.phase,
         mode: if diskless { Mode::WriteBack } else { new.mode },
         intent_first: span.first,
         intent_pages: span.count,
-        backing: new.backing,
+        backing: new.backing.clone(),
         doubts: Doubts::default(),
     };
     let volume = build(core, entry, pages);
     volume.intent.rewrite(core, &volume).await;
     // Another one may have been made meanwhile.
+    is_alone(core, &new)?;
     sets_aside()?;
     core.volumes.borrow_mut().insert(volume.number, volume.clone());
     if !core.write_superblock().await {
@@ -200,6 +195,21 @@ pub(crate) async fn attach<B: Buf>(core: &Rc<Core<B>>, new: NewVolume) -> Result
     }
     volume.there.set(true);
     begin_to_serve(core, volume);
+    Ok(())
+}
+
+/// Refuses a new volume whose name, disk or number is another one's.
+fn is_alone<B: Buf>(core: &Core<B>, new: &NewVolume) -> Result<(), CommandError> {
+    let volumes = core.volumes.borrow();
+    if volumes.values().any(|v| v.name == new.name) {
+        return Err(CommandError::NameTaken);
+    }
+    if volumes.values().any(|v| v.backing == new.backing && !new.backing.is_empty()) {
+        return Err(CommandError::BackingTaken);
+    }
+    if volumes.contains_key(&new.number) || usize::from(new.number) >= MAX_VOLUMES {
+        return Err(CommandError::TooManyVolumes);
+    }
     Ok(())
 }
 
@@ -326,8 +336,7 @@ async fn leave<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, give_up_lost: bool
     };
     drop_clean(core, v).await;
     v.serve(false);
-    passed_by(core, v, lost, cancel).await.inspect_err(|_| v.serve(true))?;
-    cancel.or(core, empty(core, v)).await.inspect_err(|_| v.serve(true))?;
+    nothing_else(core, v, lost, cancel).await.inspect_err(|_| v.serve(true))?;
     if lost {
         forget_all(core, v);
     }
@@ -347,6 +356,20 @@ fn refuse<B: Buf>(v: &Volume<B>) {
 async fn let_go_of<B: Buf>(core: &Rc<Core<B>>) {
     let is_free = checkpoint::now(core).await;
     core.mark_if(is_free.is_err(), Mark::GoneWithoutCheckpoint);
+}
+
+/// Waits until nothing of a volume that takes no more requests is left but what is `lost`, and nothing of it is under way. Whatever was moved while the rest was found to
+/// be lost was passed over: it is where it can be read now, and has its turn.
+async fn nothing_else<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>, lost: bool, cancel: &Cancel) -> Result<(), CommandError> {
+    loop {
+        let moved = v.moved.get();
+        passed_by(core, v, lost, cancel).await?;
+        cancel.or(core, empty(core, v)).await?;
+        if v.moved.get() == moved {
+            return Ok(());
+        }
+        core.mark(Mark::MovedBeforeGivenUp);
+    }
 }
 
 /// Waits until what still came by while a volume became clean is on its disk, flushed. What came after that went past the cache; but what was
@@ -386,6 +409,7 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
     if is_in_use() {
         return Err(CommandError::Served);
     }
+    v.thrown_away.set(true);
     if !v.has_disk() {
         v.serve(false);
         requests_end(v).await;
@@ -396,6 +420,7 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
     nothing_under_way(core, v).await;
     // Its disk may have come meanwhile.
     if is_in_use() {
+        v.thrown_away.set(false);
         return Err(CommandError::Served);
     }
     if !ours() {
@@ -429,9 +454,10 @@ pub(crate) async fn empty<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
     }
 }
 
-/// Waits until nothing of a volume is on its way into the log or the map.
+/// Waits until nothing of a volume is on its way into the log or the map, or to its disk.
 async fn nothing_under_way<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
-    while !v.fills.is_empty() || v.has_pending() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
+    let is_swept = || !v.disk_ranges.is_free() || !v.chunks.borrow().is_empty();
+    while !v.fills.is_empty() || v.has_pending() || is_swept() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
         v.clean_log.hurry(core, v);
         core.exec.sleep(1_000_000).await;
     }

@@ -16,6 +16,10 @@ pub const TOLD: &[Told] = &[
     ("abandon::what_cannot_be_destaged_without_its_disk_is_refused_at_once", "a destage waited for that nobody does"),
     ("abandon::nothing_works_for_a_volume_that_was_detached", "work that outlives its volume"),
     ("abandon::what_is_clean_of_one_that_is_thrown_away_keeps_nobody_waiting", "all of a volume let go of at once"),
+    (
+        "abandon::one_of_which_a_silent_device_has_the_only_copies_is_thrown_away",
+        "a silent device waited for with what is thrown away",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -79,6 +83,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "    v.map.borrow().dirty_blocks() > 0 && v.has_disk() && (",
             new: "    false && v.map.borrow().dirty_blocks() > 0 && v.has_disk() && (",
         }],
+    },
+    Mistake {
+        name: "a silent device waited for with what is thrown away",
+        story: "It alone has what is dirty of the volume, and may be away for good: the command that would end the wait waits as well.",
+        edits: &[Edit { file: "silence.rs", old: "is_none_or(|v| !v.thrown_away.get())", new: "is_none_or(|_| true)" }],
     },
     Mistake {
         name: "work that outlives its volume",

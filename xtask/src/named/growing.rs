@@ -1,6 +1,7 @@
 //! A volume is made larger.
 
 use super::Told;
+use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/growing.rs`.
 pub const TOLD: &[Told] = &[
@@ -13,4 +14,12 @@ pub const TOLD: &[Told] = &[
         "an earlier volume's pages left under one that grows",
     ),
     ("growing::a_page_is_given_away_when_nothing_is_written_there_any_more", "pages given away that are still being written"),
+    ("growing::a_scrub_does_not_take_pages_that_are_anothers_by_now_for_damaged", "another volume's pages taken for damaged"),
 ];
+
+/// Mistakes that only they need.
+pub const MISTAKES: &[Mistake] = &[Mistake {
+    name: "another volume's pages taken for damaged",
+    story: "A volume is detached while a scrub reads its pages, and another one grows into them: cache devices are said to have damaged data.",
+    edits: &[Edit { file: "scrub.rs", old: " || volume.taken_off.get() {", new: " {" }],
+}];

@@ -23,6 +23,8 @@ pub const TOLD: &[Told] = &[
         "a predecessor's failure held against who has its number",
     ),
     ("leaving::what_is_given_up_as_lost_is_lost", "given up as lost for what was met last"),
+    ("leaving::what_is_being_moved_is_not_given_up_as_lost", "what is being moved given up with what is lost"),
+    ("leaving::nothing_is_written_for_a_volume_that_was_detached", "a detach that waits for no sweep"),
     (
         "leaving::a_device_that_fails_while_it_is_removed_is_not_wiped_with_the_only_copies",
         "one that left by itself taken for one that was emptied",
@@ -102,6 +104,23 @@ pub const MISTAKES: &[Mistake] = &[
             file: "joining.rs",
             old: "    if stayed { Ok(()) } else { Err(CommandError::MemberFailed) }",
             new: "    let _ = stayed;\n    Ok(())",
+        }],
+    },
+    Mistake {
+        name: "what is being moved given up with what is lost",
+        story: "Copies are being made again when a detach gives up what has none: what sweeps pass over for that is forgotten with it, though it can be read.",
+        edits: &[
+            Edit { file: "destage.rs", old: "        tries_anew(volume);\n", new: "" },
+            Edit { file: "volumes.rs", old: "        if v.moved.get() == moved {", new: "        if v.moved.get() >= moved {" },
+        ],
+    },
+    Mistake {
+        name: "a detach that waits for no sweep",
+        story: "A sweep is in the middle of its reads when what is lost is given up, and writes them to the disk that gets the volume's number.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "let is_swept = || !v.disk_ranges.is_free() || !v.chunks.borrow().is_empty();",
+            new: "let is_swept = || false;",
         }],
     },
     Mistake {

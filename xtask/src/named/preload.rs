@@ -29,8 +29,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "What the disk never answers keeps a detach from its end when it has ceased to serve the volume: its clients wait for ever, and its owner cannot give it up.",
         edits: &[Edit {
             file: "volumes.rs",
-            old: "    cancel.or(core, empty(core, v)).await.",
-            new: "    Ok::<(), CommandError>(empty(core, v).await).",
+            old: "        cancel.or(core, empty(core, v)).await?;",
+            new: "        empty(core, v).await;",
         }],
     },
     Mistake {

@@ -60,6 +60,7 @@ pub const TOLD: &[Told] = &[
     ("steps::nothing_of_a_device_that_is_added_is_believed", "a cache device added with what was on it"),
     ("steps::a_number_is_not_an_identity", "a cache device known by its number alone"),
     ("steps::another_disk_takes_what_is_clean_with_it", "clean data kept of a disk that is another one"),
+    ("steps::of_two_who_attach_one_disk_at_once_one_is_refused", "who attaches asks only once whether another one does"),
     ("steps::nothing_is_cached_when_the_cache_is_off", "clean data kept when the cache is switched off"),
     ("steps::an_older_intent_page_is_not_believed_for_a_damaged_one", "an older intent page believed for a damaged one"),
     ("steps::a_mark_does_not_outlive_what_hid_a_part", "marks that outlive what hid a part of the block"),
@@ -315,6 +316,15 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a cache device known by its number alone",
         story: "One that had left comes back, and is taken for the one that has its number now.",
         edits: &[Edit { file: "election.rs", old: "s.member == m && known(s, m) == known(&newest, m)", new: "s.member == m" }],
+    },
+    Mistake {
+        name: "who attaches asks only once whether another one does",
+        story: "Two attach one disk at the same time, each before the other one is there: what one volume writes the other one's cache does not know.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    is_alone(core, &new)?;\n    sets_aside()?;\n    core.volumes",
+            new: "    sets_aside()?;\n    core.volumes",
+        }],
     },
     Mistake {
         name: "clean data kept of a disk that is another one",

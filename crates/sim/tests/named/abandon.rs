@@ -273,3 +273,27 @@ fn what_is_clean_of_one_that_is_thrown_away_keeps_nobody_waiting() {
     assert!(first > 150 && most <= 40, "{}: {most} blocks at once, of {first}", s.story());
     s.end();
 }
+
+/// One of its two cache devices has left, and what only the other one has is being copied again when that falls silent, too. Since it alone has something dirty it is
+/// waited for; and who threw the volume away, so that nothing of it is dirty any more, waited with it. Found by reading.
+#[test]
+fn one_of_which_a_silent_device_has_the_only_copies_is_thrown_away() {
+    let stage = Stage { volumes: 2, members: 3, ..Stage::default() };
+    let mut s = Scene::new("thrown away beside a silent device", stage);
+    s.write(0, 8);
+    s.flush();
+    s.set_dead(DISK, true);
+    s.kill();
+    s.rest();
+    let copies: Vec<Device> = s.copies(0).iter().map(|copy| copy.0).collect();
+    let (leaves, stays) = (copies[0], copies[1]);
+    s.world.errors_allowed = true;
+    s.hold_back(move |device, op| device == stays && matches!(op, DeviceOp::Read { .. }));
+    s.set_dead(leaves, true);
+    s.obey(Command::Checkpoint);
+    s.until_held();
+    s.world.hang(stays, true);
+    let id = s.world.command(Command::Abandon { volume: 0 });
+    s.pass(50_000 * MOMENT);
+    assert_eq!(s.world.command_result(id), Some(Ok(())), "{}", s.story());
+}

@@ -697,7 +697,8 @@ fn another_disk_is_told_from_the_right_one_by_what_is_cached_in_part() {
 #[test]
 fn a_disk_is_compared_by_the_pages_that_another_volume_has_read_too() {
     let mut stage = Stage { volumes: 2, ..Stage::default() };
-    stage.settings.pages_at_start = 0;
+    // Fewer than there are.
+    stage.settings.pages_at_start = 1;
     let mut s = Scene::new("another disk, and one page for two", stage);
     for volume in 0..2 {
         s.world.read(volume, 8000, 8);

@@ -819,6 +819,17 @@ fn a_mark_does_not_outlive_what_hid_a_part() {
     s.end();
 }
 
+/// Two who attach one disk at the same time: each asked whether somebody had it before either did. Found by reading.
+#[test]
+fn of_two_who_attach_one_disk_at_once_one_is_refused() {
+    let mut s = Scene::new("attached twice at once", Stage::default());
+    let first = s.stage.volume(1);
+    let second = NewVolume { number: 2, name: "another".into(), ..first.clone() };
+    let both = [first, second].map(|volume| s.world.command(Command::Attach(volume)));
+    let ends = both.map(|id| s.end_of(id));
+    assert_eq!(ends, [Ok(()), Err(CommandError::BackingTaken)], "{}", s.story());
+}
+
 /// A checkpoint waits for marks to be in the map before it begins; meanwhile a volume is attached, and written. Its first
 /// segment is older than the checkpoint then, and has to be replayed from it all the same.
 #[test]
