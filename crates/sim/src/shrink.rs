@@ -173,6 +173,7 @@ impl Shrinker<'_> {
             |p| p.fails_once = false,
             |p| p.blind_starts = false,
             |p| p.disk_late = false,
+            |p| p.exchanges = false,
             |p| p.disk_errors = 0,
             |p| p.sickness = Sickness::default(),
             |p| p.hasty = false,

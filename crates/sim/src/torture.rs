@@ -168,7 +168,8 @@ impl Run {
             };
             let budget = self.rng.within(1, most);
             self.load(n, budget)?;
-            if self.plan.stops && self.rng.one_in(3) {
+            let exchanged = self.disk_to_exchange()?;
+            if self.plan.stops && exchanged.is_none() && self.rng.one_in(3) {
                 self.end_in_the_middle(n)?;
             }
             if troubled {
@@ -180,6 +181,7 @@ impl Run {
                 self.lose_member(false);
             }
             self.end_hang();
+            exchanged.into_iter().for_each(|volume| self.exchange_disk(volume));
             self.set_dead(Device::Witness, self.plan.lose_witness && n >= self.plan.crashes / 2);
             self.world.errors_allowed = self.second_lost;
             self.world.refuses_writes = self.refuses();
@@ -914,15 +916,7 @@ impl Run {
         if let Some(d) = self.world.devices.get_mut(&Device::Backing(0)) {
             d.dead_sectors.clear();
         }
-        let limit = self.world.now + 600_000 * MILLISECOND;
-        while self.world.outstanding() > 0 {
-            if let Some(v) = self.world.violation.take() {
-                return Err(v);
-            }
-            if !self.world.step() || self.world.now > limit {
-                return Err(Violation(format!("requests do not end: {}", self.describe())));
-            }
-        }
+        self.requests_end()?;
         self.world.failing.clear();
         let mut readable = BTreeMap::new();
         for volume in self.volumes() {
@@ -960,6 +954,20 @@ impl Run {
         let all: Vec<u16> = self.world.oracles.keys().copied().filter(|v| *v != DISKLESS).collect();
         all.into_iter().for_each(|v| self.world.check_disk(v));
         self.world.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Steps until no client waits for anything.
+    fn requests_end(&mut self) -> Result<(), Violation> {
+        let limit = self.world.now + 600_000 * MILLISECOND;
+        while self.world.outstanding() > 0 {
+            if let Some(v) = self.world.violation.take() {
+                return Err(v);
+            }
+            if !self.world.step() || self.world.now > limit {
+                return Err(Violation(format!("requests do not end: {}", self.describe())));
+            }
+        }
+        Ok(())
     }
 
     /// What lacks a copy has it again within a minute, on the media.

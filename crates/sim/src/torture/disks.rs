@@ -1,7 +1,9 @@
-//! What goes wrong with volumes' disks: they fail for a while, come late, or have sectors that die.
+//! What goes wrong with volumes' disks: they fail for a while, come late, are exchanged, or have sectors that die.
 
-use super::Run;
+use super::{BASE, FIRST_DISK, Run};
+use crate::device::SimDevice;
 use crate::models::MILLISECOND;
+use crate::oracle::Oracle;
 use crate::rng::Rng;
 use crate::world::Violation;
 use headpond_engine::{Command, Device};
@@ -61,6 +63,33 @@ impl Run {
         }
         self.world.failing.remove(&volume);
         self.check_start(false)
+    }
+
+    /// Clients rest, perhaps, and all that they wrote is on the disks, and no image knows it otherwise: one of these, which may be exchanged while the
+    /// daemon is away.
+    pub(super) fn disk_to_exchange(&mut self) -> Result<Option<u16>, Violation> {
+        if !self.plan.exchanges || !self.rng.one_in(3) {
+            return Ok(None);
+        }
+        self.requests_end()?;
+        self.end_commands()?;
+        for volume in self.attached.clone() {
+            let id = self.world.command(Command::Destage { volume });
+            self.finish(id, "a destage at rest")?;
+        }
+        let id = self.world.command(Command::Checkpoint);
+        self.finish(id, "a checkpoint at rest")?;
+        Ok(Some(*self.rng.pick(&self.attached)))
+    }
+
+    /// Nothing of what was written to a volume is on its disk any more.
+    pub(super) fn exchange_disk(&mut self, volume: u16) {
+        let Some(disk) = self.world.devices.get_mut(&Device::Backing(volume)) else { return };
+        self.outcome.totals.exchanged += 1;
+        let base = BASE + (u64::from(volume) << 40) + (self.outcome.totals.exchanged << 32);
+        *disk = SimDevice::new(disk.size, Some(base)).slower(self.plan.slowness(FIRST_DISK + u64::from(volume)));
+        self.world.oracles.insert(volume, Oracle::new(base));
+        self.world.note(&format!("THE DISK OF VOLUME {volume} IS ANOTHER ONE"));
     }
 
     /// A few sectors of the first disk, where clients are, can neither be read nor written from now on.

@@ -22,6 +22,8 @@ pub struct Totals {
     pub members_removed: u64,
     /// Times that a volume was grown.
     pub grown: u64,
+    /// Times that a disk was exchanged.
+    pub exchanged: u64,
     /// Times that a lost member was there alone at a start, and was taken: nothing had been acknowledged that it lacked.
     pub back_taken: u64,
     /// Times that it was refused.
@@ -48,6 +50,7 @@ impl Totals {
         self.members_added += o.members_added;
         self.members_removed += o.members_removed;
         self.grown += o.grown;
+        self.exchanged += o.exchanged;
         self.back_taken += o.back_taken;
         self.back_refused += o.back_refused;
         self.operations += o.operations;
@@ -185,7 +188,11 @@ impl fmt::Display for Summary {
             t.back_taken + t.back_refused,
             t.back_refused
         )?;
-        writeln!(f, "{} requests, {} device operations; volumes grown {} times", t.requests, t.operations, t.grown)?;
+        writeln!(
+            f,
+            "{} requests, {} device operations; volumes grown {} times, disks exchanged {} times",
+            t.requests, t.operations, t.grown, t.exchanged
+        )?;
         writeln!(
             f,
             "writes: {} absorbed, {} bypassed, {} of them ordered overwrites; {} read hits, {} of them read ahead; {} fills spoiled",

@@ -87,6 +87,8 @@ pub struct Plan {
     pub disk_fails_late: bool,
     /// A disk is not there at some starts, and comes later.
     pub disk_late: bool,
+    /// While the daemon is away, and nothing is dirty, a disk is exchanged for one with other data, now and then.
+    pub exchanges: bool,
     /// At some point a few sectors of the disk die, until the run's end: neither read nor written.
     pub dead_sectors: bool,
     /// At some point the witness is lost for good.
@@ -148,6 +150,7 @@ pub const FEATURES: &[(&str, Drawn)] = &[
     ("blind-starts", |p| p.blind_starts),
     ("disk-errors", |p| p.disk_errors > 0),
     ("disk-late", |p| p.disk_late),
+    ("exchange", |p| p.exchanges),
     ("dead-sectors", |p| p.dead_sectors),
     ("witness-lost", |p| p.lose_witness),
     ("joins", |p| p.joins),
@@ -262,6 +265,7 @@ impl Plan {
             disk_errors: 0,
             disk_fails_late: false,
             disk_late: false,
+            exchanges: false,
             dead_sectors: false,
             lose_witness: false,
             joins: false,
@@ -303,6 +307,7 @@ impl Plan {
         .with_late(&mut Rng::new(seed ^ 0x6c61_7465))
         .with_both(&mut Rng::new(seed ^ 0x626f_7468))
         .with_slow(&mut Rng::new(seed ^ 0x736c_6f77))
+        .with_exchange(&mut Rng::new(seed ^ 0x6578_6368))
     }
 
     /// The same in the small geometry: few segments, few hot sectors, and many crashes with little between them. Most of a
@@ -398,6 +403,22 @@ impl Plan {
         Self { disk_errors, disk_fails_late: r.one_in(2), ..self }
     }
 
+    /// A disk is exchanged, where all that is dirty can be written to it before, and what is cached of it can be read to tell. From a chance of its own: a
+    /// seed stays what it was without.
+    fn with_exchange(self, r: &mut Rng) -> Self {
+        let can_rest = !self.lose_second
+            && !self.witness_away
+            && !self.swap_members
+            && self.disk_errors == 0
+            && !self.dead_sectors
+            && !self.fails_once;
+        let is_readable = self.rot == 0 && !self.sickness.any() && self.flaky == 0 && !self.bad_slots;
+        let exchanges = can_rest && is_readable && r.one_in(4);
+        // Where none is read before it is served a disk is not compared.
+        let pages_at_start = self.settings.pages_at_start.max(if exchanges { 2 } else { 0 });
+        Self { exchanges, settings: Settings { pages_at_start, ..self.settings }, ..self }
+    }
+
     /// Some devices are slow, where none that hangs is told from them by half a second. From a chance of its own: a seed stays what it was
     /// without.
     fn with_slow(self, r: &mut Rng) -> Self {
@@ -464,7 +485,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
+            "seed {}{}: {} cache devices of {} KiB, {} copies, unit {}, segments of {} KiB, {} from phase {}, {} clients on {} sectors, {} crashes ({} % power), every ~{} operations, recovery cut 1 in {}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}",
             self.seed,
             if self.small { " in the small geometry" } else { "" },
             self.members,
@@ -499,6 +520,7 @@ impl fmt::Display for Plan {
             if self.blind_starts { ", all fail reads at starts" } else { "" },
             if self.disk_errors > 0 { ", the disk fails for a while" } else { "" },
             if self.disk_late { ", a disk comes late" } else { "" },
+            if self.exchanges { ", disks are exchanged" } else { "" },
             if self.dead_sectors { ", sectors of the disk die" } else { "" },
             if self.lose_witness { ", the witness is lost for good" } else { "" },
             if self.joins { ", cache devices come and go" } else { "" },
