@@ -157,7 +157,7 @@ fn all_errors() -> Vec<Walked> {
             NotRunning(path()), NoneRuns(path()), Denied(path()), Silent { path: path(), seconds: 10 }, Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
         one_of_each!("host/src/offline.rs", "OfflineError", OfflineError:
             Served { path: path(), holder: text() }, Claim(claim()), Pool(PoolError::Twice { path: path() }),
-            NoSuperblock, Refused(refusal()), Cancelled, Output(io())),
+            NoSuperblock, MayBeOlder { path: path() }, Refused(refusal()), Cancelled, Output(io())),
         one_of_each!("host/src/offline/repair.rs", "RepairError", RepairError:
             Offline(OfflineError::Cancelled), Unproven { refusal: text() }, Save { path: path(), source: io() },
             Saving { path: path(), source: io(), done: 1 }, Write { path: path(), offset: 1, source: io(), done: 1 },

@@ -387,7 +387,7 @@ fn what_is_no_pool_and_what_is_blind_is_named() {
     let (yard, _) = killed();
     let blank = yard.file("blank", 64 * MIB);
     yard.run(&["check", "blank"]).said(1, &["Problems were found"]);
-    yard.run(&["dump", "blank"]).said(1, &["No superblock of a pool was found", "headpond pool list"]);
+    yard.run(&["dump", "blank"]).said(1, &["No superblock of a pool was found that counts", "headpond pool list"]);
     yard.run(&["list-damaged", "blank"]).said(1, &["None of the devices named", "headpond pool list"]);
     yard.run(&["check", "a", "a"]).said(1, &["a was named twice"]);
     for at in [0, 64 << 10, SIZE - (128 << 10), SIZE - (64 << 10)] {

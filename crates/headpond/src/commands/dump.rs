@@ -45,8 +45,11 @@ impl Dump {
         if pool {
             return Ok(());
         }
-        Err(Found("No superblock of a pool was found. Nothing was changed. `headpond pool list` shows what devices hold".into())
-            .into())
+        Err(Found(
+            "No superblock of a pool was found that counts. Nothing was changed. `headpond pool list` shows what devices hold"
+                .into(),
+        )
+        .into())
     }
 }
 

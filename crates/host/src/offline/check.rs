@@ -105,7 +105,7 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
     };
     let pool = match media.pool(vote) {
         Ok(pool) => pool,
-        Err(OfflineError::NoSuperblock) => {
+        Err(OfflineError::NoSuperblock | OfflineError::MayBeOlder { .. }) => {
             superblocks::none(media, &mut say)?;
             return Ok(summary);
         }

@@ -230,7 +230,7 @@ impl Saver {
 
 /// The identity of a device in its pool.
 fn identity(device: &Device) -> Option<String> {
-    let s = device.superblock.as_ref()?;
+    let s = device.superblock.as_ref().or(device.may_be_older.as_ref())?;
     s.members.get(usize::from(s.member)).map(|member| hex(&member.id))
 }
 
@@ -240,6 +240,10 @@ fn identity(device: &Device) -> Option<String> {
 /// The file is none of a repair, a device is not named, was written to since, or has a newer state of the pool.
 pub fn undo(media: &Media, save: &Path) -> Result<u64, RepairError> {
     let (head, places) = load(save)?;
+    // Whether it was served since nobody can tell.
+    if let Some(device) = media.devices.iter().find(|device| device.may_be_older.is_some()) {
+        return Err(OfflineError::MayBeOlder { path: device.path().to_owned() }.into());
+    }
     // An undo that was cut off may have left older ones.
     let is_newer =
         |device: &&Device| device.superblock.as_ref().is_some_and(|s| hex(&s.pool) == head.pool && s.newness() > head.newness);

@@ -123,7 +123,7 @@ impl WritebackError {
     pub fn protects_data(&self) -> bool {
         match self {
             WritebackError::Pool(error) | WritebackError::Offline(OfflineError::Pool(error)) => error.protects_data(),
-            WritebackError::Offline(OfflineError::Refused(_))
+            WritebackError::Offline(OfflineError::Refused(_) | OfflineError::MayBeOlder { .. })
             | WritebackError::Backing(BackingError::Member { .. } | BackingError::Small { .. })
             | WritebackError::Identity { .. }
             | WritebackError::Size { .. }
