@@ -171,6 +171,7 @@ fn all_errors() -> Vec<Walked> {
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() }, HasDisk { volume: text(), path: path() },
             NotToSave { name: text(), pool: text(), volumes: text() }, SaveExists { path: path() }, Save { path: path(), source: io() },
             Identity { path: path(), volume: text(), found: text(), expected: text() },
+            OfAnother { path: path(), volume: text(), other: text(), found: text() },
             Size { path: path(), volume: text(), found: 1, expected: 2 }, Changed { path: path(), volume: text() },
             NotProven { why: text(), lost: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
         one_of_each!("host/src/embed.rs", "Error", Embed:

@@ -519,6 +519,39 @@ fn a_repair_whose_output_nobody_reads_any_more_says_what_it_has_done() {
     before.unchanged();
 }
 
+/// Found by reading. `--other-disk` was taken as said of whatever disk was named: those of two volumes, swapped, were written over with each other's data where
+/// nothing was clean to compare them with.
+#[test]
+fn a_disk_that_is_known_as_another_volumes_is_not_written_to_though_it_is_called_the_disk() {
+    let yard = Yard::new();
+    yard.pool();
+    for disk in ["disk", "other", "copy-of-disk", "copy-of-other"] {
+        yard.file(disk, 16 * MIB);
+    }
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    for (volume, disk, byte) in [("v", "disk", 1), ("w", "other", 2)] {
+        yard.run(&["attach", volume, disk]).good();
+        yard.nbd(volume).write(0, &[byte; 4096], true).unwrap();
+    }
+    daemon.kill();
+    let before = Contents::of(&[&yard.path("disk"), &yard.path("other")]);
+    let run = |v: &str, w: &str| {
+        let (v, w) = (format!("v={v}"), format!("w={w}"));
+        yard.run(&["writeback", "a", "b", "--state", "state", "--other-disk", "--backing", &v, "--backing", &w])
+    };
+    run("other", "disk").said(3, &["is the disk of volume w", "not of volume v", "Nothing was changed"]);
+    before.unchanged();
+    // Nor a part of it; and of copies it is said that they are taken at their word.
+    run("other", "copy-of-other").said(3, &["is the disk of volume w"]);
+    let written = run("copy-of-disk", "copy-of-other").good().out;
+    assert_eq!(written.matches("nothing in the cache could be compared with that disk").count(), 2, "{written}");
+    for (disk, byte) in [("copy-of-disk", 1), ("copy-of-other", 2)] {
+        assert_eq!(fs::read(yard.path(disk)).unwrap()[..4096], [byte; 4096], "{disk}");
+    }
+    before.unchanged();
+}
+
 /// Another one had been written and let go of by then, and "nothing was written", it said.
 #[test]
 fn of_several_volumes_none_is_written_back_where_one_is_refused() {

@@ -61,7 +61,7 @@ impl Writeback {
         };
         let outcome = offline::writeback(&what, &mut |step| watching.step(step))?;
         watching.clear();
-        print(self.json, &json!(outcome), text(&outcome))?;
+        print(self.json, &json!(outcome), text(&outcome, self.other_disk))?;
         if outcome.is_whole() { Ok(()) } else { Err(Found(closing(&outcome)).into()) }
     }
 }
@@ -74,7 +74,7 @@ fn named(text: &str) -> (String, &str) {
     }
 }
 
-fn text(outcome: &Outcome) -> String {
+fn text(outcome: &Outcome, other_disk: bool) -> String {
     let mut lines = Vec::new();
     for volume in &outcome.volumes {
         lines.push(line(volume));
@@ -84,6 +84,13 @@ fn text(outcome: &Outcome) -> String {
         lines.extend(ranges("lost", &volume.lost));
         lines.extend(ranges("doubtful", &volume.doubtful));
         lines.extend(ranges("suspect", &volume.suspect));
+        if other_disk && volume.backing.is_some() && !volume.compared {
+            lines.push(
+                "  nothing in the cache could be compared with that disk: that it is the volume's own was taken from --other-disk alone. \
+                 Check its file system before you rely on it"
+                    .into(),
+            );
+        }
         if let Some(problem) = &volume.problem {
             lines.push(format!("  {problem}"));
         }

@@ -51,6 +51,9 @@ pub struct DamagedVolume {
     /// Where a record that was most likely acknowledged has lost its data on all copies, and nothing later covers it: a start
     /// takes it for one that was cut off, and reads older data there.
     pub doubtful: Vec<Extent>,
+    /// Whether anything of it is clean in the cache, and can be compared with its disk.
+    #[serde(skip)]
+    pub is_comparable: bool,
     /// Of a refused volume: where there may be dirty data that these devices do not know of. Outside, its disk is right.
     pub suspect: Vec<Extent>,
 }
@@ -101,6 +104,7 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
                 refused: true,
                 damaged: Vec::new(),
                 doubtful: Vec::new(),
+                is_comparable: false,
                 suspect: suspect(pool, volume),
             },
         });
@@ -126,6 +130,7 @@ pub(super) fn of_volume(
     let shift = grid_shift(volume.phase);
     let mut damaged: Vec<Extent> = Vec::new();
     let (mut dirty_bytes, mut done, mut result) = (0, 0, Ok(()));
+    let mut is_comparable = false;
     let mut batch: Vec<Live> = Vec::new();
     let mut flush = |batch: &mut Vec<Live>| -> Result<(), OfflineError> {
         told(watch, "reading dirty data", done, total)?;
@@ -154,6 +159,7 @@ pub(super) fn of_volume(
         Ok(())
     };
     rehearsal.each(volume.number, |live| {
+        is_comparable |= live.can_be_compared();
         if result.is_ok() && live.piece.dirty() {
             batch.push(live);
             if batch.len() == BATCH {
@@ -167,7 +173,8 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful: Vec::new(), suspect })
+    let doubtful = Vec::new();
+    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful, is_comparable, suspect })
 }
 
 /// What is in doubt of a volume, in bytes of it.

@@ -95,6 +95,12 @@ pub enum WritebackError {
          Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk"
     )]
     Identity { path: PathBuf, volume: String, found: String, expected: String },
+    #[error(
+        "{path} is the disk of volume {other}, not of volume {volume}: the pool knows it by {found}. Nothing was changed, --other-disk or not: the \
+         one's data would lie over the other's. Name each volume's own disk. If that path leads to another disk now, name this one by another \
+         path"
+    )]
+    OfAnother { path: PathBuf, volume: String, other: String, found: String },
     #[error("{path} has {found} bytes, and volume {volume} has {expected}. Nothing was changed. Name the volume's own disk")]
     Size { path: PathBuf, volume: String, found: u64, expected: u64 },
     #[error(
@@ -126,6 +132,7 @@ impl WritebackError {
             WritebackError::Offline(OfflineError::Refused(_) | OfflineError::MayBeOlder { .. })
             | WritebackError::Backing(BackingError::Member { .. } | BackingError::Small { .. })
             | WritebackError::Identity { .. }
+            | WritebackError::OfAnother { .. }
             | WritebackError::Size { .. }
             | WritebackError::Changed { .. }
             | WritebackError::SaveExists { .. }
@@ -167,6 +174,8 @@ pub struct WrittenVolume {
     pub saved: Option<PathBuf>,
     /// Of a volume without a backing device: what it holds, in bytes.
     pub kept_bytes: u64,
+    /// Whether anything in the cache could be compared with its disk, if one was named: where nothing is clean, nothing can.
+    pub compared: bool,
     /// Dirty data that was written, in bytes.
     pub written_bytes: u64,
     /// Dirty data that was not, in bytes: for want of a disk, or since it failed.
@@ -276,6 +285,7 @@ impl WrittenVolume {
             backing: None,
             saved: None,
             kept_bytes: if found.without_disk { found.dirty_bytes } else { 0 },
+            compared: false,
             written_bytes: 0,
             left_bytes: 0,
             lost: found.damaged.clone(),
@@ -329,10 +339,21 @@ fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>)
         let Some(spec) = specs.get(&volume.number) else { continue };
         let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
         let backing = Backing::open(&spec.clone().after(last.as_ref()), what.patience)?;
+        is_no_other_volumes(volume, &backing, superblock)?;
         is_the_disk(volume, &backing, what.other_disk)?;
         disks.insert(volume.number, backing);
     }
     Ok(disks)
+}
+
+/// Whatever is said of a disk, it is not one volume's by the very name that the pool knows another's by.
+fn is_no_other_volumes(volume: &VolumeEntry, backing: &Backing, superblock: &Superblock) -> Result<(), WritebackError> {
+    let found = backing.identity();
+    let other = superblock.volumes.iter().find(|other| other.number != volume.number && other.backing == found);
+    other.map_or(Ok(()), |other| {
+        let (path, volume, other) = (backing.path().to_owned(), volume.name.clone(), other.name.clone());
+        Err(WritebackError::OfAnother { path, volume, other, found })
+    })
 }
 
 fn is_the_disk(volume: &VolumeEntry, backing: &Backing, other_disk: bool) -> Result<(), WritebackError> {
@@ -389,7 +410,8 @@ fn by_engine(
             cancelled |= !watch(step);
             !cancelled
         });
-        volumes.push(WrittenVolume { doubtful, ..written });
+        let compared = written.backing.is_some() && found.is_some_and(|found| found.is_comparable);
+        volumes.push(WrittenVolume { doubtful, compared, ..written });
     }
     // Ended cleanly, so that the devices need no replay at their next start.
     let _ = end();
@@ -414,6 +436,7 @@ fn one(
         backing: spec.map(ToString::to_string),
         saved: None,
         kept_bytes: 0,
+        compared: false,
         written_bytes: 0,
         left_bytes: before,
         lost,
