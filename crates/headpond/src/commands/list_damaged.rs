@@ -29,7 +29,7 @@ impl ListDamaged {
             return Ok(());
         }
         Err(Found(
-            "Not all data can be read. Nothing was changed. Bring back any cache device that is missing, and list again; \
+            "Not all data can be read, or is known to be on the disk. Nothing was changed. Bring back any cache device that is missing, and list again; \
              `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
                 .into(),
         )
@@ -47,6 +47,9 @@ pub fn lines(damaged: &Damaged) -> String {
         let mut add = |offset: u64, bytes: u64, why: &str| lines.push(format!("{} {offset} {bytes} {why}", volume.name));
         if volume.refused {
             add(0, volume.bytes, "refused");
+        }
+        if volume.untold {
+            add(0, volume.bytes, "untold");
         }
         volume.damaged.iter().for_each(|e| add(e.offset, e.bytes, "lost"));
         volume.doubtful.iter().for_each(|e| add(e.offset, e.bytes, "doubtful"));

@@ -46,6 +46,9 @@ pub struct DamagedVolume {
     pub dirty_bytes: u64,
     /// The whole volume is refused: dirty data of it may be missing of which these devices do not know.
     pub refused: bool,
+    /// A flush of its disk failed over writes that were acknowledged, or the last copies of something were lost, and no client was told: nobody knows
+    /// where.
+    pub untold: bool,
     /// Where its data is lost: byte ranges of the volume, in order. Reading them fails; all else can be read.
     pub damaged: Vec<Extent>,
     /// Where a record that was most likely acknowledged has lost its data on all copies, and nothing later covers it: a start
@@ -70,7 +73,8 @@ pub struct Extent {
 impl Damaged {
     /// Whether all can be read.
     pub fn is_none(&self) -> bool {
-        self.refused.is_none() && self.volumes.iter().all(|v| !v.refused && v.damaged.is_empty() && v.doubtful.is_empty())
+        let whole = |v: &DamagedVolume| !v.refused && !v.untold && v.damaged.is_empty() && v.doubtful.is_empty();
+        self.refused.is_none() && self.volumes.iter().all(whole)
     }
 }
 
@@ -102,6 +106,7 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
                 without_disk: !volume.has_disk(),
                 dirty_bytes: 0,
                 refused: true,
+                untold: volume.doubts.untold,
                 damaged: Vec::new(),
                 doubtful: Vec::new(),
                 is_comparable: false,
@@ -173,8 +178,8 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    let doubtful = Vec::new();
-    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful, is_comparable, suspect })
+    let (untold, doubtful) = (volume.doubts.untold, Vec::new());
+    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, untold, damaged, doubtful, is_comparable, suspect })
 }
 
 /// What is in doubt of a volume, in bytes of it.

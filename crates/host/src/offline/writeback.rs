@@ -260,6 +260,11 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
             volume.problem = Some(next);
         }
     }
+    // No client comes any more, perhaps, who would hear of it.
+    let is_untold = |name: &str| superblock.volumes.iter().any(|v| v.name == name && v.doubts.untold);
+    for volume in outcome.volumes.iter_mut().filter(|volume| volume.problem.is_none() && is_untold(&volume.name)) {
+        volume.problem = Some(CommandError::Unkept.to_string());
+    }
     Ok(outcome)
 }
 
@@ -467,8 +472,10 @@ fn one(
     let lost: u64 = written.lost.iter().map(|e| e.bytes).sum();
     match ended {
         Ok(Ok(())) => (written.left_bytes, written.detached) = (0, !what.keep),
-        // All that is dirty is on the disk. What went past the cache before is for the next client to hear of.
-        Ok(Err(CommandError::Unkept)) if what.keep => written.left_bytes = 0,
+        // All that is dirty is on the disk. What went past the cache before the next client hears of, too, if there is one.
+        Ok(Err(error @ CommandError::Unkept)) if what.keep => {
+            (written.left_bytes, written.problem) = (0, Some(error.to_string()));
+        }
         // What is lost is listed as such; all the rest is on the disk.
         Ok(Err(error @ CommandError::Lost { .. })) => {
             (written.left_bytes, written.problem) = (0, Some(error.to_string()));
