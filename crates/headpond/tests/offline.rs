@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Contents, Daemon, MIB, Yard};
+use common::{Contents, Daemon, Ended, MIB, Yard};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -550,6 +550,28 @@ fn a_disk_that_is_known_as_another_volumes_is_not_written_to_though_it_is_called
         assert_eq!(fs::read(yard.path(disk)).unwrap()[..4096], [byte; 4096], "{disk}");
     }
     before.unchanged();
+}
+
+/// Found by reading. Where whoever read the output had gone, it ended with 0 and without a word: what was lost, or left, was not told.
+#[test]
+fn a_writeback_whose_output_nobody_reads_any_more_says_that_not_all_is_on_the_disk() {
+    let (yard, _, daemon) = with_dirty_data();
+    daemon.stop();
+    let data = dirty_data(&yard);
+    let meets = |n: usize, o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
+    let lost = (50..data.len()).find(|n| !data[n + 1..].iter().any(|o| meets(*n, o))).map(|n| data[n].clone()).unwrap();
+    flip(&yard.path("a"), lost.at[0]);
+    flip(&yard.path("b"), lost.at[1]);
+    let unread = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
+        Ended::of(&command.args(args).current_dir(yard.path("")).stdout(writer).output().unwrap())
+    };
+    unread(&["list-damaged", "a", "b"]).said(1, &["Not all data can be read"]);
+    unread(&["repair", "a", "b", "--save", "saved", "--json"]).said(1, &["headpond: "]);
+    let args = ["writeback", "a", "b", "--state", "state", "--backing", "disk"];
+    unread(&args).said(1, &["Not all is on the disks", "could not be read from any cache device"]);
 }
 
 /// Another one had been written and let go of by then, and "nothing was written", it said.

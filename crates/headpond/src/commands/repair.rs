@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::check::told;
 use super::offline::{AtRest, Watching, line};
-use super::print;
+use super::{print, print_and_judge};
 use crate::exit::Found;
 use crate::size;
 
@@ -72,15 +72,7 @@ impl Repair {
             offline::flush(&media)?;
         }
         let repaired = result?;
-        print(self.json, &json!(repaired), self.text(&repaired))?;
-        if repaired.left == 0 {
-            return Ok(());
-        }
-        Err(Found(format!(
-            "{} findings were left as they are: no other copy proves what belongs there. `headpond check` tells what each means",
-            repaired.left
-        ))
-        .into())
+        print_and_judge(self.json, &json!(repaired), self.text(&repaired), verdict(&repaired))
     }
 
     fn text(&self, repaired: &Repaired) -> String {
@@ -95,5 +87,15 @@ impl Repair {
                 )
             }
         }
+    }
+}
+
+fn verdict(repaired: &Repaired) -> anyhow::Result<()> {
+    match repaired.left {
+        0 => Ok(()),
+        left => Err(Found(format!(
+            "{left} findings were left as they are: no other copy proves what belongs there. `headpond check` tells what each means"
+        ))
+        .into()),
     }
 }

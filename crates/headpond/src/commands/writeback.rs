@@ -7,7 +7,7 @@ use headpond_host::state::State;
 use serde_json::json;
 
 use super::offline::{AtRest, Watching};
-use super::print;
+use super::print_and_judge;
 use crate::exit::Found;
 use crate::size;
 
@@ -61,8 +61,8 @@ impl Writeback {
         };
         let outcome = offline::writeback(&what, &mut |step| watching.step(step))?;
         watching.clear();
-        print(self.json, &json!(outcome), text(&outcome, self.other_disk))?;
-        if outcome.is_whole() { Ok(()) } else { Err(Found(closing(&outcome)).into()) }
+        let verdict = if outcome.is_whole() { Ok(()) } else { Err(Found(closing(&outcome)).into()) };
+        print_and_judge(self.json, &json!(outcome), text(&outcome, self.other_disk), verdict)
     }
 }
 
