@@ -102,7 +102,8 @@ fn number(error: &anyhow::Error) -> u8 {
             WritebackError::NoVolume { .. }
             | WritebackError::NoDisk { .. }
             | WritebackError::HasDisk { .. }
-            | WritebackError::NotToSave { .. },
+            | WritebackError::NotToSave { .. }
+            | WritebackError::Twice { .. },
         ) => return 2,
         _ => {}
     }

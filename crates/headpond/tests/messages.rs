@@ -169,7 +169,7 @@ fn all_errors() -> Vec<Walked> {
             Offline(OfflineError::Cancelled), Pool(PoolError::Twice { path: path() }), Backing(BackingError::Small { path: path(), size: 1 }),
             Devices(DevicesError::Setup(io())), Folder { path: path(), source: io() },
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() }, HasDisk { volume: text(), path: path() },
-            NotToSave { name: text(), pool: text(), volumes: text() }, SaveExists { path: path() }, Save { path: path(), source: io() },
+            NotToSave { name: text(), pool: text(), volumes: text() }, Twice { volume: text(), option: "--backing" }, SaveExists { path: path() }, Save { path: path(), source: io() },
             Identity { path: path(), volume: text(), found: text(), expected: text() },
             OfAnother { path: path(), volume: text(), other: text(), found: text() },
             Size { path: path(), volume: text(), found: 1, expected: 2 }, Changed { path: path(), volume: text() },

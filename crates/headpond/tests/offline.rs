@@ -572,6 +572,43 @@ fn a_writeback_whose_output_nobody_reads_any_more_says_that_not_all_is_on_the_di
     unread(&["repair", "a", "b", "--save", "saved", "--json"]).said(1, &["headpond: "]);
     let args = ["writeback", "a", "b", "--state", "state", "--backing", "disk"];
     unread(&args).said(1, &["Not all is on the disks", "could not be read from any cache device"]);
+    // It told to run it again, though the pool had no such volume any more.
+    let ended = yard.run(&[&args[..], &["--give-up-lost"]].concat()).said(1, &["Not all is on the disks", "has let go of"]);
+    assert!(!ended.err.contains("run it again"), "{ended:?}");
+}
+
+/// Found by reading. The second one of two disks for one volume counted, and of two files; and of all volumes but the first "0 B written" was said, as they had been
+/// written while the first one was.
+#[test]
+fn a_writeback_of_two_volumes_tells_how_much_it_wrote_of_each_and_takes_one_disk_for_each() {
+    let yard = Yard::new();
+    yard.pool();
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    // So slow, and what is dirty so far apart on it, that the other one is written long before it is its turn.
+    yard.file("disk", 8 << 30);
+    yard.file("other", 16 * MIB);
+    yard.run(&["attach", "v", "modelled:disk"]).good();
+    yard.run(&["attach", "w", "other"]).good();
+    yard.run(&["volume", "create", "journal", "--size", "1MiB"]).good();
+    yard.nbd("v").write_many((0..400).map(|n| (n * (13 << 20), vec![1; 4096])));
+    yard.nbd("w").write(0, &[2; 4096], true).unwrap();
+    daemon.kill();
+    let before = Contents::of(&["a", "b", "other"].map(|name| yard.path(name)).each_ref().map(|path| path.as_path()));
+    let run = |more: &[&str]| yard.run(&[&["writeback", "a", "b", "--state", "state"], more].concat());
+    run(&["--backing", "v=modelled:disk", "--backing", "v=other"]).said(2, &["volume v", "twice", "Nothing was changed"]);
+    run(&["--save", "journal=x", "--save", "journal=y"]).said(2, &["volume journal", "twice", "Nothing was changed"]);
+    before.unchanged();
+    assert!(!yard.path("x").exists() && !yard.path("y").exists());
+    let dirty = |volume: usize| {
+        let report = check(&yard, &["a", "b"]).1;
+        report["summary"]["volumes"][volume]["dirty_bytes"].as_u64().unwrap()
+    };
+    let dirty = [dirty(0), dirty(1)];
+    let written = run(&["--backing", "v=modelled:disk", "--backing", "w=other", "--json"]).good().out;
+    let written: Value = serde_json::from_str(&written).unwrap();
+    let written = [0, 1].map(|n| written["volumes"][n]["written_bytes"].as_u64().unwrap());
+    assert!(dirty[1] > 0 && written == dirty, "{written:?} of {dirty:?}");
 }
 
 /// Another one had been written and let go of by then, and "nothing was written", it said.

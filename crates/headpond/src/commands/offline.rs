@@ -103,6 +103,11 @@ impl Listing {
         line(&format!("{{{members}{comma}{}: [", json!(list)))
     }
 
+    /// Begins with the list's name alone, if that was not done before.
+    pub fn begin_once(&mut self, list: &str) -> Result<(), OfflineError> {
+        if self.begun { Ok(()) } else { self.begin(&json!({}), list) }
+    }
+
     /// One more of the list.
     pub fn add(&mut self, item: &Value) -> Result<(), OfflineError> {
         let comma = if self.items > 0 { "," } else { "" };
@@ -120,11 +125,23 @@ impl Listing {
         if self.begun { line(&format!("], {}: {value}}}", json!(name))) } else { Ok(()) }
     }
 
+    /// The same, with all the members of an object.
+    pub fn end_with_all(&self, object: &Value) -> Result<(), OfflineError> {
+        let members = object.to_string();
+        let members = members.strip_prefix('{').unwrap_or_default();
+        if self.begun { line(&format!("], {members}")) } else { Ok(()) }
+    }
+
     /// The end of what an error cut short, which the object tells of; the error.
     pub fn cut_short(&self, error: OfflineError) -> OfflineError {
+        self.end_with_error(&error);
+        error
+    }
+
+    /// The same of any error.
+    pub fn end_with_error(&self, error: &impl std::fmt::Display) {
         // Who does not hear the list will not hear its end.
         let _ = self.end_with("error", &json!(error.to_string()));
-        error
     }
 }
 

@@ -151,9 +151,26 @@ fn closing(outcome: &Outcome) -> String {
     if suspect {
         said.push("and missing cache devices may have held more, within the ranges called suspect".into());
     }
-    let next = match lost == 0 && !suspect {
-        true => ". What could be written was. Nothing is missing. Run it again with what is said of each volume above",
-        false => ". What could be written was. Bring missing devices back and run it again, or restore the ranges from a backup",
+    said.join(", ") + ". What could be written was" + &next(outcome)
+}
+
+/// What to do about what is not on the disks. What the pool has let go of no run brings back.
+fn next(outcome: &Outcome) -> String {
+    let is_lost = |v: &&WrittenVolume| !v.lost.is_empty() || !v.doubtful.is_empty();
+    let gone: Vec<&str> = outcome.volumes.iter().filter(|v| v.detached).filter(is_lost).map(|v| v.name.as_str()).collect();
+    let stays: Vec<&WrittenVolume> = outcome.volumes.iter().filter(|v| !v.detached && !v.is_whole()).collect();
+    let may_be_brought_back = stays.iter().any(|v| is_lost(v) || !v.suspect.is_empty());
+    let of_what_stays = match (may_be_brought_back, stays.is_empty()) {
+        (true, _) => ". Bring missing devices back and run it again, or restore the ranges from a backup",
+        (false, false) => ". Nothing is missing. Run it again with what is said of each volume above",
+        (false, true) => "",
     };
-    said.join(", ") + next
+    let of_what_is_gone = match gone.is_empty() {
+        true => String::new(),
+        false => format!(
+            ". The pool has let go of {}: what could not be read is lost. Restore these ranges from a backup, and check the file system",
+            gone.join(", ")
+        ),
+    };
+    of_what_is_gone + of_what_stays
 }

@@ -81,6 +81,8 @@ pub enum WritebackError {
          file as --save NAME=FILE"
     )]
     NotToSave { name: String, pool: String, volumes: String },
+    #[error("For volume {volume} {option} was given twice. Nothing was changed. Give it once for each volume")]
+    Twice { volume: String, option: &'static str },
     #[error(
         "{path} is there already, or named twice. Nothing was changed. Name a new file: it is copied to a device with dd, when it is whole"
     )]
@@ -199,10 +201,7 @@ impl Outcome {
 
     /// Whether all that was dirty is on the disks.
     pub fn is_whole(&self) -> bool {
-        let whole = |v: &WrittenVolume| {
-            v.problem.is_none() && v.left_bytes == 0 && v.lost.is_empty() && v.doubtful.is_empty() && v.suspect.is_empty()
-        };
-        self.volumes.iter().all(whole)
+        self.volumes.iter().all(WrittenVolume::is_whole)
     }
 }
 
@@ -282,6 +281,12 @@ pub(super) fn no_disk_named(volume: &str) -> String {
 }
 
 impl WrittenVolume {
+    /// Whether all that was dirty is on its disk, and nothing is to be told.
+    pub fn is_whole(&self) -> bool {
+        let lists = [&self.lost, &self.doubtful, &self.suspect];
+        self.problem.is_none() && self.left_bytes == 0 && lists.iter().all(|list| list.is_empty())
+    }
+
     /// Of one that was only read.
     pub(super) fn read(found: &DamagedVolume) -> WrittenVolume {
         WrittenVolume {
@@ -331,7 +336,9 @@ fn specs(what: &WriteBack, superblock: &Superblock) -> Result<BTreeMap<u16, Spec
         if !volume.has_disk() {
             return Err(WritebackError::NoDisk { name: volume.name.clone() });
         }
-        specs.insert(volume.number, spec.clone());
+        if specs.insert(volume.number, spec.clone()).is_some() {
+            return Err(WritebackError::Twice { volume: volume.name.clone(), option: "--backing" });
+        }
     }
     Ok(specs)
 }
@@ -408,10 +415,9 @@ fn by_engine(
             volumes.push(WrittenVolume::read(found));
             continue;
         }
-        let lost = found.map_or(Vec::new(), |v| v.damaged.clone());
         let doubtful = found.map_or(Vec::new(), |v| v.doubtful.clone());
         let spec = specs.get(&volume.number);
-        let written = one(what, &runtime, volume, spec, lost, &mut |step| {
+        let written = one(what, &runtime, volume, spec, found, &mut |step| {
             cancelled |= !watch(step);
             !cancelled
         });
@@ -429,7 +435,7 @@ fn one(
     runtime: &Runtime,
     volume: &VolumeEntry,
     spec: Option<&Spec>,
-    lost: Vec<Extent>,
+    found: Option<&DamagedVolume>,
     watch: Watch<'_>,
 ) -> WrittenVolume {
     let handle = runtime.handle();
@@ -444,7 +450,7 @@ fn one(
         compared: false,
         written_bytes: 0,
         left_bytes: before,
-        lost,
+        lost: found.map_or(Vec::new(), |found| found.damaged.clone()),
         doubtful: Vec::new(),
         suspect: Vec::new(),
         detached: false,
@@ -469,7 +475,6 @@ fn one(
         // On the way it had been switched to pass-through; what it was is what its owner wants.
         let _ = handle.begin(Command::SetMode { volume: volume.number, mode: volume.mode }).end();
     }
-    let lost: u64 = written.lost.iter().map(|e| e.bytes).sum();
     match ended {
         Ok(Ok(())) => (written.left_bytes, written.detached) = (0, !what.keep),
         // All that is dirty is on the disk. What went past the cache before the next client hears of, too, if there is one.
@@ -483,7 +488,8 @@ fn one(
         Ok(Err(error)) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
         Err(error) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
     }
-    written.written_bytes = before.saturating_sub(written.left_bytes).saturating_sub(lost);
+    // Of what was found before all of it began: another volume's turn leaves this one's disk time, too.
+    written.written_bytes = found.map_or(0, |found| found.dirty_bytes).saturating_sub(written.left_bytes);
     written
 }
 
