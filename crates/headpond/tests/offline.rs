@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::silent::Disk;
 use common::{Contents, Daemon, Ended, MIB, Yard};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -609,6 +610,45 @@ fn a_writeback_of_two_volumes_tells_how_much_it_wrote_of_each_and_takes_one_disk
     let written: Value = serde_json::from_str(&written).unwrap();
     let written = [0, 1].map(|n| written["volumes"][n]["written_bytes"].as_u64().unwrap());
     assert!(dirty[1] > 0 && written == dirty, "{written:?} of {dirty:?}");
+}
+
+/// Found by reading. A sector that could not be read, and whose page a mend covered in part, ended it for good: all that it would have come to later was never mended, and a
+/// second repair stopped at the same place.
+#[test]
+fn a_repair_goes_on_behind_a_place_that_it_has_to_leave() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), SIZE) else { return };
+    std::os::unix::fs::symlink(disk.path(), yard.path("b")).unwrap();
+    yard.file("a", SIZE);
+    yard.run(&["pool", "create", "pool", "a", "b", "--unit", "512", "--segment", "64KiB"]).good();
+    yard.file("disk", 16 * MIB);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    for n in 0..200u64 {
+        nbd.write(n * 8192, &stamp(n + 1, 512), true).unwrap();
+    }
+    daemon.kill();
+    let data = dirty_data(&yard);
+    let sound = Contents::of(&[&yard.path("a")]);
+    flip(&yard.path("a"), data[10].at[0]);
+    // Behind it in the log, so that it comes first.
+    let page = data[150].at[1] / 4096 * 4096;
+    let page = page..page + 4096;
+    disk.cannot_read(&[page]);
+    yard.run(&["repair", "a", "b", "--dry-run"]).said(1, &["left as they are"]);
+    let ended = yard.run(&["repair", "a", "b", "--save", "saved"]).said(1, &["left as they are"]);
+    assert!(ended.out.contains("what lies beside it cannot be read") && ended.out.contains("1 places"), "{ended:?}");
+    sound.unchanged();
+    // Programs hear of each, as people do.
+    let report = yard.run(&["repair", "a", "b", "--dry-run", "--json"]);
+    let report: Value = serde_json::from_str(&report.out).unwrap_or_else(|error| panic!("{error}: {report:?}"));
+    let findings = report["findings"].as_array().unwrap();
+    assert!(
+        findings.iter().any(|f| f["kind"] == "unreadable") && report["mended"] == 0 && report["left"].as_u64() >= Some(2),
+        "{report}"
+    );
 }
 
 /// Another one had been written and let go of by then, and "nothing was written", it said.

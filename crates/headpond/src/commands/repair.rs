@@ -104,7 +104,8 @@ fn verdict(repaired: &Repaired) -> anyhow::Result<()> {
     match repaired.left {
         0 => Ok(()),
         left => Err(Found(format!(
-            "{left} findings were left as they are: no other copy proves what belongs there. `headpond check` tells what each means"
+            "{left} findings were left as they are: no other copy proves what belongs there, or it cannot be written without losing what lies beside it. `headpond check` tells what each \
+             means"
         ))
         .into()),
     }

@@ -88,7 +88,7 @@ pub struct Repaired {
     pub mended: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Findings of damage or loss that nothing proves how to mend.
+    /// Findings of damage or loss that nothing proves how to mend, or that cannot be mended without losing what lies beside.
     pub left: u64,
 }
 
@@ -149,8 +149,11 @@ pub fn repair(
         media,
         vote,
         &mut |finding| {
-            left += u64::from(finding.mendable.is_empty() && finding.level > super::Level::Note);
-            for mend in &finding.mendable {
+            let (finding, beside) = parted(media, finding);
+            let is_left = finding.iter().any(|finding| finding.mendable.is_empty()) || beside.is_some();
+            let level = finding.as_ref().or(beside.as_ref()).map(|finding| finding.level);
+            left += u64::from(is_left && level > Some(super::Level::Note));
+            for mend in finding.iter().flat_map(|finding| &finding.mendable) {
                 if let Some(saver) = &mut saver
                     && let Err(error) = saver.mend(&media.devices[mend.device], mend, mended)
                 {
@@ -160,7 +163,7 @@ pub fn repair(
                 mended += 1;
                 bytes += mend.bytes.len() as u64;
             }
-            tell(finding)
+            finding.into_iter().chain(beside).try_for_each(&mut *tell)
         },
         watch,
     );
@@ -175,6 +178,29 @@ pub fn repair(
         }
         (Err(error), _) => Err(error.into()),
     }
+}
+
+/// A finding as far as it can be mended, and as far as it has to be left: a device writes whole pages, and what lies beside on one that cannot be read
+/// would be lost with it.
+fn parted(media: &Media, finding: Finding) -> (Option<Finding>, Option<Finding>) {
+    let fits = |mend: &Mend| {
+        let device = &media.devices[mend.device];
+        let len = mend.bytes.len() as u64;
+        let (from, to) = around(device, mend.offset, len);
+        (from, to) == (mend.offset, mend.offset + len) || device.read(from, to - from).is_ok()
+    };
+    if finding.mendable.iter().all(fits) {
+        return (Some(finding), None);
+    }
+    let (mendable, left): (Vec<Mend>, Vec<Mend>) = finding.mendable.clone().into_iter().partition(fits);
+    let next = format!(
+        "Replace the device with `headpond pool replace`. Another copy proves what belongs there, but at {} of its places what lies beside it cannot \
+         be read, and would be lost",
+        left.len()
+    );
+    let beside = Finding { mendable: Vec::new(), next, ..finding.clone() };
+    let mended = Finding { mendable, ..finding };
+    (Some(mended).filter(|finding| !finding.mendable.is_empty()), Some(beside))
 }
 
 /// The file with what was there before.
