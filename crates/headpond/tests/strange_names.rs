@@ -87,6 +87,24 @@ fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
     said(run(&["a", "b"], &[]));
 }
 
+/// Found by reading. A name from a stranger's cache device was printed as it is: a line of its own, with whatever it liked to say, and colours.
+#[test]
+fn a_name_that_would_forge_a_line_or_colour_the_terminal_is_shown_by_its_characters_numbers() {
+    let yard = Yard::new();
+    let name = "p\nclean\x1b[2J";
+    called(&yard, name);
+    for device in ["a", "b"] {
+        forge(&yard.path(device), |superblock| superblock.members[1].id = [7; 16]);
+    }
+    fs::write(yard.path("b"), vec![0; 64 << 20]).unwrap();
+    for tool in ["check", "list-damaged", "dump"] {
+        let ended = yard.run(&[tool, "a"]);
+        let all = format!("{}{}", ended.out, ended.err);
+        assert!(!all.contains('\x1b') && !all.contains("\nclean"), "{tool}: {all}");
+        assert!(all.contains("p\\nclean\\u{1b}[2J"), "{tool}: {all}");
+    }
+}
+
 #[test]
 fn a_volume_whose_name_leads_to_another_folder_is_not_mounted_there() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {

@@ -4,7 +4,7 @@ use clap::Args;
 use headpond_host::offline::{Damaged, Media, list_damaged};
 use serde_json::json;
 
-use super::offline::{AtRest, Watching};
+use super::offline::{AtRest, Watching, harmless};
 use super::print_and_judge;
 use crate::exit::Found;
 
@@ -44,10 +44,11 @@ fn verdict(damaged: &Damaged) -> anyhow::Result<()> {
 pub fn lines(damaged: &Damaged) -> String {
     let mut lines = Vec::new();
     if let Some(why) = &damaged.refused {
-        lines.push(format!("pool {} is refused: {why}", damaged.pool));
+        lines.push(harmless(&format!("pool {} is refused: {why}", damaged.pool)));
     }
     for volume in &damaged.volumes {
-        let mut add = |offset: u64, bytes: u64, why: &str| lines.push(format!("{} {offset} {bytes} {why}", volume.name));
+        let mut add =
+            |offset: u64, bytes: u64, why: &str| lines.push(harmless(&format!("{} {offset} {bytes} {why}", volume.name)));
         if volume.refused {
             add(0, volume.bytes, "refused");
         }

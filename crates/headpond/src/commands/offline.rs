@@ -23,8 +23,8 @@ pub struct AtRest {
     /// The state folder of the host that served the pool: its witness there is heard. Without it, the devices vote alone
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Seconds to wait for devices that a killed daemon may still be writing to
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    /// Seconds to wait for devices that a killed daemon may still be writing to, a day at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub wait: u64,
 }
 
@@ -84,6 +84,19 @@ impl Drop for Watching {
 /// Writes a line to standard output.
 pub fn line(text: &str) -> Result<(), OfflineError> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(OfflineError::Output)
+}
+
+/// Text from a device that a stranger may have written to: what would begin a line, move the cursor, or turn the text round, is shown by its number.
+pub fn harmless(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() || turns(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// A JSON object on standard output whose last member is a list, written as it is found. It is whole whatever happens meanwhile.

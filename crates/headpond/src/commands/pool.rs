@@ -11,6 +11,7 @@ use headpond_host::report::{Member, Report};
 use headpond_host::state::{State, hex};
 use serde_json::{Value, json};
 
+use super::offline::harmless;
 use super::{Which, pool_of, print, print_and_judge};
 use crate::exit::{self, Usage};
 use crate::size;
@@ -265,7 +266,7 @@ fn line(device: &Listed) -> String {
         Ok((_, Found::Signature(what))) => (*what).into(),
         Ok((_, Found::Nothing)) => "nothing known".into(),
     };
-    format!("{}: {what}{in_use}", device.path.display())
+    harmless(&format!("{}: {what}{in_use}", device.path.display()))
 }
 
 fn value(device: &Listed) -> Value {

@@ -6,7 +6,7 @@ use headpond_host::offline::{self, Outcome, WriteBack, WrittenVolume};
 use headpond_host::state::State;
 use serde_json::json;
 
-use super::offline::{AtRest, Watching};
+use super::offline::{AtRest, Watching, harmless};
 use super::print_and_judge;
 use crate::exit::Found;
 use crate::size;
@@ -116,7 +116,7 @@ fn text(outcome: &Outcome, other_disk: bool) -> String {
     if lines.is_empty() {
         lines.push(format!("pool {} has no volumes", outcome.pool));
     }
-    lines.join("\n")
+    lines.iter().map(|line| harmless(line)).collect::<Vec<_>>().join("\n")
 }
 
 fn line(volume: &WrittenVolume) -> String {

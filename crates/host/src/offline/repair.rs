@@ -123,6 +123,25 @@ struct Saved {
     /// Length in bytes, and XXH3-64 of what was put there.
     bytes: u64,
     new: String,
+    /// XXH3-64 of all that the line says, so that what has rotted in the file is not put back; none in files from before it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<String>,
+}
+
+impl Saved {
+    fn sum(&self) -> String {
+        let old = self.old.as_deref().unwrap_or("none");
+        hex_of(&format!("{} {} {} {old} {}", self.member, self.offset, self.bytes, self.new).into_bytes())
+    }
+
+    fn is_sound(&self) -> bool {
+        self.sum.as_ref().is_none_or(|sum| *sum == self.sum())
+    }
+}
+
+/// XXH3-64, in hexadecimal.
+fn hex_of(bytes: &[u8]) -> String {
+    format!("{:016x}", checksum(0, bytes))
 }
 
 /// Checks a pool and mends what another copy proves. `save` is made, and holds what was there before each change; without
@@ -241,14 +260,16 @@ impl Saver {
             None => return Err(failed(io::Error::other("what lies beside it cannot be read, and would be lost"))),
         };
         new[(mend.offset - from) as usize..][..mend.bytes.len()].copy_from_slice(&mend.bytes);
-        let saved = Saved {
+        let mut saved = Saved {
             member: identity(device).unwrap_or_default(),
             path: device.path().display().to_string(),
             offset: from,
             old: old.as_ref().map(|old| encode(old.as_slice())),
             bytes: to - from,
-            new: format!("{:016x}", checksum(0, &new)),
+            new: hex_of(&new),
+            sum: None,
         };
+        saved.sum = Some(saved.sum());
         self.line(&saved).map_err(|source| RepairError::Saving { path: self.path.clone(), source, done })?;
         write_back(device, from, &new).map_err(failed)
     }
@@ -291,7 +312,7 @@ pub fn undo(media: &Media, save: &Path) -> Result<u64, RepairError> {
         let now = device.read(place.offset, place.bytes).map(|now| now.as_slice().to_vec()).unwrap_or_default();
         // What any change to this place put there or found there, if an undo was cut off: nobody else's.
         let same = |o: &&Saved| (&o.member, o.offset, o.bytes) == (&place.member, place.offset, place.bytes);
-        let is_own = |o: &Saved| o.new == format!("{:016x}", checksum(0, &now)) || o.old.as_deref() == Some(&encode(&now));
+        let is_own = |o: &Saved| o.new == hex_of(&now) || o.old.as_deref() == Some(&encode(&now));
         let meets = |o: &Saved| o.offset < place.offset + place.bytes && place.offset < o.offset + o.bytes;
         let is_overlapped = places.iter().any(|o| o.member == place.member && meets(o) && !same(&o));
         if !is_overlapped && !places.iter().filter(same).any(is_own) {
@@ -320,7 +341,11 @@ fn load(path: &Path) -> Result<(Head, Vec<Saved>), RepairError> {
     for (n, line) in lines {
         // A line that a dead repair did not finish was about a change that it had not begun.
         if line.ends_with('\n') {
-            places.push(serde_json::from_str(line).map_err(|error| bad(n + 1, error.to_string()))?);
+            let place: Saved = serde_json::from_str(line).map_err(|error| bad(n + 1, error.to_string()))?;
+            if !place.is_sound() {
+                return Err(bad(n + 1, "its checksum is another".into()));
+            }
+            places.push(place);
         }
     }
     Ok((head, places))
