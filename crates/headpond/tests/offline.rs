@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::silent::Disk;
-use common::{Contents, Daemon, Ended, MIB, Yard};
+use common::{Contents, Daemon, Ended, MIB, Yard, forge};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -518,6 +518,38 @@ fn a_repair_whose_output_nobody_reads_any_more_says_what_it_has_done() {
     assert_eq!(code, Some(1));
     yard.run(&["repair", "a", "b", "--undo", "saved"]).good();
     before.unchanged();
+}
+
+/// Found by reading. That a flush of the disk had failed over acknowledged writes was kept in the superblock for the next client to hear of, and where no daemon came any more
+/// nobody heard of it: `check` called the pool clean, and `writeback` said that all was written.
+#[test]
+fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 16 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    daemon.stop();
+    let of_the_flush = |doubt: fn(&mut headpond_format::Doubts)| {
+        for device in ["a", "b"] {
+            forge(&yard.path(device), |superblock| superblock.volumes.iter_mut().for_each(|v| doubt(&mut v.doubts)));
+        }
+    };
+    // Clients have been told; it is kept for the cache to be careful.
+    of_the_flush(|doubts| doubts.unkept = true);
+    yard.run(&["check", "a", "b", "--verbose"]).told(&["note: ", "A flush of the disk of volume v has failed"]);
+    of_the_flush(|doubts| doubts.untold = true);
+    let checked = yard.run(&["check", "a", "b", "--json"]);
+    assert!(checked.code == Some(1) && checked.out.contains("\"kind\":\"flush-failed\""), "{checked:?}");
+    assert_eq!(yard.run(&["list-damaged", "a", "b"]).said(1, &["is known to be on the disk"]).out, "v 0 16777216 untold\n");
+    let disk = ["--state", "state", "--backing", "disk"];
+    let run = |devices: &[&str], more: &[&str]| yard.run(&[&["writeback"], devices, &disk, more].concat());
+    let said = |ended: Ended| {
+        assert!(ended.code == Some(1) && ended.out.contains("A flush of the backing device failed"), "{ended:?}");
+    };
+    said(run(&["a", "b"], &["--keep"]));
+    said(yard.run(&["writeback", "b", "--state", "new", "--backing", "disk", "--without-missing"]));
+    said(run(&["a", "b"], &[]));
 }
 
 /// Found by reading. `--other-disk` was taken as said of whatever disk was named: those of two volumes, swapped, were written over with each other's data where

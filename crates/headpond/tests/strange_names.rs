@@ -8,21 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Contents, Ended, MIB, Yard};
-use headpond_format::Superblock;
-
-/// Has all superblocks of a device say something else.
-fn forge(path: &Path, change: impl Fn(&mut Superblock)) {
-    let mut bytes = fs::read(path).unwrap();
-    for at in (0..bytes.len()).step_by(4096) {
-        if let Ok(mut superblock) = Superblock::decode(&bytes[at..]) {
-            change(&mut superblock);
-            let forged = superblock.encode();
-            bytes[at..at + forged.len()].copy_from_slice(&forged);
-        }
-    }
-    fs::write(path, bytes).unwrap();
-}
+use common::{Contents, Ended, MIB, Yard, forge};
 
 fn called(yard: &Yard, name: &str) {
     yard.pool();
@@ -53,38 +39,6 @@ fn a_pool_with_such_a_name_is_served_where_nothing_is_named_after_it_and_one_who
     let yard = Yard::new();
     called(&yard, "Bank 2");
     yard.serve_with(&SERVE).unwrap().stop();
-}
-
-/// Found by reading. That a flush of the disk had failed over acknowledged writes was kept in the superblock for the next client to hear of, and where no daemon came any more
-/// nobody heard of it: `check` called the pool clean, and `writeback` said that all was written.
-#[test]
-fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
-    let yard = Yard::new();
-    yard.pool();
-    yard.file("disk", 16 * MIB);
-    let daemon = yard.serve(&["a", "b"]);
-    yard.run(&["attach", "v", "disk"]).good();
-    daemon.stop();
-    let of_the_flush = |doubt: fn(&mut headpond_format::Doubts)| {
-        for device in ["a", "b"] {
-            forge(&yard.path(device), |superblock| superblock.volumes.iter_mut().for_each(|v| doubt(&mut v.doubts)));
-        }
-    };
-    // Clients have been told; it is kept for the cache to be careful.
-    of_the_flush(|doubts| doubts.unkept = true);
-    yard.run(&["check", "a", "b", "--verbose"]).told(&["note: ", "A flush of the disk of volume v has failed"]);
-    of_the_flush(|doubts| doubts.untold = true);
-    let checked = yard.run(&["check", "a", "b", "--json"]);
-    assert!(checked.code == Some(1) && checked.out.contains("\"kind\":\"flush-failed\""), "{checked:?}");
-    assert_eq!(yard.run(&["list-damaged", "a", "b"]).said(1, &["is known to be on the disk"]).out, "v 0 16777216 untold\n");
-    let disk = ["--state", "state", "--backing", "disk"];
-    let run = |devices: &[&str], more: &[&str]| yard.run(&[&["writeback"], devices, &disk, more].concat());
-    let said = |ended: Ended| {
-        assert!(ended.code == Some(1) && ended.out.contains("A flush of the backing device failed"), "{ended:?}");
-    };
-    said(run(&["a", "b"], &["--keep"]));
-    said(yard.run(&["writeback", "b", "--state", "new", "--backing", "disk", "--without-missing"]));
-    said(run(&["a", "b"], &[]));
 }
 
 /// Found by reading. A name from a stranger's cache device was printed as it is: a line of its own, with whatever it liked to say, and colours.
