@@ -683,6 +683,47 @@ fn a_repair_goes_on_behind_a_place_that_it_has_to_leave() {
     );
 }
 
+/// Found by reading. Whether a place was written to since the repair was not asked where another one overlapped it in part, as places of a pool with units of 512 bytes do: what was there before went
+/// over what somebody had written.
+#[test]
+fn places_that_overlap_are_not_put_back_either_where_they_were_written_to_since() {
+    let yard = Yard::new();
+    for device in ["a", "b"] {
+        yard.file(device, SIZE);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b", "--unit", "512"]).good();
+    yard.file("disk", 16 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    for n in 0..40u64 {
+        nbd.write(n * 16384, &stamp(n + 1, 4096), true).unwrap();
+    }
+    daemon.kill();
+    // A record's header, and its data, which begins on the same page and ends on the next.
+    let bytes = fs::read(yard.path("a")).unwrap();
+    let is_behind_its_header = |data: &u64| bytes[*data as usize - 512..].starts_with(b"HPrc") && data % 4096 >= 512;
+    let data = dirty_data(&yard)[..20].iter().map(|dirty| dirty.at[0]).find(is_behind_its_header).unwrap();
+    let header = data - 512;
+    flip(&yard.path("a"), header + 40);
+    flip(&yard.path("a"), data + 100);
+    let damaged = Contents::of(&[&yard.path("a")]);
+    yard.run(&["repair", "a", "b", "--save", "saved"]).good();
+    let undo = || yard.run(&["repair", "a", "b", "--undo", "saved"]);
+    for at in [header + 8, data / 4096 * 4096 + 4096 + 9] {
+        flip(&yard.path("a"), at);
+        let before = Contents::of(&[&yard.path("a")]);
+        undo().said(3, &["a was written to", "Nothing was changed"]);
+        before.unchanged();
+        flip(&yard.path("a"), at);
+    }
+    undo().good();
+    damaged.unchanged();
+    // As one that was cut off is done again, to its end.
+    undo().good();
+    damaged.unchanged();
+}
+
 /// Found by reading. What a repair had saved was put back as the file had it by then, whatever had become of it.
 #[test]
 fn what_has_rotted_in_the_file_of_a_repair_is_not_put_back() {

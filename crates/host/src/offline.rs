@@ -24,6 +24,7 @@ mod repair;
 mod salvage;
 mod save;
 mod segments;
+mod undo;
 mod writeback;
 
 pub use check::{Summary, VolumeSummary, check};
@@ -32,7 +33,8 @@ pub use dump::{Part, dump};
 pub use finding::{Finding, Level, Mend};
 pub use media::{Device, Media, Pool, Slot};
 pub use rehearsal::{Live, Rehearsal};
-pub use repair::{RepairError, Repaired, flush, repair, undo};
+pub use repair::{RepairError, Repaired, flush, repair};
+pub use undo::undo;
 pub use writeback::{Outcome, WriteBack, WritebackError, WrittenVolume, writeback};
 
 /// Why an offline tool ended before its end.

@@ -1,4 +1,4 @@
-//! Puts right what another copy proves, and nothing else. What is written over is saved first, and can be put back.
+//! Puts right what another copy proves, and nothing else. What is written over is saved first, and can be [put back](super::undo).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::state::hex;
 
 /// The version of the file that a repair can be undone with. One of version 1 did not say how new the pool was, and is not undone: nobody
 /// could tell whether it was served since.
-const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 2;
 
 /// Why a repair, or its undoing, ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -94,35 +94,29 @@ pub struct Repaired {
 
 /// The first line of a save file.
 #[derive(Serialize, Deserialize)]
-struct Head {
-    headpond_undo: u32,
-    pool: String,
-    name: String,
+pub(super) struct Head {
+    pub headpond_undo: u32,
+    pub pool: String,
+    pub name: String,
     /// How new the pool was ([`Superblock::newness`](headpond_format::Superblock::newness)): each start makes it newer, on each device that
     /// takes part.
-    newness: (u64, u64, u64),
-}
-
-/// What the first line of all versions has.
-#[derive(Deserialize)]
-struct Version {
-    headpond_undo: u32,
+    pub newness: (u64, u64, u64),
 }
 
 /// One place that was changed.
 #[derive(Serialize, Deserialize)]
-struct Saved {
+pub(super) struct Saved {
     /// Identity of the device in its pool.
-    member: String,
+    pub member: String,
     /// Where it was; for people.
     path: String,
     /// Where on it, in bytes.
-    offset: u64,
+    pub offset: u64,
     /// What was there, in hexadecimal; none if it could not be read.
-    old: Option<String>,
+    pub old: Option<String>,
     /// Length in bytes, and XXH3-64 of what was put there.
-    bytes: u64,
-    new: String,
+    pub bytes: u64,
+    pub new: String,
     /// XXH3-64 of all that the line says, so that what has rotted in the file is not put back; none in files from before it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sum: Option<String>,
@@ -131,16 +125,16 @@ struct Saved {
 impl Saved {
     fn sum(&self) -> String {
         let old = self.old.as_deref().unwrap_or("none");
-        hex_of(&format!("{} {} {} {old} {}", self.member, self.offset, self.bytes, self.new).into_bytes())
+        sum_of(&format!("{} {} {} {old} {}", self.member, self.offset, self.bytes, self.new).into_bytes())
     }
 
-    fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         self.sum.as_ref().is_none_or(|sum| *sum == self.sum())
     }
 }
 
 /// XXH3-64, in hexadecimal.
-fn hex_of(bytes: &[u8]) -> String {
+pub(super) fn sum_of(bytes: &[u8]) -> String {
     format!("{:016x}", checksum(0, bytes))
 }
 
@@ -266,7 +260,7 @@ impl Saver {
             offset: from,
             old: old.as_ref().map(|old| encode(old.as_slice())),
             bytes: to - from,
-            new: hex_of(&new),
+            new: sum_of(&new),
             sum: None,
         };
         saved.sum = Some(saved.sum());
@@ -276,89 +270,13 @@ impl Saver {
 }
 
 /// The identity of a device in its pool.
-fn identity(device: &Device) -> Option<String> {
+pub(super) fn identity(device: &Device) -> Option<String> {
     let s = device.superblock.as_ref().or(device.may_be_older.as_ref())?;
     s.members.get(usize::from(s.member)).map(|member| hex(&member.id))
 }
 
-/// Puts back what was there before a repair; how many places. All of it or, where something was changed since, nothing.
-///
-/// # Errors
-/// The file is none of a repair, a device is not named, was written to since, or has a newer state of the pool.
-pub fn undo(media: &Media, save: &Path) -> Result<u64, RepairError> {
-    let (head, places) = load(save)?;
-    // Whether it was served since nobody can tell.
-    if let Some(device) = media.devices.iter().find(|device| device.may_be_older.is_some()) {
-        return Err(OfflineError::MayBeOlder { path: device.path().to_owned() }.into());
-    }
-    // An undo that was cut off may have left older ones.
-    let is_newer =
-        |device: &&Device| device.superblock.as_ref().is_some_and(|s| hex(&s.pool) == head.pool && s.newness() > head.newness);
-    if let Some(device) = media.devices.iter().find(is_newer) {
-        return Err(RepairError::Served { path: device.path().to_owned(), pool: head.name });
-    }
-    let device = |place: &Saved| media.devices.iter().find(|device| identity(device).as_ref() == Some(&place.member));
-    let mut back: Vec<(&Device, u64, Vec<u8>)> = Vec::new();
-    for (n, place) in places.iter().enumerate() {
-        let Some(text) = &place.old else { continue };
-        let why = || RepairError::BadSave { path: save.to_owned(), line: n + 2, why: "what was there is not whole".into() };
-        let old = decode(text).filter(|old| old.len() as u64 == place.bytes).ok_or_else(why)?;
-        let device =
-            device(place).ok_or_else(|| RepairError::NotNamed { member: place.member.clone(), pool: head.name.clone() })?;
-        back.push((device, place.offset, old));
-    }
-    for place in &places {
-        let Some(device) = device(place) else { continue };
-        let now = device.read(place.offset, place.bytes).map(|now| now.as_slice().to_vec()).unwrap_or_default();
-        // What any change to this place put there or found there, if an undo was cut off: nobody else's.
-        let same = |o: &&Saved| (&o.member, o.offset, o.bytes) == (&place.member, place.offset, place.bytes);
-        let is_own = |o: &Saved| o.new == hex_of(&now) || o.old.as_deref() == Some(&encode(&now));
-        let meets = |o: &Saved| o.offset < place.offset + place.bytes && place.offset < o.offset + o.bytes;
-        let is_overlapped = places.iter().any(|o| o.member == place.member && meets(o) && !same(&o));
-        if !is_overlapped && !places.iter().filter(same).any(is_own) {
-            return Err(RepairError::Changed { path: device.path().to_owned(), offset: place.offset });
-        }
-    }
-    let done = back.len() as u64;
-    for (n, (device, offset, old)) in back.into_iter().rev().enumerate() {
-        let failed = |source| RepairError::Write { path: device.path().to_owned(), offset, source, done: n as u64 };
-        write_back(device, offset, &old).map_err(failed)?;
-    }
-    Ok(done)
-}
-
-fn load(path: &Path) -> Result<(Head, Vec<Saved>), RepairError> {
-    let text = std::fs::read_to_string(path).map_err(|source| RepairError::NoSave { path: path.to_owned(), source })?;
-    let bad = |line: usize, why: String| RepairError::BadSave { path: path.to_owned(), line, why };
-    let mut lines = text.split_inclusive('\n').enumerate();
-    let (_, first) = lines.next().ok_or_else(|| bad(1, "it is empty".into()))?;
-    let Version { headpond_undo } = serde_json::from_str(first).map_err(|error| bad(1, error.to_string()))?;
-    if headpond_undo != VERSION {
-        return Err(bad(1, format!("it is of version {headpond_undo}, and this is {VERSION}")));
-    }
-    let head: Head = serde_json::from_str(first).map_err(|error| bad(1, error.to_string()))?;
-    let mut places = Vec::new();
-    for (n, line) in lines {
-        // A line that a dead repair did not finish was about a change that it had not begun.
-        if line.ends_with('\n') {
-            let place: Saved = serde_json::from_str(line).map_err(|error| bad(n + 1, error.to_string()))?;
-            if !place.is_sound() {
-                return Err(bad(n + 1, "its checksum is another".into()));
-            }
-            places.push(place);
-        }
-    }
-    Ok((head, places))
-}
-
 fn encode(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |text, byte| text + &format!("{byte:02x}"))
-}
-
-fn decode(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(pair).collect::<Option<Vec<u8>>>()).flatten()
 }
 
 /// All that was written is durable.
