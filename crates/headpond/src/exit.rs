@@ -102,7 +102,8 @@ fn number(error: &anyhow::Error) -> u8 {
             WritebackError::NoVolume { .. }
             | WritebackError::NoDisk { .. }
             | WritebackError::HasDisk { .. }
-            | WritebackError::NotToSave { .. },
+            | WritebackError::NotToSave { .. }
+            | WritebackError::Twice { .. },
         ) => return 2,
         _ => {}
     }
@@ -112,13 +113,13 @@ fn number(error: &anyhow::Error) -> u8 {
             RepairError::Unproven { .. }
             | RepairError::Changed { .. }
             | RepairError::Served { .. }
-            | RepairError::Offline(OfflineError::Refused(_)),
+            | RepairError::Offline(OfflineError::Refused(_) | OfflineError::MayBeOlder { .. }),
         ) => return 3,
         _ => {}
     }
     match error.downcast_ref::<OfflineError>() {
         Some(OfflineError::Pool(error)) => return of_pool(error),
-        Some(OfflineError::Refused(_)) => return 3,
+        Some(OfflineError::Refused(_) | OfflineError::MayBeOlder { .. }) => return 3,
         _ => {}
     }
     match error.downcast_ref::<CallError>() {

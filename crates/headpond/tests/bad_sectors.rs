@@ -5,7 +5,8 @@ mod common;
 use std::ops::Range;
 
 use common::silent::Disk;
-use common::{Daemon, MIB, Yard};
+use common::{Contents, Daemon, MIB, Yard};
+use serde_json::Value;
 
 const KIB: u64 = 1 << 10;
 /// A sector of the second superblock's slot.
@@ -68,6 +69,62 @@ fn a_pool_whose_only_cache_device_has_a_bad_sector_in_one_superblock_starts() {
     let [_, fourth] = last_two(64 * MIB);
     disk.cannot_read(&[SECOND, fourth]);
     yard.try_serve(&[&path]).err().expect("what is left may be older").said(1, &[&path, "cannot be read", "Nothing was changed"]);
+}
+
+/// Where both copies of the superblock are that counts, of a pool at rest on these devices.
+fn both_of_the_newest(yard: &Yard, devices: &[&str], size: u64) -> [Range<u64>; 2] {
+    let dump: Value = serde_json::from_str(&yard.run(&[&["dump", "--json"], devices].concat()).good().out).unwrap();
+    let [third, fourth] = last_two(size);
+    match dump["pool"]["sequence"].as_u64().unwrap() % 2 {
+        0 => [0..4 * KIB, third],
+        _ => [SECOND, fourth],
+    }
+}
+
+/// Found by reading. The offline tools took the newest superblock that could be read, and `repair` wrote that, an older one, over both sectors of the newest:
+/// "No data is lost", it said. A start, which had been refused, went on from before a volume was attached, without all that was dirty on it.
+#[test]
+fn a_superblock_that_cannot_be_read_in_both_copies_is_neither_passed_over_nor_written_over_by_the_offline_tools() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let path = disk.path().display().to_string();
+    yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
+    served_before(&yard, &[&path]);
+    let newest = both_of_the_newest(&yard, &[&path], 64 * MIB);
+    let before = Contents::of(&[&disk.path(), &yard.path("file")]);
+    disk.cannot_read(&newest);
+    let checked = yard.run(&["check", &path]).said(1, &["Problems were found"]);
+    assert!(checked.out.contains("may be older") && !checked.out.contains("No data is lost"), "{checked:?}");
+    let refused = [&*path, "cannot be read in both copies", "may be older", "Nothing was changed"];
+    yard.run(&["repair", &path, "--save", "saved"]).said(3, &refused);
+    yard.run(&["writeback", &path, "--state", "state", "--backing", "file"]).said(3, &refused);
+    yard.run(&["list-damaged", &path]).said(3, &refused);
+    assert!(yard.run(&["dump", &path]).out.contains("unreadable"));
+    assert!(!yard.path("saved").exists());
+    disk.cannot_read(&[]);
+    before.unchanged();
+    serve_well(&yard, &[&path]).stop();
+}
+
+/// The same of a pool whose newest superblock another device has: there it is known what belongs into those sectors.
+#[test]
+fn a_superblock_that_cannot_be_read_in_both_copies_is_mended_from_another_device_that_is_proved_to_have_the_newest() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
+    let path = disk.path().display().to_string();
+    yard.file("a", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", &path]).good();
+    served_before(&yard, &["a", &path]);
+    let newest = both_of_the_newest(&yard, &["a", &path], 64 * MIB);
+    disk.cannot_read_until_written(&newest);
+    let check = |more: &[&str]| yard.run(&[&["check", "a", &path], more].concat());
+    let checked = check(&["--state", "state"]).said(1, &["1 without loss, 0 with"]);
+    assert!(checked.out.contains("may be older") && !checked.out.contains("was not named"), "{checked:?}");
+    // Without a vote more, the other one may be what is out of date.
+    yard.run(&["repair", "a", &path, "--save", "saved"]).said(3, &["Nothing was changed", "cannot be proved"]);
+    yard.run(&["repair", "a", &path, "--save", "saved", "--state", "state"]).told(&["2 places"]);
+    check(&[]).good();
+    serve_well(&yard, &["a", &path]).stop();
 }
 
 /// It was read to see that it is no cache device, and after a restart what was dirty could be brought to it by nothing.

@@ -157,7 +157,7 @@ fn all_errors() -> Vec<Walked> {
             NotRunning(path()), NoneRuns(path()), Denied(path()), Silent { path: path(), seconds: 10 }, Broken(path(), io()), Fault(Fault::failed("x. Try again."))),
         one_of_each!("host/src/offline.rs", "OfflineError", OfflineError:
             Served { path: path(), holder: text() }, Claim(claim()), Pool(PoolError::Twice { path: path() }),
-            NoSuperblock, Refused(refusal()), Cancelled, Output(io())),
+            NoSuperblock, MayBeOlder { path: path() }, Refused(refusal()), Cancelled, Output(io())),
         one_of_each!("host/src/offline/repair.rs", "RepairError", RepairError:
             Offline(OfflineError::Cancelled), Unproven { refusal: text() }, Save { path: path(), source: io() },
             Saving { path: path(), source: io(), done: 1 }, Write { path: path(), offset: 1, source: io(), done: 1 },
@@ -169,8 +169,9 @@ fn all_errors() -> Vec<Walked> {
             Offline(OfflineError::Cancelled), Pool(PoolError::Twice { path: path() }), Backing(BackingError::Small { path: path(), size: 1 }),
             Devices(DevicesError::Setup(io())), Folder { path: path(), source: io() },
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() }, HasDisk { volume: text(), path: path() },
-            NotToSave { name: text(), pool: text(), volumes: text() }, SaveExists { path: path() }, Save { path: path(), source: io() },
+            NotToSave { name: text(), pool: text(), volumes: text() }, Twice { volume: text(), option: "--backing" }, SaveExists { path: path() }, Save { path: path(), source: io() },
             Identity { path: path(), volume: text(), found: text(), expected: text() },
+            OfAnother { path: path(), volume: text(), other: text(), found: text() },
             Size { path: path(), volume: text(), found: 1, expected: 2 }, Changed { path: path(), volume: text() },
             NotProven { why: text(), lost: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
         one_of_each!("host/src/embed.rs", "Error", Embed:

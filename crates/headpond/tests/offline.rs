@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Contents, Daemon, MIB, Yard};
+use common::silent::Disk;
+use common::{Contents, Daemon, Ended, MIB, Yard, forge};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -387,7 +388,7 @@ fn what_is_no_pool_and_what_is_blind_is_named() {
     let (yard, _) = killed();
     let blank = yard.file("blank", 64 * MIB);
     yard.run(&["check", "blank"]).said(1, &["Problems were found"]);
-    yard.run(&["dump", "blank"]).said(1, &["No superblock of a pool was found", "headpond pool list"]);
+    yard.run(&["dump", "blank"]).said(1, &["No superblock of a pool was found that counts", "headpond pool list"]);
     yard.run(&["list-damaged", "blank"]).said(1, &["None of the devices named", "headpond pool list"]);
     yard.run(&["check", "a", "a"]).said(1, &["a was named twice"]);
     for at in [0, 64 << 10, SIZE - (128 << 10), SIZE - (64 << 10)] {
@@ -517,6 +518,232 @@ fn a_repair_whose_output_nobody_reads_any_more_says_what_it_has_done() {
     assert_eq!(code, Some(1));
     yard.run(&["repair", "a", "b", "--undo", "saved"]).good();
     before.unchanged();
+}
+
+/// Found by reading. That a flush of the disk had failed over acknowledged writes was kept in the superblock for the next client to hear of, and where no daemon came any more
+/// nobody heard of it: `check` called the pool clean, and `writeback` said that all was written.
+#[test]
+fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("disk", 16 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    daemon.stop();
+    let of_the_flush = |doubt: fn(&mut headpond_format::Doubts)| {
+        for device in ["a", "b"] {
+            forge(&yard.path(device), |superblock| superblock.volumes.iter_mut().for_each(|v| doubt(&mut v.doubts)));
+        }
+    };
+    // Clients have been told; it is kept for the cache to be careful.
+    of_the_flush(|doubts| doubts.unkept = true);
+    yard.run(&["check", "a", "b", "--verbose"]).told(&["note: ", "A flush of the disk of volume v has failed"]);
+    of_the_flush(|doubts| doubts.untold = true);
+    let checked = yard.run(&["check", "a", "b", "--json"]);
+    assert!(checked.code == Some(1) && checked.out.contains("\"kind\":\"flush-failed\""), "{checked:?}");
+    assert_eq!(yard.run(&["list-damaged", "a", "b"]).said(1, &["is known to be on the disk"]).out, "v 0 16777216 untold\n");
+    let disk = ["--state", "state", "--backing", "disk"];
+    let run = |devices: &[&str], more: &[&str]| yard.run(&[&["writeback"], devices, &disk, more].concat());
+    let said = |ended: Ended| {
+        assert!(ended.code == Some(1) && ended.out.contains("A flush of the backing device failed"), "{ended:?}");
+    };
+    said(run(&["a", "b"], &["--keep"]));
+    said(yard.run(&["writeback", "b", "--state", "new", "--backing", "disk", "--without-missing"]));
+    said(run(&["a", "b"], &[]));
+}
+
+/// Found by reading. `--other-disk` was taken as said of whatever disk was named: those of two volumes, swapped, were written over with each other's data where
+/// nothing was clean to compare them with.
+#[test]
+fn a_disk_that_is_known_as_another_volumes_is_not_written_to_though_it_is_called_the_disk() {
+    let yard = Yard::new();
+    yard.pool();
+    for disk in ["disk", "other", "copy-of-disk", "copy-of-other"] {
+        yard.file(disk, 16 * MIB);
+    }
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    for (volume, disk, byte) in [("v", "disk", 1), ("w", "other", 2)] {
+        yard.run(&["attach", volume, disk]).good();
+        yard.nbd(volume).write(0, &[byte; 4096], true).unwrap();
+    }
+    daemon.kill();
+    let before = Contents::of(&[&yard.path("disk"), &yard.path("other")]);
+    let run = |v: &str, w: &str| {
+        let (v, w) = (format!("v={v}"), format!("w={w}"));
+        yard.run(&["writeback", "a", "b", "--state", "state", "--other-disk", "--backing", &v, "--backing", &w])
+    };
+    run("other", "disk").said(3, &["is the disk of volume w", "not of volume v", "Nothing was changed"]);
+    before.unchanged();
+    // Nor a part of it; and of copies it is said that they are taken at their word.
+    run("other", "copy-of-other").said(3, &["is the disk of volume w"]);
+    let written = run("copy-of-disk", "copy-of-other").good().out;
+    assert_eq!(written.matches("nothing in the cache could be compared with that disk").count(), 2, "{written}");
+    for (disk, byte) in [("copy-of-disk", 1), ("copy-of-other", 2)] {
+        assert_eq!(fs::read(yard.path(disk)).unwrap()[..4096], [byte; 4096], "{disk}");
+    }
+    before.unchanged();
+}
+
+/// Found by reading. Where whoever read the output had gone, it ended with 0 and without a word: what was lost, or left, was not told.
+#[test]
+fn a_writeback_whose_output_nobody_reads_any_more_says_that_not_all_is_on_the_disk() {
+    let (yard, _, daemon) = with_dirty_data();
+    daemon.stop();
+    let data = dirty_data(&yard);
+    let meets = |n: usize, o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
+    let lost = (50..data.len()).find(|n| !data[n + 1..].iter().any(|o| meets(*n, o))).map(|n| data[n].clone()).unwrap();
+    flip(&yard.path("a"), lost.at[0]);
+    flip(&yard.path("b"), lost.at[1]);
+    let unread = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headpond"));
+        Ended::of(&command.args(args).current_dir(yard.path("")).stdout(writer).output().unwrap())
+    };
+    unread(&["list-damaged", "a", "b"]).said(1, &["Not all data can be read"]);
+    unread(&["repair", "a", "b", "--save", "saved", "--json"]).said(1, &["headpond: "]);
+    let args = ["writeback", "a", "b", "--state", "state", "--backing", "disk"];
+    unread(&args).said(1, &["Not all is on the disks", "could not be read from any cache device"]);
+    // It told to run it again, though the pool had no such volume any more.
+    let ended = yard.run(&[&args[..], &["--give-up-lost"]].concat()).said(1, &["Not all is on the disks", "has let go of"]);
+    assert!(!ended.err.contains("run it again"), "{ended:?}");
+}
+
+/// Found by reading. The second one of two disks for one volume counted, and of two files; and of all volumes but the first "0 B written" was said, as they had been
+/// written while the first one was.
+#[test]
+fn a_writeback_of_two_volumes_tells_how_much_it_wrote_of_each_and_takes_one_disk_for_each() {
+    let yard = Yard::new();
+    yard.pool();
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    // So slow, and what is dirty so far apart on it, that the other one is written long before it is its turn.
+    yard.file("disk", 8 << 30);
+    yard.file("other", 16 * MIB);
+    yard.run(&["attach", "v", "modelled:disk"]).good();
+    yard.run(&["attach", "w", "other"]).good();
+    yard.run(&["volume", "create", "journal", "--size", "1MiB"]).good();
+    yard.nbd("v").write_many((0..400).map(|n| (n * (13 << 20), vec![1; 4096])));
+    yard.nbd("w").write(0, &[2; 4096], true).unwrap();
+    daemon.kill();
+    let before = Contents::of(&["a", "b", "other"].map(|name| yard.path(name)).each_ref().map(|path| path.as_path()));
+    let run = |more: &[&str]| yard.run(&[&["writeback", "a", "b", "--state", "state"], more].concat());
+    run(&["--backing", "v=modelled:disk", "--backing", "v=other"]).said(2, &["volume v", "twice", "Nothing was changed"]);
+    run(&["--save", "journal=x", "--save", "journal=y"]).said(2, &["volume journal", "twice", "Nothing was changed"]);
+    before.unchanged();
+    assert!(!yard.path("x").exists() && !yard.path("y").exists());
+    let dirty = |volume: usize| {
+        let report = check(&yard, &["a", "b"]).1;
+        report["summary"]["volumes"][volume]["dirty_bytes"].as_u64().unwrap()
+    };
+    let dirty = [dirty(0), dirty(1)];
+    let written = run(&["--backing", "v=modelled:disk", "--backing", "w=other", "--json"]).good().out;
+    let written: Value = serde_json::from_str(&written).unwrap();
+    let written = [0, 1].map(|n| written["volumes"][n]["written_bytes"].as_u64().unwrap());
+    assert!(dirty[1] > 0 && written == dirty, "{written:?} of {dirty:?}");
+}
+
+/// Found by reading. A sector that could not be read, and whose page a mend covered in part, ended it for good: all that it would have come to later was never mended, and a
+/// second repair stopped at the same place.
+#[test]
+fn a_repair_goes_on_behind_a_place_that_it_has_to_leave() {
+    let yard = Yard::new();
+    let Some(disk) = Disk::new(&yard.path("mount"), SIZE) else { return };
+    std::os::unix::fs::symlink(disk.path(), yard.path("b")).unwrap();
+    yard.file("a", SIZE);
+    yard.run(&["pool", "create", "pool", "a", "b", "--unit", "512", "--segment", "64KiB"]).good();
+    yard.file("disk", 16 * MIB);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    for n in 0..200u64 {
+        nbd.write(n * 8192, &stamp(n + 1, 512), true).unwrap();
+    }
+    daemon.kill();
+    let data = dirty_data(&yard);
+    let sound = Contents::of(&[&yard.path("a")]);
+    flip(&yard.path("a"), data[10].at[0]);
+    // Behind it in the log, so that it comes first.
+    let page = data[150].at[1] / 4096 * 4096;
+    let page = page..page + 4096;
+    disk.cannot_read(&[page]);
+    yard.run(&["repair", "a", "b", "--dry-run"]).said(1, &["left as they are"]);
+    let ended = yard.run(&["repair", "a", "b", "--save", "saved"]).said(1, &["left as they are"]);
+    assert!(ended.out.contains("what lies beside it cannot be read") && ended.out.contains("1 places"), "{ended:?}");
+    sound.unchanged();
+    // Programs hear of each, as people do.
+    let report = yard.run(&["repair", "a", "b", "--dry-run", "--json"]);
+    let report: Value = serde_json::from_str(&report.out).unwrap_or_else(|error| panic!("{error}: {report:?}"));
+    let findings = report["findings"].as_array().unwrap();
+    assert!(
+        findings.iter().any(|f| f["kind"] == "unreadable") && report["mended"] == 0 && report["left"].as_u64() >= Some(2),
+        "{report}"
+    );
+}
+
+/// Found by reading. Whether a place was written to since the repair was not asked where another one overlapped it in part, as places of a pool with units of 512 bytes do: what was there before went
+/// over what somebody had written.
+#[test]
+fn places_that_overlap_are_not_put_back_either_where_they_were_written_to_since() {
+    let yard = Yard::new();
+    for device in ["a", "b"] {
+        yard.file(device, SIZE);
+    }
+    yard.run(&["pool", "create", "pool", "a", "b", "--unit", "512"]).good();
+    yard.file("disk", 16 * MIB);
+    let daemon = yard.serve(&["a", "b"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let mut nbd = yard.nbd("v");
+    for n in 0..40u64 {
+        nbd.write(n * 16384, &stamp(n + 1, 4096), true).unwrap();
+    }
+    daemon.kill();
+    // A record's header, and its data, which begins on the same page and ends on the next.
+    let bytes = fs::read(yard.path("a")).unwrap();
+    let is_behind_its_header = |data: &u64| bytes[*data as usize - 512..].starts_with(b"HPrc") && data % 4096 >= 512;
+    let data = dirty_data(&yard)[..20].iter().map(|dirty| dirty.at[0]).find(is_behind_its_header).unwrap();
+    let header = data - 512;
+    flip(&yard.path("a"), header + 40);
+    flip(&yard.path("a"), data + 100);
+    let damaged = Contents::of(&[&yard.path("a")]);
+    yard.run(&["repair", "a", "b", "--save", "saved"]).good();
+    let undo = || yard.run(&["repair", "a", "b", "--undo", "saved"]);
+    for at in [header + 8, data / 4096 * 4096 + 4096 + 9] {
+        flip(&yard.path("a"), at);
+        let before = Contents::of(&[&yard.path("a")]);
+        undo().said(3, &["a was written to", "Nothing was changed"]);
+        before.unchanged();
+        flip(&yard.path("a"), at);
+    }
+    undo().good();
+    damaged.unchanged();
+    // As one that was cut off is done again, to its end.
+    undo().good();
+    damaged.unchanged();
+}
+
+/// Found by reading. What a repair had saved was put back as the file had it by then, whatever had become of it.
+#[test]
+fn what_has_rotted_in_the_file_of_a_repair_is_not_put_back() {
+    let yard = Yard::new();
+    yard.pool();
+    flip(&yard.path("a"), 64 << 10 | 60);
+    let damaged = Contents::of(&[&yard.path("a")]);
+    yard.run(&["repair", "a", "b", "--save", "saved"]).told(&["1 places"]);
+    let mended = Contents::of(&[&yard.path("a")]);
+    let saved = fs::read_to_string(yard.path("saved")).unwrap();
+    let (before, old) = saved.split_once("\"old\":\"").unwrap();
+    let digit = if old.starts_with('0') { '1' } else { '0' };
+    fs::write(yard.path("rotten"), format!("{before}\"old\":\"{digit}{}", &old[1..])).unwrap();
+    yard.run(&["repair", "a", "b", "--undo", "rotten"]).said(1, &["line 2", "checksum", "Nothing was changed"]);
+    mended.unchanged();
+    // One from before there was a checksum is as good as it was.
+    let (before, _) = saved.split_once(",\"sum\":").unwrap();
+    fs::write(yard.path("older"), format!("{before}}}\n")).unwrap();
+    yard.run(&["repair", "a", "b", "--undo", "older"]).good();
+    damaged.unchanged();
 }
 
 /// Another one had been written and let go of by then, and "nothing was written", it said.

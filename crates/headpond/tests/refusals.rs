@@ -684,3 +684,17 @@ fn times_that_make_no_sense_are_refused_with_those_that_do() {
         refused.said(2, &[option, range]);
     }
 }
+
+/// Found by reading. `writeback --wait` with the largest number panicked, and `pool list` of a FIFO waited for ever for somebody to write to it.
+#[test]
+fn what_is_no_time_to_wait_and_what_is_no_device_is_refused_and_not_waited_for() {
+    let yard = Yard::new();
+    yard.pool();
+    let forever = u64::MAX.to_string();
+    for tool in [&["writeback", "--backing", "disk"][..], &["check"], &["repair", "--dry-run"]] {
+        yard.run(&[tool, &["a", "b", "--wait", &forever]].concat()).said(2, &["--wait", "86400"]);
+    }
+    rustix::fs::mknodat(rustix::fs::CWD, yard.path("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let listed = yard.run(&["pool", "list", "fifo", "a"]).said(1, &["Not looked at: fifo"]);
+    assert!(listed.out.contains("neither a block device nor a regular file") && listed.out.contains("pool pool"), "{listed:?}");
+}

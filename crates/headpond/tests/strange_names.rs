@@ -8,21 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Contents, Ended, MIB, Yard};
-use headpond_format::Superblock;
-
-/// Has all superblocks of a device say something else.
-fn forge(path: &Path, change: impl Fn(&mut Superblock)) {
-    let mut bytes = fs::read(path).unwrap();
-    for at in (0..bytes.len()).step_by(4096) {
-        if let Ok(mut superblock) = Superblock::decode(&bytes[at..]) {
-            change(&mut superblock);
-            let forged = superblock.encode();
-            bytes[at..at + forged.len()].copy_from_slice(&forged);
-        }
-    }
-    fs::write(path, bytes).unwrap();
-}
+use common::{Contents, Ended, MIB, Yard, forge};
 
 fn called(yard: &Yard, name: &str) {
     yard.pool();
@@ -53,6 +39,24 @@ fn a_pool_with_such_a_name_is_served_where_nothing_is_named_after_it_and_one_who
     let yard = Yard::new();
     called(&yard, "Bank 2");
     yard.serve_with(&SERVE).unwrap().stop();
+}
+
+/// Found by reading. A name from a stranger's cache device was printed as it is: a line of its own, with whatever it liked to say, and colours.
+#[test]
+fn a_name_that_would_forge_a_line_or_colour_the_terminal_is_shown_by_its_characters_numbers() {
+    let yard = Yard::new();
+    let name = "p\nclean\x1b[2J";
+    called(&yard, name);
+    for device in ["a", "b"] {
+        forge(&yard.path(device), |superblock| superblock.members[1].id = [7; 16]);
+    }
+    fs::write(yard.path("b"), vec![0; 64 << 20]).unwrap();
+    for tool in ["check", "list-damaged", "dump"] {
+        let ended = yard.run(&[tool, "a"]);
+        let all = format!("{}{}", ended.out, ended.err);
+        assert!(!all.contains('\x1b') && !all.contains("\nclean"), "{tool}: {all}");
+        assert!(all.contains("p\\nclean\\u{1b}[2J"), "{tool}: {all}");
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod repair;
 mod salvage;
 mod save;
 mod segments;
+mod undo;
 mod writeback;
 
 pub use check::{Summary, VolumeSummary, check};
@@ -32,7 +33,8 @@ pub use dump::{Part, dump};
 pub use finding::{Finding, Level, Mend};
 pub use media::{Device, Media, Pool, Slot};
 pub use rehearsal::{Live, Rehearsal};
-pub use repair::{RepairError, Repaired, flush, repair, undo};
+pub use repair::{RepairError, Repaired, flush, repair};
+pub use undo::undo;
 pub use writeback::{Outcome, WriteBack, WritebackError, WrittenVolume, writeback};
 
 /// Why an offline tool ended before its end.
@@ -54,6 +56,12 @@ pub enum OfflineError {
          made of; `headpond pool list DEVICE...` shows what a device is, `headpond dump DEVICE...` what each copy says"
     )]
     NoSuperblock,
+    #[error(
+        "{path} has a superblock that cannot be read in both copies: those that can may be older, and what was written since would be lost. \
+         Nothing was changed. Name the pool's other cache devices as well, if there are any. Else try again later, or copy the device with \
+         ddrescue, which asks for bad sectors again and again, and name the copy: if it lacks them still, it is taken for what is older"
+    )]
+    MayBeOlder { path: PathBuf },
     #[error("{0} What these devices hold cannot be told for the pool.")]
     Refused(Refusal),
     #[error("Cancelled. Nothing was changed. Start it again to have it all")]

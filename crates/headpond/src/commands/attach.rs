@@ -3,7 +3,7 @@
 use clap::Args;
 use headpond_host::control::{self, Call};
 
-use super::{Which, place_of_new, pool_of, print, whole};
+use super::{Which, place_of_new, pool_of, print_and_judge, whole};
 use crate::size;
 
 #[derive(Args)]
@@ -44,7 +44,7 @@ impl Attach {
         let mut answer = self.which.call(&Call::Attach(call))?;
         let place = place_of_new(&mut answer, &self.name);
         let bytes = size::show(answer["bytes"].as_u64().unwrap_or(0));
-        print(self.json, &answer, format_args!("volume {}: {bytes}{place}, on {}", self.name, pool_of(&answer)))?;
-        whole(&answer["problem"])
+        let line = format!("volume {}: {bytes}{place}, on {}", self.name, pool_of(&answer));
+        print_and_judge(self.json, &answer, line, whole(&answer["problem"]))
     }
 }

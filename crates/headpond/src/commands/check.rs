@@ -4,7 +4,7 @@ use clap::Args;
 use headpond_host::offline::{self, Finding, Level, Media, Summary};
 use serde_json::json;
 
-use super::offline::{AtRest, Listing, Watching, line, place};
+use super::offline::{AtRest, Listing, Watching, harmless, line, place};
 use crate::exit::Found;
 use crate::size;
 
@@ -48,19 +48,22 @@ impl Check {
         );
         watching.borrow_mut().clear();
         let summary = result.map_err(|error| listing.cut_short(error))?;
-        match self.json {
-            true => listing.end_with("summary", &json!(summary))?,
-            false => line(&text(&summary))?,
-        }
-        if summary.is_clean() { Ok(()) } else { Err(Found(closing(&summary)).into()) }
+        let told = match self.json {
+            true => listing.end_with("summary", &json!(summary)),
+            false => line(&text(&summary)),
+        };
+        // Whether anybody reads the end or not.
+        let verdict = if summary.is_clean() { Ok(()) } else { Err(Found(closing(&summary)).into()) };
+        verdict.and(told.map_err(Into::into))
     }
 }
 
 /// A finding as people read it.
 pub fn told(f: &Finding) -> String {
-    let place = place(f.path.as_deref(), f.offset, f.bytes);
-    let meaning = if f.meaning.is_empty() { String::new() } else { format!("\n    {}.", f.meaning.trim_end_matches('.')) };
-    format!("{}: {}: {}.{meaning}\n    Next: {}.", f.level.name(), place, f.what, f.next.trim_end_matches('.'))
+    let place = harmless(&place(f.path.as_deref(), f.offset, f.bytes));
+    let said = |text: &str| harmless(text.trim_end_matches('.'));
+    let meaning = if f.meaning.is_empty() { String::new() } else { format!("\n    {}.", said(&f.meaning)) };
+    format!("{}: {place}: {}.{meaning}\n    Next: {}.", f.level.name(), harmless(&f.what), said(&f.next))
 }
 
 fn text(s: &Summary) -> String {
@@ -69,7 +72,7 @@ fn text(s: &Summary) -> String {
     }
     let mut text = format!(
         "pool {}  epoch {}  identity {}\n  read {} segments, {} records, {}\n",
-        s.pool,
+        harmless(&s.pool),
         s.epoch,
         s.id,
         s.segments,
@@ -83,7 +86,8 @@ fn text(s: &Summary) -> String {
             (false, lost) => format!("{} LOST", size::show(lost)),
         };
         let kind = if v.without_disk { "on the cache devices alone" } else { "dirty" };
-        text += &format!("  volume {}: {}, {} {kind}, {state}\n", v.name, size::show(v.bytes), size::show(v.dirty_bytes));
+        text +=
+            &format!("  volume {}: {}, {} {kind}, {state}\n", harmless(&v.name), size::show(v.bytes), size::show(v.dirty_bytes));
     }
     let notes = if s.notes > 0 { format!(" ({} notes: --verbose shows them)", s.notes) } else { String::new() };
     match s.is_clean() {

@@ -4,7 +4,7 @@ use clap::Args;
 use headpond_host::offline::{self, Media, OfflineError, Part};
 use serde_json::Value;
 
-use super::offline::{AtRest, Listing, Watching, line};
+use super::offline::{AtRest, Listing, Watching, harmless, line};
 use crate::exit::Found;
 
 #[derive(Args)]
@@ -45,8 +45,11 @@ impl Dump {
         if pool {
             return Ok(());
         }
-        Err(Found("No superblock of a pool was found. Nothing was changed. `headpond pool list` shows what devices hold".into())
-            .into())
+        Err(Found(
+            "No superblock of a pool was found that counts. Nothing was changed. `headpond pool list` shows what devices hold"
+                .into(),
+        )
+        .into())
     }
 }
 
@@ -121,5 +124,5 @@ fn fields(value: &Value) -> String {
 }
 
 fn show(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value.as_str().map_or_else(|| value.to_string(), harmless)
 }

@@ -4,8 +4,8 @@ use clap::Args;
 use headpond_host::offline::{Damaged, Media, list_damaged};
 use serde_json::json;
 
-use super::offline::{AtRest, Watching};
-use super::print;
+use super::offline::{AtRest, Watching, harmless};
+use super::print_and_judge;
 use crate::exit::Found;
 
 #[derive(Args)]
@@ -24,29 +24,36 @@ impl ListDamaged {
         let pool = media.pool(media.vote(self.pool.state.as_deref())?)?;
         let damaged = list_damaged(&pool, &mut |step| watching.step(step))?;
         watching.clear();
-        print(self.json, &json!(damaged), lines(&damaged))?;
-        if damaged.is_none() {
-            return Ok(());
-        }
-        Err(Found(
-            "Not all data can be read. Nothing was changed. Bring back any cache device that is missing, and list again; \
-             `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
-                .into(),
-        )
-        .into())
+        print_and_judge(self.json, &json!(damaged), lines(&damaged), verdict(&damaged))
     }
+}
+
+fn verdict(damaged: &Damaged) -> anyhow::Result<()> {
+    if damaged.is_none() {
+        return Ok(());
+    }
+    Err(Found(
+        "Not all data can be read, or is known to be on the disk. Nothing was changed. Bring back any cache device that is missing, and list again; \
+         `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
+            .into(),
+    )
+    .into())
 }
 
 /// A line for each range: the volume, its first byte, how many bytes, and why.
 pub fn lines(damaged: &Damaged) -> String {
     let mut lines = Vec::new();
     if let Some(why) = &damaged.refused {
-        lines.push(format!("pool {} is refused: {why}", damaged.pool));
+        lines.push(harmless(&format!("pool {} is refused: {why}", damaged.pool)));
     }
     for volume in &damaged.volumes {
-        let mut add = |offset: u64, bytes: u64, why: &str| lines.push(format!("{} {offset} {bytes} {why}", volume.name));
+        let mut add =
+            |offset: u64, bytes: u64, why: &str| lines.push(harmless(&format!("{} {offset} {bytes} {why}", volume.name)));
         if volume.refused {
             add(0, volume.bytes, "refused");
+        }
+        if volume.untold {
+            add(0, volume.bytes, "untold");
         }
         volume.damaged.iter().for_each(|e| add(e.offset, e.bytes, "lost"));
         volume.doubtful.iter().for_each(|e| add(e.offset, e.bytes, "doubtful"));

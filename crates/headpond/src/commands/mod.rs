@@ -220,6 +220,17 @@ pub fn print(json: bool, value: &Value, line: impl std::fmt::Display) -> anyhow:
     Ok(out.flush()?)
 }
 
+/// The same of what did not come out well, perhaps: that is said, and ends with its code, whether or not anybody reads the output any more.
+pub fn print_and_judge(
+    json: bool,
+    value: &Value,
+    line: impl std::fmt::Display,
+    verdict: anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let printed = print(json, value, line);
+    verdict.and(printed)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;

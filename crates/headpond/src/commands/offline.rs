@@ -23,8 +23,8 @@ pub struct AtRest {
     /// The state folder of the host that served the pool: its witness there is heard. Without it, the devices vote alone
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Seconds to wait for devices that a killed daemon may still be writing to
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    /// Seconds to wait for devices that a killed daemon may still be writing to, a day at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub wait: u64,
 }
 
@@ -86,6 +86,19 @@ pub fn line(text: &str) -> Result<(), OfflineError> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(OfflineError::Output)
 }
 
+/// Text from a device that a stranger may have written to: what would begin a line, move the cursor, or turn the text round, is shown by its number.
+pub fn harmless(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() || turns(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// A JSON object on standard output whose last member is a list, written as it is found. It is whole whatever happens meanwhile.
 #[derive(Default)]
 pub struct Listing {
@@ -101,6 +114,11 @@ impl Listing {
         let members = head.trim_start_matches('{').strip_suffix('}').unwrap_or_default();
         let comma = if members.is_empty() { "" } else { ", " };
         line(&format!("{{{members}{comma}{}: [", json!(list)))
+    }
+
+    /// Begins with the list's name alone, if that was not done before.
+    pub fn begin_once(&mut self, list: &str) -> Result<(), OfflineError> {
+        if self.begun { Ok(()) } else { self.begin(&json!({}), list) }
     }
 
     /// One more of the list.
@@ -120,11 +138,23 @@ impl Listing {
         if self.begun { line(&format!("], {}: {value}}}", json!(name))) } else { Ok(()) }
     }
 
+    /// The same, with all the members of an object.
+    pub fn end_with_all(&self, object: &Value) -> Result<(), OfflineError> {
+        let members = object.to_string();
+        let members = members.strip_prefix('{').unwrap_or_default();
+        if self.begun { line(&format!("], {members}")) } else { Ok(()) }
+    }
+
     /// The end of what an error cut short, which the object tells of; the error.
     pub fn cut_short(&self, error: OfflineError) -> OfflineError {
+        self.end_with_error(&error);
+        error
+    }
+
+    /// The same of any error.
+    pub fn end_with_error(&self, error: &impl std::fmt::Display) {
         // Who does not hear the list will not hear its end.
         let _ = self.end_with("error", &json!(error.to_string()));
-        error
     }
 }
 

@@ -11,7 +11,8 @@ use headpond_host::report::{Member, Report};
 use headpond_host::state::{State, hex};
 use serde_json::{Value, json};
 
-use super::{Which, pool_of, print};
+use super::offline::harmless;
+use super::{Which, pool_of, print, print_and_judge};
 use crate::exit::{self, Usage};
 use crate::size;
 
@@ -232,17 +233,17 @@ impl List {
         let values: Vec<Value> = listed.iter().map(value).collect();
         let lines: Vec<String> = listed.iter().map(line).collect();
         let text = if lines.is_empty() { "no cache devices found".into() } else { lines.join("\n") };
-        print(self.json, &json!(values), text)?;
         let unread: Vec<String> =
             listed.iter().filter(|device| device.found.is_err()).map(|device| device.path.display().to_string()).collect();
-        match unread.is_empty() {
+        let verdict = match unread.is_empty() {
             true => Ok(()),
             false => Err(exit::Found(format!(
                 "Not looked at: {}. Nothing was changed. Check that they are there, and that you may read them",
                 unread.join(", ")
             ))
             .into()),
-        }
+        };
+        print_and_judge(self.json, &json!(values), text, verdict)
     }
 }
 
@@ -265,7 +266,7 @@ fn line(device: &Listed) -> String {
         Ok((_, Found::Signature(what))) => (*what).into(),
         Ok((_, Found::Nothing)) => "nothing known".into(),
     };
-    format!("{}: {what}{in_use}", device.path.display())
+    harmless(&format!("{}: {what}{in_use}", device.path.display()))
 }
 
 fn value(device: &Listed) -> Value {
@@ -399,8 +400,7 @@ impl Replace {
             }
         }
         // The new one is the pool's by now, whatever became of the old one.
-        print(self.json, &value, text)?;
-        result
+        print_and_judge(self.json, &value, text, result)
     }
 }
 

@@ -8,7 +8,7 @@ use headpond_host::offline::{self, Media, Repaired};
 use serde_json::json;
 
 use super::check::told;
-use super::offline::{AtRest, Watching, line};
+use super::offline::{AtRest, Listing, Watching, line};
 use super::print;
 use crate::exit::Found;
 use crate::size;
@@ -26,7 +26,7 @@ pub struct Repair {
     /// Put back what was there before an earlier repair; refused where the pool was served or written to since
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "dry_run"])]
     undo: Option<PathBuf>,
-    /// Print JSON
+    /// Print JSON: an object with "findings", and what came of them
     #[arg(long)]
     json: bool,
 }
@@ -49,12 +49,17 @@ impl Repair {
             );
         }
         let vote = media.vote(self.pool.state.as_deref())?;
+        let mut listing = Listing::default();
         let result = offline::repair(
             &media,
             vote,
             self.save.as_deref(),
             &mut |finding| {
-                if self.json || finding.mendable.is_empty() && finding.level == offline::Level::Note {
+                if self.json {
+                    listing.begin_once("findings")?;
+                    return listing.add(&json!(finding));
+                }
+                if finding.mendable.is_empty() && finding.level == offline::Level::Note {
                     return Ok(());
                 }
                 watching.borrow_mut().clear();
@@ -71,16 +76,13 @@ impl Repair {
         if !self.dry_run {
             offline::flush(&media)?;
         }
-        let repaired = result?;
-        print(self.json, &json!(repaired), self.text(&repaired))?;
-        if repaired.left == 0 {
-            return Ok(());
-        }
-        Err(Found(format!(
-            "{} findings were left as they are: no other copy proves what belongs there. `headpond check` tells what each means",
-            repaired.left
-        ))
-        .into())
+        let repaired = result.inspect_err(|error| listing.end_with_error(error))?;
+        let told = match self.json {
+            true => listing.begin_once("findings").and_then(|()| listing.end_with_all(&json!(repaired))),
+            false => line(&self.text(&repaired)),
+        };
+        // Whether anybody reads the end or not.
+        verdict(&repaired).and(told.map_err(Into::into))
     }
 
     fn text(&self, repaired: &Repaired) -> String {
@@ -95,5 +97,16 @@ impl Repair {
                 )
             }
         }
+    }
+}
+
+fn verdict(repaired: &Repaired) -> anyhow::Result<()> {
+    match repaired.left {
+        0 => Ok(()),
+        left => Err(Found(format!(
+            "{left} findings were left as they are: no other copy proves what belongs there, or it cannot be written without losing what lies beside it. `headpond check` tells what each \
+             means"
+        ))
+        .into()),
     }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use headpond_host::control::Call;
 use headpond_host::report;
 
-use super::{Which, print};
+use super::{Which, print, print_and_judge};
 use crate::exit::Found;
 use crate::size;
 
@@ -31,8 +31,7 @@ impl Scrub {
         }
         let answer = self.which.call(&Call::Scrub { bytes_per_second: self.rate })?;
         let found: report::Scrub = serde_json::from_value(answer.clone())?;
-        print(self.json, &answer, words(&found))?;
-        match found.lost {
+        let verdict = match found.lost {
             0 => Ok(()),
             _ => Err(Found(
                 "Reading what is damaged on all copies fails. Restore it, or write it anew; replace the cache devices that rot with \
@@ -40,7 +39,8 @@ impl Scrub {
                     .into(),
             )
             .into()),
-        }
+        };
+        print_and_judge(self.json, &answer, words(&found), verdict)
     }
 }
 

@@ -6,8 +6,8 @@ use headpond_host::offline::{self, Outcome, WriteBack, WrittenVolume};
 use headpond_host::state::State;
 use serde_json::json;
 
-use super::offline::{AtRest, Watching};
-use super::print;
+use super::offline::{AtRest, Watching, harmless};
+use super::print_and_judge;
 use crate::exit::Found;
 use crate::size;
 
@@ -61,8 +61,8 @@ impl Writeback {
         };
         let outcome = offline::writeback(&what, &mut |step| watching.step(step))?;
         watching.clear();
-        print(self.json, &json!(outcome), text(&outcome))?;
-        if outcome.is_whole() { Ok(()) } else { Err(Found(closing(&outcome)).into()) }
+        let verdict = if outcome.is_whole() { Ok(()) } else { Err(Found(closing(&outcome)).into()) };
+        print_and_judge(self.json, &json!(outcome), text(&outcome, self.other_disk), verdict)
     }
 }
 
@@ -74,7 +74,7 @@ fn named(text: &str) -> (String, &str) {
     }
 }
 
-fn text(outcome: &Outcome) -> String {
+fn text(outcome: &Outcome, other_disk: bool) -> String {
     let mut lines = Vec::new();
     for volume in &outcome.volumes {
         lines.push(line(volume));
@@ -84,6 +84,13 @@ fn text(outcome: &Outcome) -> String {
         lines.extend(ranges("lost", &volume.lost));
         lines.extend(ranges("doubtful", &volume.doubtful));
         lines.extend(ranges("suspect", &volume.suspect));
+        if other_disk && volume.backing.is_some() && !volume.compared {
+            lines.push(
+                "  nothing in the cache could be compared with that disk: that it is the volume's own was taken from --other-disk alone. \
+                 Check its file system before you rely on it"
+                    .into(),
+            );
+        }
         if let Some(problem) = &volume.problem {
             lines.push(format!("  {problem}"));
         }
@@ -109,7 +116,7 @@ fn text(outcome: &Outcome) -> String {
     if lines.is_empty() {
         lines.push(format!("pool {} has no volumes", outcome.pool));
     }
-    lines.join("\n")
+    lines.iter().map(|line| harmless(line)).collect::<Vec<_>>().join("\n")
 }
 
 fn line(volume: &WrittenVolume) -> String {
@@ -144,9 +151,26 @@ fn closing(outcome: &Outcome) -> String {
     if suspect {
         said.push("and missing cache devices may have held more, within the ranges called suspect".into());
     }
-    let next = match lost == 0 && !suspect {
-        true => ". What could be written was. Nothing is missing. Run it again with what is said of each volume above",
-        false => ". What could be written was. Bring missing devices back and run it again, or restore the ranges from a backup",
+    said.join(", ") + ". What could be written was" + &next(outcome)
+}
+
+/// What to do about what is not on the disks. What the pool has let go of no run brings back.
+fn next(outcome: &Outcome) -> String {
+    let is_lost = |v: &&WrittenVolume| !v.lost.is_empty() || !v.doubtful.is_empty();
+    let gone: Vec<&str> = outcome.volumes.iter().filter(|v| v.detached).filter(is_lost).map(|v| v.name.as_str()).collect();
+    let stays: Vec<&WrittenVolume> = outcome.volumes.iter().filter(|v| !v.detached && !v.is_whole()).collect();
+    let may_be_brought_back = stays.iter().any(|v| is_lost(v) || !v.suspect.is_empty());
+    let of_what_stays = match (may_be_brought_back, stays.is_empty()) {
+        (true, _) => ". Bring missing devices back and run it again, or restore the ranges from a backup",
+        (false, false) => ". Nothing is missing. Run it again with what is said of each volume above",
+        (false, true) => "",
     };
-    said.join(", ") + next
+    let of_what_is_gone = match gone.is_empty() {
+        true => String::new(),
+        false => format!(
+            ". The pool has let go of {}: what could not be read is lost. Restore these ranges from a backup, and check the file system",
+            gone.join(", ")
+        ),
+    };
+    of_what_is_gone + of_what_stays
 }

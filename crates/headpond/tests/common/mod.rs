@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use headpond_format::Superblock;
+
 pub const MIB: u64 = 1 << 20;
 /// For what comes in any case: a machine that is busy may stand still for many seconds.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -315,6 +317,19 @@ impl Drop for ReadOnly {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
+}
+
+/// Has all superblocks of a device say something else.
+pub fn forge(path: &Path, change: impl Fn(&mut Superblock)) {
+    let mut bytes = fs::read(path).unwrap();
+    for at in (0..bytes.len()).step_by(4096) {
+        if let Ok(mut superblock) = Superblock::decode(&bytes[at..]) {
+            change(&mut superblock);
+            let forged = superblock.encode();
+            bytes[at..at + forged.len()].copy_from_slice(&forged);
+        }
+    }
+    fs::write(path, bytes).unwrap();
 }
 
 /// The content of files, to be compared later.

@@ -32,6 +32,8 @@ struct State {
     dead: bool,
     /// What of it cannot be read, or written.
     bad: Vec<Range<u64>>,
+    /// What is bad can be read again when all of it has been written.
+    remaps: bool,
     fixed: Vec<Range<u64>>,
     waiting: Vec<(Request<Vec<u8>>, Completion)>,
 }
@@ -68,7 +70,12 @@ impl State {
             Request::Read { sector, sectors, .. } => {
                 return done.finish(Ok(vec![self.bytes[range(sector, u64::from(sectors) * SECTOR)].to_vec()]));
             }
-            Request::Write { sector, data, .. } => self.bytes[range(sector, data.len() as u64)].copy_from_slice(&data),
+            Request::Write { sector, data, .. } => {
+                let at = range(sector, data.len() as u64);
+                self.bytes[at.clone()].copy_from_slice(&data);
+                let is_covered = |bad: &Range<u64>| at.start <= bad.start as usize && bad.end as usize <= at.end;
+                self.bad.retain(|bad| !self.remaps || !is_covered(bad));
+            }
             Request::Discard { sector, sectors } | Request::WriteZeroes { sector, sectors, .. } => {
                 self.bytes[range(sector, sectors * SECTOR)].fill(0);
             }
@@ -144,7 +151,14 @@ impl Disk {
 
     /// Reads of these bytes fail from now on, and of no others.
     pub fn cannot_read(&self, bad: &[Range<u64>]) {
-        self.memory.state.lock().unwrap().bad = bad.to_vec();
+        let mut state = self.memory.state.lock().unwrap();
+        (state.bad, state.remaps) = (bad.to_vec(), false);
+    }
+
+    /// The same, and whatever of these is written over as a whole can be read again: drives put such sectors elsewhere.
+    pub fn cannot_read_until_written(&self, bad: &[Range<u64>]) {
+        let mut state = self.memory.state.lock().unwrap();
+        (state.bad, state.remaps) = (bad.to_vec(), true);
     }
 
     /// The same of writes.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headpond_engine::election::WitnessVote;
 use headpond_engine::io::SECTOR;
-use headpond_format::SegmentEntry;
+use headpond_format::{SegmentEntry, VolumeEntry};
 use serde::Serialize;
 
 use super::damaged::{DamagedVolume, in_doubt, of_volume};
@@ -12,6 +12,7 @@ use super::finding::{Finding, Level};
 use super::media::{Media, Pool};
 use super::rehearsal::Rehearsal;
 use super::{OfflineError, Watch, doubtful};
+use crate::backing::HasDisk;
 use crate::state::hex;
 
 mod image;
@@ -105,13 +106,16 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
     };
     let pool = match media.pool(vote) {
         Ok(pool) => pool,
-        Err(OfflineError::NoSuperblock) => {
+        Err(OfflineError::NoSuperblock | OfflineError::MayBeOlder { .. }) => {
             superblocks::none(media, &mut say)?;
             return Ok(summary);
         }
         Err(error) => return Err(error),
     };
     superblocks::check(&pool, &mut say)?;
+    for volume in &pool.superblock().volumes {
+        of_flushes(volume, &mut say)?;
+    }
     intent::check(&pool, &mut say, watch)?;
     let table = image::check(&pool, &mut say, watch)?;
     let rehearsal = Rehearsal::start(&pool, watch)?;
@@ -151,6 +155,37 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
     (summary.refused, summary.volumes) = (refused, volumes);
     (summary.segments, summary.records, summary.bytes) = (counts.segments, counts.records, counts.bytes);
     Ok(summary)
+}
+
+/// What the superblock doubts of a volume since a flush of its disk failed, or copies were lost: the cache devices show nothing of it.
+fn of_flushes(volume: &VolumeEntry, say: Tell<'_>) -> Result<(), OfflineError> {
+    let name = &volume.name;
+    if volume.doubts.untold {
+        let (what, meaning) = match volume.has_disk() {
+            true => (
+                format!(
+                    "A flush of the disk of volume {name} has failed over writes that were acknowledged, or the last copies of something dirty \
+                     were lost, and no client was told"
+                ),
+                "What was written and acknowledged before that may not be on the disk. Where, nobody knows",
+            ),
+            false => (
+                format!("The last copies of something on volume {name} were lost with cache devices, and no client was told"),
+                "What is lost fails when it is read; that it is was never said",
+            ),
+        };
+        return say(Finding::new(Level::Loss, "flush-failed", what).of(name).means(meaning).next(
+            "Look at the log of the device that failed, and check the file system before you rely on it. Served again, the volume tells the next \
+             client that flushes it, by an error",
+        ));
+    }
+    if volume.doubts.unkept {
+        let what = format!("A flush of the disk of volume {name} has failed, and its clients were told");
+        return say(Finding::new(Level::Note, "flush-failed", what).of(name).means(
+            "Until what was written then is written again, a start believes the disk there, and not what is clean in the cache",
+        ));
+    }
+    Ok(())
 }
 
 /// What damage to dirty data means for a volume.

@@ -46,11 +46,17 @@ pub struct DamagedVolume {
     pub dirty_bytes: u64,
     /// The whole volume is refused: dirty data of it may be missing of which these devices do not know.
     pub refused: bool,
+    /// A flush of its disk failed over writes that were acknowledged, or the last copies of something were lost, and no client was told: nobody knows
+    /// where.
+    pub untold: bool,
     /// Where its data is lost: byte ranges of the volume, in order. Reading them fails; all else can be read.
     pub damaged: Vec<Extent>,
     /// Where a record that was most likely acknowledged has lost its data on all copies, and nothing later covers it: a start
     /// takes it for one that was cut off, and reads older data there.
     pub doubtful: Vec<Extent>,
+    /// Whether anything of it is clean in the cache, and can be compared with its disk.
+    #[serde(skip)]
+    pub is_comparable: bool,
     /// Of a refused volume: where there may be dirty data that these devices do not know of. Outside, its disk is right.
     pub suspect: Vec<Extent>,
 }
@@ -67,7 +73,8 @@ pub struct Extent {
 impl Damaged {
     /// Whether all can be read.
     pub fn is_none(&self) -> bool {
-        self.refused.is_none() && self.volumes.iter().all(|v| !v.refused && v.damaged.is_empty() && v.doubtful.is_empty())
+        let whole = |v: &DamagedVolume| !v.refused && !v.untold && v.damaged.is_empty() && v.doubtful.is_empty();
+        self.refused.is_none() && self.volumes.iter().all(whole)
     }
 }
 
@@ -99,8 +106,10 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
                 without_disk: !volume.has_disk(),
                 dirty_bytes: 0,
                 refused: true,
+                untold: volume.doubts.untold,
                 damaged: Vec::new(),
                 doubtful: Vec::new(),
+                is_comparable: false,
                 suspect: suspect(pool, volume),
             },
         });
@@ -126,6 +135,7 @@ pub(super) fn of_volume(
     let shift = grid_shift(volume.phase);
     let mut damaged: Vec<Extent> = Vec::new();
     let (mut dirty_bytes, mut done, mut result) = (0, 0, Ok(()));
+    let mut is_comparable = false;
     let mut batch: Vec<Live> = Vec::new();
     let mut flush = |batch: &mut Vec<Live>| -> Result<(), OfflineError> {
         told(watch, "reading dirty data", done, total)?;
@@ -154,6 +164,7 @@ pub(super) fn of_volume(
         Ok(())
     };
     rehearsal.each(volume.number, |live| {
+        is_comparable |= live.can_be_compared();
         if result.is_ok() && live.piece.dirty() {
             batch.push(live);
             if batch.len() == BATCH {
@@ -167,7 +178,8 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful: Vec::new(), suspect })
+    let (untold, doubtful) = (volume.doubts.untold, Vec::new());
+    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, untold, damaged, doubtful, is_comparable, suspect })
 }
 
 /// What is in doubt of a volume, in bytes of it.

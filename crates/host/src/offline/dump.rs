@@ -41,7 +41,7 @@ pub fn dump(
     let devices: Vec<Value> = media.devices.iter().map(device).collect();
     let pool = match media.pool(vote) {
         Ok(pool) => pool,
-        Err(OfflineError::NoSuperblock) => {
+        Err(OfflineError::NoSuperblock | OfflineError::MayBeOlder { .. }) => {
             return take(Part::Head(json!({ "version": VERSION, "pool": null, "devices": devices, "intent": [] })));
         }
         Err(error) => return Err(error),

@@ -41,8 +41,10 @@ pub struct Device {
     pub slots: [Slot; 4],
     /// Where each slot begins, in bytes.
     pub slot_at: [u64; 4],
-    /// The newest whole superblock, unless a newer format is in one of the slots.
+    /// The newest whole superblock, unless a newer format is in one of the slots, or it [may be older](Device::may_be_older).
     pub superblock: Option<Superblock>,
+    /// The newest whole one where another, of which both copies cannot be read, may be newer: it says which device this is, and no more.
+    pub may_be_older: Option<Superblock>,
 }
 
 impl Device {
@@ -56,8 +58,14 @@ impl Device {
         });
         let newer = slots.iter().any(|slot| matches!(slot, Slot::Bad(DecodeError::Newer(_))));
         let whole = slots.iter().filter_map(|slot| if let Slot::Whole(s) = slot { Some(&**s) } else { None });
-        let newest = whole.max_by_key(|s| s.newness()).cloned();
-        Device { superblock: newest.filter(|_| !newer), claim, slots, slot_at }
+        let newest = whole.max_by_key(|s| s.newness()).cloned().filter(|_| !newer);
+        // As a start has it.
+        let (superblock, may_be_older) = match probe::may_be_old(slots.each_ref().map(|slot| matches!(slot, Slot::Unreadable(_))))
+        {
+            true => (None, newest),
+            false => (newest, None),
+        };
+        Device { superblock, may_be_older, claim, slots, slot_at }
     }
 
     /// The path by which it was named.
@@ -206,7 +214,7 @@ impl Media {
         let (election, unproven) = match elect(&found, vote) {
             Ok(election) => (election, None),
             Err(refusal @ Refusal::TooFewVotes { .. }) => (assumed(&found), Some(refusal)),
-            Err(Refusal::NoMembers) => return Err(OfflineError::NoSuperblock),
+            Err(Refusal::NoMembers) => return Err(self.no_superblock()),
             Err(refusal) => return Err(OfflineError::Refused(refusal)),
         };
         // By identity: its number may have been another device's before.
@@ -214,6 +222,14 @@ impl Media {
         let number = |n: u8| there.iter().find(|(_, s)| identity(s) == known(n)).map(|(at, _)| *at);
         let members = election.present.iter().filter_map(|n| Some((*n, number(*n)?))).collect();
         Ok(Pool { media: self, election, unproven, members })
+    }
+
+    /// Why no superblock counts.
+    fn no_superblock(&self) -> OfflineError {
+        match self.devices.iter().find(|device| device.may_be_older.is_some()) {
+            Some(device) => OfflineError::MayBeOlder { path: device.path().to_owned() },
+            None => OfflineError::NoSuperblock,
+        }
     }
 
     /// Refuses what `serve` refuses, too.
@@ -274,6 +290,15 @@ impl Pool<'_> {
     /// The place of a member in the list of devices.
     pub fn index(&self, member: u8) -> Option<usize> {
         self.members.get(&member).copied()
+    }
+
+    /// The number of the member in sync that a device is whose own superblock may be older than one that cannot be read.
+    pub(super) fn known(&self, device: &Device) -> Option<u8> {
+        let older = device.may_be_older.as_ref()?;
+        let s = self.superblock();
+        let own = s.members.get(usize::from(older.member)).map(|m| (older.member, m.id));
+        let is_missing = older.pool == s.pool && identity(older) == own && self.election.missing.contains(&older.member);
+        is_missing.then_some(older.member)
     }
 
     /// The device of a member.

@@ -1,4 +1,4 @@
-//! Puts right what another copy proves, and nothing else. What is written over is saved first, and can be put back.
+//! Puts right what another copy proves, and nothing else. What is written over is saved first, and can be [put back](super::undo).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::state::hex;
 
 /// The version of the file that a repair can be undone with. One of version 1 did not say how new the pool was, and is not undone: nobody
 /// could tell whether it was served since.
-const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 2;
 
 /// Why a repair, or its undoing, ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -88,41 +88,54 @@ pub struct Repaired {
     pub mended: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Findings of damage or loss that nothing proves how to mend.
+    /// Findings of damage or loss that nothing proves how to mend, or that cannot be mended without losing what lies beside.
     pub left: u64,
 }
 
 /// The first line of a save file.
 #[derive(Serialize, Deserialize)]
-struct Head {
-    headpond_undo: u32,
-    pool: String,
-    name: String,
+pub(super) struct Head {
+    pub headpond_undo: u32,
+    pub pool: String,
+    pub name: String,
     /// How new the pool was ([`Superblock::newness`](headpond_format::Superblock::newness)): each start makes it newer, on each device that
     /// takes part.
-    newness: (u64, u64, u64),
-}
-
-/// What the first line of all versions has.
-#[derive(Deserialize)]
-struct Version {
-    headpond_undo: u32,
+    pub newness: (u64, u64, u64),
 }
 
 /// One place that was changed.
 #[derive(Serialize, Deserialize)]
-struct Saved {
+pub(super) struct Saved {
     /// Identity of the device in its pool.
-    member: String,
+    pub member: String,
     /// Where it was; for people.
     path: String,
     /// Where on it, in bytes.
-    offset: u64,
+    pub offset: u64,
     /// What was there, in hexadecimal; none if it could not be read.
-    old: Option<String>,
+    pub old: Option<String>,
     /// Length in bytes, and XXH3-64 of what was put there.
-    bytes: u64,
-    new: String,
+    pub bytes: u64,
+    pub new: String,
+    /// XXH3-64 of all that the line says, so that what has rotted in the file is not put back; none in files from before it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<String>,
+}
+
+impl Saved {
+    fn sum(&self) -> String {
+        let old = self.old.as_deref().unwrap_or("none");
+        sum_of(&format!("{} {} {} {old} {}", self.member, self.offset, self.bytes, self.new).into_bytes())
+    }
+
+    pub fn is_sound(&self) -> bool {
+        self.sum.as_ref().is_none_or(|sum| *sum == self.sum())
+    }
+}
+
+/// XXH3-64, in hexadecimal.
+pub(super) fn sum_of(bytes: &[u8]) -> String {
+    format!("{:016x}", checksum(0, bytes))
 }
 
 /// Checks a pool and mends what another copy proves. `save` is made, and holds what was there before each change; without
@@ -149,8 +162,11 @@ pub fn repair(
         media,
         vote,
         &mut |finding| {
-            left += u64::from(finding.mendable.is_empty() && finding.level > super::Level::Note);
-            for mend in &finding.mendable {
+            let (finding, beside) = parted(media, finding);
+            let is_left = finding.iter().any(|finding| finding.mendable.is_empty()) || beside.is_some();
+            let level = finding.as_ref().or(beside.as_ref()).map(|finding| finding.level);
+            left += u64::from(is_left && level > Some(super::Level::Note));
+            for mend in finding.iter().flat_map(|finding| &finding.mendable) {
                 if let Some(saver) = &mut saver
                     && let Err(error) = saver.mend(&media.devices[mend.device], mend, mended)
                 {
@@ -160,7 +176,7 @@ pub fn repair(
                 mended += 1;
                 bytes += mend.bytes.len() as u64;
             }
-            tell(finding)
+            finding.into_iter().chain(beside).try_for_each(&mut *tell)
         },
         watch,
     );
@@ -175,6 +191,29 @@ pub fn repair(
         }
         (Err(error), _) => Err(error.into()),
     }
+}
+
+/// A finding as far as it can be mended, and as far as it has to be left: a device writes whole pages, and what lies beside on one that cannot be read
+/// would be lost with it.
+fn parted(media: &Media, finding: Finding) -> (Option<Finding>, Option<Finding>) {
+    let fits = |mend: &Mend| {
+        let device = &media.devices[mend.device];
+        let len = mend.bytes.len() as u64;
+        let (from, to) = around(device, mend.offset, len);
+        (from, to) == (mend.offset, mend.offset + len) || device.read(from, to - from).is_ok()
+    };
+    if finding.mendable.iter().all(fits) {
+        return (Some(finding), None);
+    }
+    let (mendable, left): (Vec<Mend>, Vec<Mend>) = finding.mendable.clone().into_iter().partition(fits);
+    let next = format!(
+        "Replace the device with `headpond pool replace`. Another copy proves what belongs there, but at {} of its places what lies beside it cannot \
+         be read, and would be lost",
+        left.len()
+    );
+    let beside = Finding { mendable: Vec::new(), next, ..finding.clone() };
+    let mended = Finding { mendable, ..finding };
+    (Some(mended).filter(|finding| !finding.mendable.is_empty()), Some(beside))
 }
 
 /// The file with what was there before.
@@ -215,95 +254,29 @@ impl Saver {
             None => return Err(failed(io::Error::other("what lies beside it cannot be read, and would be lost"))),
         };
         new[(mend.offset - from) as usize..][..mend.bytes.len()].copy_from_slice(&mend.bytes);
-        let saved = Saved {
+        let mut saved = Saved {
             member: identity(device).unwrap_or_default(),
             path: device.path().display().to_string(),
             offset: from,
             old: old.as_ref().map(|old| encode(old.as_slice())),
             bytes: to - from,
-            new: format!("{:016x}", checksum(0, &new)),
+            new: sum_of(&new),
+            sum: None,
         };
+        saved.sum = Some(saved.sum());
         self.line(&saved).map_err(|source| RepairError::Saving { path: self.path.clone(), source, done })?;
         write_back(device, from, &new).map_err(failed)
     }
 }
 
 /// The identity of a device in its pool.
-fn identity(device: &Device) -> Option<String> {
-    let s = device.superblock.as_ref()?;
+pub(super) fn identity(device: &Device) -> Option<String> {
+    let s = device.superblock.as_ref().or(device.may_be_older.as_ref())?;
     s.members.get(usize::from(s.member)).map(|member| hex(&member.id))
-}
-
-/// Puts back what was there before a repair; how many places. All of it or, where something was changed since, nothing.
-///
-/// # Errors
-/// The file is none of a repair, a device is not named, was written to since, or has a newer state of the pool.
-pub fn undo(media: &Media, save: &Path) -> Result<u64, RepairError> {
-    let (head, places) = load(save)?;
-    // An undo that was cut off may have left older ones.
-    let is_newer =
-        |device: &&Device| device.superblock.as_ref().is_some_and(|s| hex(&s.pool) == head.pool && s.newness() > head.newness);
-    if let Some(device) = media.devices.iter().find(is_newer) {
-        return Err(RepairError::Served { path: device.path().to_owned(), pool: head.name });
-    }
-    let device = |place: &Saved| media.devices.iter().find(|device| identity(device).as_ref() == Some(&place.member));
-    let mut back: Vec<(&Device, u64, Vec<u8>)> = Vec::new();
-    for (n, place) in places.iter().enumerate() {
-        let Some(text) = &place.old else { continue };
-        let why = || RepairError::BadSave { path: save.to_owned(), line: n + 2, why: "what was there is not whole".into() };
-        let old = decode(text).filter(|old| old.len() as u64 == place.bytes).ok_or_else(why)?;
-        let device =
-            device(place).ok_or_else(|| RepairError::NotNamed { member: place.member.clone(), pool: head.name.clone() })?;
-        back.push((device, place.offset, old));
-    }
-    for place in &places {
-        let Some(device) = device(place) else { continue };
-        let now = device.read(place.offset, place.bytes).map(|now| now.as_slice().to_vec()).unwrap_or_default();
-        // What any change to this place put there or found there, if an undo was cut off: nobody else's.
-        let same = |o: &&Saved| (&o.member, o.offset, o.bytes) == (&place.member, place.offset, place.bytes);
-        let is_own = |o: &Saved| o.new == format!("{:016x}", checksum(0, &now)) || o.old.as_deref() == Some(&encode(&now));
-        let meets = |o: &Saved| o.offset < place.offset + place.bytes && place.offset < o.offset + o.bytes;
-        let is_overlapped = places.iter().any(|o| o.member == place.member && meets(o) && !same(&o));
-        if !is_overlapped && !places.iter().filter(same).any(is_own) {
-            return Err(RepairError::Changed { path: device.path().to_owned(), offset: place.offset });
-        }
-    }
-    let done = back.len() as u64;
-    for (n, (device, offset, old)) in back.into_iter().rev().enumerate() {
-        let failed = |source| RepairError::Write { path: device.path().to_owned(), offset, source, done: n as u64 };
-        write_back(device, offset, &old).map_err(failed)?;
-    }
-    Ok(done)
-}
-
-fn load(path: &Path) -> Result<(Head, Vec<Saved>), RepairError> {
-    let text = std::fs::read_to_string(path).map_err(|source| RepairError::NoSave { path: path.to_owned(), source })?;
-    let bad = |line: usize, why: String| RepairError::BadSave { path: path.to_owned(), line, why };
-    let mut lines = text.split_inclusive('\n').enumerate();
-    let (_, first) = lines.next().ok_or_else(|| bad(1, "it is empty".into()))?;
-    let Version { headpond_undo } = serde_json::from_str(first).map_err(|error| bad(1, error.to_string()))?;
-    if headpond_undo != VERSION {
-        return Err(bad(1, format!("it is of version {headpond_undo}, and this is {VERSION}")));
-    }
-    let head: Head = serde_json::from_str(first).map_err(|error| bad(1, error.to_string()))?;
-    let mut places = Vec::new();
-    for (n, line) in lines {
-        // A line that a dead repair did not finish was about a change that it had not begun.
-        if line.ends_with('\n') {
-            places.push(serde_json::from_str(line).map_err(|error| bad(n + 1, error.to_string()))?);
-        }
-    }
-    Ok((head, places))
 }
 
 fn encode(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |text, byte| text + &format!("{byte:02x}"))
-}
-
-fn decode(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(pair).collect::<Option<Vec<u8>>>()).flatten()
 }
 
 /// All that was written is durable.

@@ -104,7 +104,8 @@ fn one(
     let (written_bytes, left_bytes) = if disk.is_some() { (found.dirty_bytes, 0) } else { (0, found.dirty_bytes) };
     let problem = (left_bytes > 0).then(|| no_disk_named(&volume.name));
     let backing = disk.map(|disk| disk.path().display().to_string());
-    Ok(WrittenVolume { backing, written_bytes, left_bytes, problem, ..WrittenVolume::read(&found) })
+    let compared = disk.is_some() && found.is_comparable;
+    Ok(WrittenVolume { backing, compared, written_bytes, left_bytes, problem, ..WrittenVolume::read(&found) })
 }
 
 /// Whether clean data that a start would believe differs from what is on a disk: then it is another one.
@@ -112,9 +113,7 @@ fn differs(pool: &Pool<'_>, rehearsal: &Rehearsal, volume: &VolumeEntry, disk: &
     let mut samples: Vec<Live> = Vec::new();
     let mut seen = 0usize;
     rehearsal.each(volume.number, |live| {
-        let p = live.piece;
-        let whole = p.live.count_ones() == u32::from(p.sectors());
-        if p.dirty() || p.zeroes() || !whole {
+        if !live.can_be_compared() {
             return;
         }
         // An even spread over all there are, without counting them first.

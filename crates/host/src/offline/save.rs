@@ -38,6 +38,9 @@ pub(super) fn of(wished: &[(String, PathBuf)], superblock: &Superblock) -> Resul
             let volumes = if names.is_empty() { "none".into() } else { names.join(", ") };
             WritebackError::NotToSave { name: name.clone(), pool: superblock.name.clone(), volumes }
         })?;
+        if saves.contains_key(&volume.number) {
+            return Err(WritebackError::Twice { volume: volume.name.clone(), option: "--save" });
+        }
         if path.symlink_metadata().is_ok() || saves.values().any(|other| other == path) {
             return Err(WritebackError::SaveExists { path: path.clone() });
         }

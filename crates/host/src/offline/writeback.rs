@@ -81,6 +81,8 @@ pub enum WritebackError {
          file as --save NAME=FILE"
     )]
     NotToSave { name: String, pool: String, volumes: String },
+    #[error("For volume {volume} {option} was given twice. Nothing was changed. Give it once for each volume")]
+    Twice { volume: String, option: &'static str },
     #[error(
         "{path} is there already, or named twice. Nothing was changed. Name a new file: it is copied to a device with dd, when it is whole"
     )]
@@ -95,6 +97,12 @@ pub enum WritebackError {
          Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk"
     )]
     Identity { path: PathBuf, volume: String, found: String, expected: String },
+    #[error(
+        "{path} is the disk of volume {other}, not of volume {volume}: the pool knows it by {found}. Nothing was changed, --other-disk or not: the \
+         one's data would lie over the other's. Name each volume's own disk. If that path leads to another disk now, name this one by another \
+         path"
+    )]
+    OfAnother { path: PathBuf, volume: String, other: String, found: String },
     #[error("{path} has {found} bytes, and volume {volume} has {expected}. Nothing was changed. Name the volume's own disk")]
     Size { path: PathBuf, volume: String, found: u64, expected: u64 },
     #[error(
@@ -123,9 +131,10 @@ impl WritebackError {
     pub fn protects_data(&self) -> bool {
         match self {
             WritebackError::Pool(error) | WritebackError::Offline(OfflineError::Pool(error)) => error.protects_data(),
-            WritebackError::Offline(OfflineError::Refused(_))
+            WritebackError::Offline(OfflineError::Refused(_) | OfflineError::MayBeOlder { .. })
             | WritebackError::Backing(BackingError::Member { .. } | BackingError::Small { .. })
             | WritebackError::Identity { .. }
+            | WritebackError::OfAnother { .. }
             | WritebackError::Size { .. }
             | WritebackError::Changed { .. }
             | WritebackError::SaveExists { .. }
@@ -167,6 +176,8 @@ pub struct WrittenVolume {
     pub saved: Option<PathBuf>,
     /// Of a volume without a backing device: what it holds, in bytes.
     pub kept_bytes: u64,
+    /// Whether anything in the cache could be compared with its disk, if one was named: where nothing is clean, nothing can.
+    pub compared: bool,
     /// Dirty data that was written, in bytes.
     pub written_bytes: u64,
     /// Dirty data that was not, in bytes: for want of a disk, or since it failed.
@@ -190,10 +201,7 @@ impl Outcome {
 
     /// Whether all that was dirty is on the disks.
     pub fn is_whole(&self) -> bool {
-        let whole = |v: &WrittenVolume| {
-            v.problem.is_none() && v.left_bytes == 0 && v.lost.is_empty() && v.doubtful.is_empty() && v.suspect.is_empty()
-        };
-        self.volumes.iter().all(whole)
+        self.volumes.iter().all(WrittenVolume::is_whole)
     }
 }
 
@@ -251,6 +259,11 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
             volume.problem = Some(next);
         }
     }
+    // No client comes any more, perhaps, who would hear of it.
+    let is_untold = |name: &str| superblock.volumes.iter().any(|v| v.name == name && v.doubts.untold);
+    for volume in outcome.volumes.iter_mut().filter(|volume| volume.problem.is_none() && is_untold(&volume.name)) {
+        volume.problem = Some(CommandError::Unkept.to_string());
+    }
     Ok(outcome)
 }
 
@@ -268,6 +281,12 @@ pub(super) fn no_disk_named(volume: &str) -> String {
 }
 
 impl WrittenVolume {
+    /// Whether all that was dirty is on its disk, and nothing is to be told.
+    pub fn is_whole(&self) -> bool {
+        let lists = [&self.lost, &self.doubtful, &self.suspect];
+        self.problem.is_none() && self.left_bytes == 0 && lists.iter().all(|list| list.is_empty())
+    }
+
     /// Of one that was only read.
     pub(super) fn read(found: &DamagedVolume) -> WrittenVolume {
         WrittenVolume {
@@ -276,6 +295,7 @@ impl WrittenVolume {
             backing: None,
             saved: None,
             kept_bytes: if found.without_disk { found.dirty_bytes } else { 0 },
+            compared: false,
             written_bytes: 0,
             left_bytes: 0,
             lost: found.damaged.clone(),
@@ -316,7 +336,9 @@ fn specs(what: &WriteBack, superblock: &Superblock) -> Result<BTreeMap<u16, Spec
         if !volume.has_disk() {
             return Err(WritebackError::NoDisk { name: volume.name.clone() });
         }
-        specs.insert(volume.number, spec.clone());
+        if specs.insert(volume.number, spec.clone()).is_some() {
+            return Err(WritebackError::Twice { volume: volume.name.clone(), option: "--backing" });
+        }
     }
     Ok(specs)
 }
@@ -329,10 +351,21 @@ fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>)
         let Some(spec) = specs.get(&volume.number) else { continue };
         let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
         let backing = Backing::open(&spec.clone().after(last.as_ref()), what.patience)?;
+        is_no_other_volumes(volume, &backing, superblock)?;
         is_the_disk(volume, &backing, what.other_disk)?;
         disks.insert(volume.number, backing);
     }
     Ok(disks)
+}
+
+/// Whatever is said of a disk, it is not one volume's by the very name that the pool knows another's by.
+fn is_no_other_volumes(volume: &VolumeEntry, backing: &Backing, superblock: &Superblock) -> Result<(), WritebackError> {
+    let found = backing.identity();
+    let other = superblock.volumes.iter().find(|other| other.number != volume.number && other.backing == found);
+    other.map_or(Ok(()), |other| {
+        let (path, volume, other) = (backing.path().to_owned(), volume.name.clone(), other.name.clone());
+        Err(WritebackError::OfAnother { path, volume, other, found })
+    })
 }
 
 fn is_the_disk(volume: &VolumeEntry, backing: &Backing, other_disk: bool) -> Result<(), WritebackError> {
@@ -382,14 +415,14 @@ fn by_engine(
             volumes.push(WrittenVolume::read(found));
             continue;
         }
-        let lost = found.map_or(Vec::new(), |v| v.damaged.clone());
         let doubtful = found.map_or(Vec::new(), |v| v.doubtful.clone());
         let spec = specs.get(&volume.number);
-        let written = one(what, &runtime, volume, spec, lost, &mut |step| {
+        let written = one(what, &runtime, volume, spec, found, &mut |step| {
             cancelled |= !watch(step);
             !cancelled
         });
-        volumes.push(WrittenVolume { doubtful, ..written });
+        let compared = written.backing.is_some() && found.is_some_and(|found| found.is_comparable);
+        volumes.push(WrittenVolume { doubtful, compared, ..written });
     }
     // Ended cleanly, so that the devices need no replay at their next start.
     let _ = end();
@@ -402,7 +435,7 @@ fn one(
     runtime: &Runtime,
     volume: &VolumeEntry,
     spec: Option<&Spec>,
-    lost: Vec<Extent>,
+    found: Option<&DamagedVolume>,
     watch: Watch<'_>,
 ) -> WrittenVolume {
     let handle = runtime.handle();
@@ -414,9 +447,10 @@ fn one(
         backing: spec.map(ToString::to_string),
         saved: None,
         kept_bytes: 0,
+        compared: false,
         written_bytes: 0,
         left_bytes: before,
-        lost,
+        lost: found.map_or(Vec::new(), |found| found.damaged.clone()),
         doubtful: Vec::new(),
         suspect: Vec::new(),
         detached: false,
@@ -441,11 +475,12 @@ fn one(
         // On the way it had been switched to pass-through; what it was is what its owner wants.
         let _ = handle.begin(Command::SetMode { volume: volume.number, mode: volume.mode }).end();
     }
-    let lost: u64 = written.lost.iter().map(|e| e.bytes).sum();
     match ended {
         Ok(Ok(())) => (written.left_bytes, written.detached) = (0, !what.keep),
-        // All that is dirty is on the disk. What went past the cache before is for the next client to hear of.
-        Ok(Err(CommandError::Unkept)) if what.keep => written.left_bytes = 0,
+        // All that is dirty is on the disk. What went past the cache before the next client hears of, too, if there is one.
+        Ok(Err(error @ CommandError::Unkept)) if what.keep => {
+            (written.left_bytes, written.problem) = (0, Some(error.to_string()));
+        }
         // What is lost is listed as such; all the rest is on the disk.
         Ok(Err(error @ CommandError::Lost { .. })) => {
             (written.left_bytes, written.problem) = (0, Some(error.to_string()));
@@ -453,7 +488,8 @@ fn one(
         Ok(Err(error)) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
         Err(error) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
     }
-    written.written_bytes = before.saturating_sub(written.left_bytes).saturating_sub(lost);
+    // Of what was found before all of it began: another volume's turn leaves this one's disk time, too.
+    written.written_bytes = found.map_or(0, |found| found.dirty_bytes).saturating_sub(written.left_bytes);
     written
 }
 

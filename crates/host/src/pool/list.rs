@@ -7,9 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::FileType;
+
 use super::probe::{self, Found};
 use crate::claim::{Claim, ClaimError};
-use crate::device::facts::Facts;
+use crate::device::facts::{self, Facts};
 use crate::silence;
 
 /// A device that was looked at.
@@ -67,6 +69,11 @@ fn look(path: &Path) -> io::Result<(u64, Found)> {
 
 /// Opens a device to be looked at, whoever uses it.
 pub(super) fn open(path: &Path) -> io::Result<(File, Facts)> {
+    let kind = facts::kind(&facts::look(path)?);
+    if !matches!(kind, FileType::BlockDevice | FileType::RegularFile) {
+        // Opening it might already do something: a FIFO blocks, a tape rewinds.
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a block device nor a regular file"));
+    }
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(path)?;
     let facts = Facts::of(&file)?;
     Ok((file, facts))

@@ -54,15 +54,19 @@ pub fn tail_of(size: u64) -> Range<u64> {
 pub fn superblocks(file: BorrowedFd<'_>, size: u64) -> io::Result<Found> {
     let slots = slots(file, size).map(|(_, bytes)| bytes);
     let found = found_in(&slots);
-    let is_bad = slots.each_ref().map(Result::is_err);
-    // One is written to slots 0 and 2, the next to 1 and 3: of what one bad sector hides there is another copy, but an older superblock is not
-    // to be taken for one that both its sectors hide.
-    let may_be_old = is_bad[0] && is_bad[2] || is_bad[1] && is_bad[3];
+    let may_be_old = may_be_old(slots.each_ref().map(Result::is_err));
     let may_be_one = !matches!(found, Found::Member(_) | Found::Newer(_));
     match slots.into_iter().find_map(Result::err) {
         Some(error) if may_be_old || may_be_one => Err(error),
         _ => Ok(found),
     }
+}
+
+/// Whether what can be read of the four slots may be older than what cannot. One superblock is written to slots 0 and 2, the next to 1 and 3: of what
+/// one bad sector hides there is another copy, but an older superblock is not to be taken for one that both its sectors hide.
+pub fn may_be_old(is_unreadable: [bool; 4]) -> bool {
+    let [first, second, third, fourth] = is_unreadable;
+    first && third || second && fourth
 }
 
 /// The same of a device that is no pool's as far as anybody knows: of that a sector that cannot be read is no sign.

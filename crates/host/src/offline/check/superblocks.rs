@@ -1,7 +1,7 @@
 //! Superblocks: every copy, and whether the devices agree on who the pool is.
 
 use headpond_engine::io::SECTOR;
-use headpond_format::{DecodeError, MemberState, Superblock};
+use headpond_format::{DecodeError, MemberState, SUPERBLOCK_BYTES, Superblock};
 
 use super::Tell;
 use crate::offline::OfflineError;
@@ -11,9 +11,57 @@ use crate::offline::media::{Device, Media, Pool, Slot};
 /// Devices of which none has a whole superblock.
 pub(super) fn none(media: &Media, say: Tell<'_>) -> Result<(), OfflineError> {
     for device in &media.devices {
-        blind(device, say)?;
+        match device.may_be_older {
+            Some(_) => hidden(device, None, say)?,
+            None => blind(device, say)?,
+        }
     }
     Ok(())
+}
+
+/// A device of one of whose superblocks no copy can be read. `known`: which member of a pool it is whose newest one is proved to be on others, and what
+/// belongs into the slots.
+fn hidden(device: &Device, known: Option<(u8, Vec<Mend>)>, say: Tell<'_>) -> Result<(), OfflineError> {
+    let is_bad = |slot: &usize| matches!(device.slots[*slot], Slot::Unreadable(_));
+    let first = if is_bad(&0) && is_bad(&2) { 0 } else { 1 };
+    let what =
+        format!("Superblock slots {first} and {}, both copies of one, cannot be read. Those that can be may be older", first + 2);
+    let (level, member) = (if known.is_some() { Level::Damage } else { Level::Loss }, known.as_ref().map(|(member, _)| *member));
+    let finding =
+        Finding::new(level, "superblock-unreadable", what).at(device.path(), member, device.slot_at[first], SUPERBLOCK_BYTES);
+    say(match known {
+        Some((_, mends)) => finding
+            .means(
+                "The pool's newest superblock is on another device. A start leaves this one out for good, and so it was not looked at any further",
+            )
+            .mended_by(mends),
+        None => finding
+            .means(
+                "It is not believed, and not read: what it says may lack volumes, and dirty data, that are on the device. A start is refused, \
+                 or leaves it out for good",
+            )
+            .next(
+                "Name the pool's other cache devices, or the state folder with --state. Else try again later, or copy it with ddrescue, which asks \
+                 for bad sectors again and again: a copy that lacks them is taken for what is older",
+            ),
+    })
+}
+
+/// What belongs into the slots that cannot be read on a device whose newest superblock may be one of them, where it is proved that another has the
+/// pool's newest.
+fn proved(pool: &Pool<'_>, n: usize, device: &Device) -> Option<(u8, Vec<Mend>)> {
+    let (newest, older) = (pool.superblock(), device.may_be_older.as_ref()?);
+    let member = pool.known(device).filter(|_| pool.unproven.is_none() && older.newness() <= newest.newness())?;
+    let bytes = whole_slot(&Superblock { member, ..newest.clone() });
+    let bad = device.slots.iter().zip(device.slot_at).filter(|(slot, _)| matches!(slot, Slot::Unreadable(_)));
+    Some((member, bad.map(|(_, offset)| Mend { device: n, offset, bytes: bytes.clone() }).collect()))
+}
+
+/// All of a slot: where a part of it cannot be read, all is written over.
+fn whole_slot(superblock: &Superblock) -> Vec<u8> {
+    let mut bytes = superblock.encode();
+    bytes.resize(SUPERBLOCK_BYTES as usize, 0);
+    bytes
 }
 
 /// A device without a whole superblock.
@@ -37,7 +85,10 @@ fn blind(device: &Device, say: Tell<'_>) -> Result<(), OfflineError> {
 pub(super) fn check(pool: &Pool<'_>, say: Tell<'_>) -> Result<(), OfflineError> {
     for (n, device) in pool.media.devices.iter().enumerate() {
         let Some(own) = &device.superblock else {
-            blind(device, say)?;
+            match device.may_be_older {
+                Some(_) => hidden(device, proved(pool, n, device), say)?,
+                None => blind(device, say)?,
+            }
             continue;
         };
         match pool.election.present.contains(&own.member) {
@@ -60,9 +111,10 @@ fn copies(pool: &Pool<'_>, n: usize, device: &Device, own: &Superblock, say: Tel
         let damaged = |why: String| {
             // What is in its twin; both gone, what the pool says now, which all slots held when it was made.
             let twin = match &device.slots[slot ^ 2] {
-                Slot::Whole(twin) => twin.encode(),
-                _ => bytes.clone(),
+                Slot::Whole(twin) => &**twin,
+                _ => &expected,
             };
+            let twin = if matches!(found, Slot::Unreadable(_)) { whole_slot(twin) } else { twin.encode() };
             let what = format!("Superblock slot {slot} is not whole ({why})");
             place(Finding::new(Level::Damage, "superblock-damaged", what))
                 .means("Another copy on this device is whole, and serves. No data is lost")
@@ -126,7 +178,8 @@ fn stale(pool: &Pool<'_>, device: &Device, own: &Superblock, say: Tell<'_>) -> R
 
 /// Members that are not there, and what that means.
 fn votes(pool: &Pool<'_>, say: Tell<'_>) -> Result<(), OfflineError> {
-    for member in &pool.election.missing {
+    let known: Vec<u8> = pool.media.devices.iter().filter_map(|device| pool.known(device)).collect();
+    for member in pool.election.missing.iter().filter(|member| !known.contains(member)) {
         let what = format!("Cache device {member} is in sync and was not named");
         let meaning = match pool.superblock().copies {
             1 => "There is one copy of dirty data: what is on that device alone cannot be had",
