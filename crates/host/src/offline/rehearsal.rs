@@ -32,8 +32,7 @@ pub struct Live {
 impl Live {
     /// Whether its disk should have the same, so that it tells one disk from another.
     pub fn can_be_compared(&self) -> bool {
-        let p = &self.piece;
-        !p.dirty() && !p.zeroes() && p.live.count_ones() == u32::from(p.sectors())
+        !self.piece.dirty()
     }
 
     /// Whether `data`, all its sectors, is what was written.
