@@ -289,6 +289,62 @@ fn data_written_after_the_last_checkpoint_whose_copies_are_all_damaged_is_listed
     yard.run(&["list-damaged", "a", "b"]).good();
 }
 
+/// A segment of the log, as it is on the members.
+struct Logged {
+    /// Where its copies begin, in bytes, on each member.
+    at: [u64; 2],
+    /// Its records' first sectors.
+    records: Vec<u64>,
+}
+
+/// The segments with dirty data, the oldest first.
+fn log(yard: &Yard) -> Vec<Logged> {
+    let dump: Value = serde_json::from_str(&yard.run(&["dump", "--records", "--json", "a", "b"]).good().out).unwrap();
+    let segments = dump["segments"].as_array().unwrap().iter().filter(|s| s["class"] == "mirrored");
+    let logged = |s: &Value| {
+        let copies = s["copies"].as_array().unwrap();
+        let on = |m: u64| copies.iter().find(|c| c["member"] == m).and_then(|c| c["offset"].as_u64()).unwrap();
+        let records = s["records"].as_array().unwrap().iter().map(|r| r["sector"].as_u64().unwrap()).collect();
+        Logged { at: [on(0), on(1)], records }
+    };
+    segments.map(logged).collect()
+}
+
+/// Found by reading: where a record's header had lost its first bytes, or a segment opened since the checkpoint its header, on all copies,
+/// `check` called the pool clean, and `writeback` the disk whole, though a start steps over what was flushed there.
+#[test]
+fn a_record_or_a_segment_that_a_start_steps_over_is_no_clean_pool_unless_it_is_at_the_end_of_the_log() {
+    let (yard, _) = killed();
+    let segments = log(&yard);
+    let flip_both = |segment: &Logged, at: u64| {
+        flip(&yard.path("a"), segment.at[0] + at);
+        flip(&yard.path("b"), segment.at[1] + at);
+    };
+    let told = |wanted: &[&str], listed: &str| {
+        let (code, report) = check(&yard, &["a", "b"]);
+        let kinds = kinds(&report);
+        assert!(code == Some(1) && wanted.iter().all(|kind| kinds.contains(&(*kind).to_owned())), "{wanted:?}: {report}");
+        let ended = yard.run(&["list-damaged", "a", "b"]).said(1, &["Not all data can be read"]);
+        assert!(ended.out.lines().all(|line| line.ends_with(listed)) && !ended.out.is_empty(), "{}", ended.out);
+    };
+    // The last ones of a log may never have been whole.
+    let last = segments.last().unwrap();
+    let end = last.records[last.records.len().saturating_sub(3)] * 512;
+    flip_both(last, end);
+    let (code, report) = check(&yard, &["a", "b"]);
+    assert_eq!((code, kinds(&report)), (Some(0), vec![]), "{report}");
+    yard.run(&["list-damaged", "a", "b"]).good();
+    flip_both(last, end);
+    let long = segments.iter().find(|segment| segment.records.len() > 20).expect("a segment with many records");
+    flip_both(long, 20);
+    told(&["segment-lost", "dirty-data-doubtful"], "doubtful");
+    flip_both(long, 20);
+    flip_both(long, long.records[2] * 512);
+    told(&["record-lost", "dirty-data-unknown"], "suspect");
+    let ended = yard.run(&["writeback", "a", "b", "--backing", "disk", "--state", "state"]);
+    ended.said(1, &["Not all is on the disks", "within the ranges called suspect"]);
+}
+
 #[test]
 fn dirty_data_reaches_the_disk_on_another_host() {
     let (yard, model) = killed();

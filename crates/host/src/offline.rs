@@ -17,6 +17,7 @@ mod damaged;
 mod doubtful;
 mod dump;
 mod finding;
+mod lost;
 mod media;
 mod records;
 mod rehearsal;
@@ -24,6 +25,7 @@ mod repair;
 mod salvage;
 mod save;
 mod segments;
+mod slots;
 mod writeback;
 
 pub use check::{Summary, VolumeSummary, check};

@@ -142,7 +142,7 @@ fn closing(outcome: &Outcome) -> String {
         size::show(left)
     )];
     if suspect {
-        said.push("and missing cache devices may have held more, within the ranges called suspect".into());
+        said.push("and more may be lost, within the ranges called suspect".into());
     }
     let next = match lost == 0 && !suspect {
         true => ". What could be written was. Nothing is missing. Run it again with what is said of each volume above",

@@ -7,9 +7,10 @@ use headpond_engine::io::{BLOCK_SECTORS, Buf, SECTOR};
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry, grid_shift};
 use serde::Serialize;
 
+use super::doubtful::{self, Doubts};
 use super::media::Pool;
 use super::rehearsal::{Live, Rehearsal};
-use super::{OfflineError, Watch, doubtful, told};
+use super::{OfflineError, Watch, told};
 use crate::backing::HasDisk;
 use crate::buf::HostBuf;
 
@@ -51,7 +52,8 @@ pub struct DamagedVolume {
     /// Where a record that was most likely acknowledged has lost its data on all copies, and nothing later covers it: a start
     /// takes it for one that was cut off, and reads older data there.
     pub doubtful: Vec<Extent>,
-    /// Of a refused volume: where there may be dirty data that these devices do not know of. Outside, its disk is right.
+    /// Where there may be dirty data of which nothing is known: of a refused volume, or of one whose log has lost records that tell
+    /// what they held. Outside, its disk is right.
     pub suspect: Vec<Extent>,
 }
 
@@ -67,7 +69,19 @@ pub struct Extent {
 impl Damaged {
     /// Whether all can be read.
     pub fn is_none(&self) -> bool {
-        self.refused.is_none() && self.volumes.iter().all(|v| !v.refused && v.damaged.is_empty() && v.doubtful.is_empty())
+        let is_known = |v: &DamagedVolume| !v.refused && v.damaged.is_empty() && v.doubtful.is_empty() && v.suspect.is_empty();
+        self.refused.is_none() && self.volumes.iter().all(is_known)
+    }
+}
+
+impl DamagedVolume {
+    /// With what is in doubt of it.
+    pub(super) fn with(self, pool: &Pool<'_>, volume: &VolumeEntry, doubts: &Doubts) -> DamagedVolume {
+        let suspect = match doubts.is_lacking(volume.number) && !self.refused {
+            true => suspect(pool, volume),
+            false => self.suspect,
+        };
+        DamagedVolume { doubtful: in_doubt(volume, &doubts.runs), suspect, ..self }
     }
 }
 
@@ -84,15 +98,12 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
     };
     let doubts = match &rehearsal {
         Ok(rehearsal) => doubtful::list(pool, rehearsal, watch)?,
-        Err(_) => Vec::new(),
+        Err(_) => Doubts::default(),
     };
     let mut volumes = Vec::new();
     for volume in &s.volumes {
         volumes.push(match &rehearsal {
-            Ok(rehearsal) => {
-                let found = of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;
-                DamagedVolume { doubtful: in_doubt(volume, &doubts), ..found }
-            }
+            Ok(rehearsal) => of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?.with(pool, volume, &doubts),
             Err(_) => DamagedVolume {
                 name: volume.name.clone(),
                 bytes: volume.sectors * SECTOR,
@@ -171,7 +182,7 @@ pub(super) fn of_volume(
 }
 
 /// What is in doubt of a volume, in bytes of it.
-pub(super) fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
+fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
     let shift = grid_shift(volume.phase);
     let mut extents = Vec::new();
     for (_, from, count) in doubts.iter().filter(|(n, ..)| *n == volume.number) {

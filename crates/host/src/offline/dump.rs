@@ -8,10 +8,11 @@ use headpond_format::{
 };
 use serde_json::{Value, json};
 
-use super::check::{all_segments, table_of};
+use super::check::table_of;
 use super::media::{Device, Media, Pool, Slot};
 use super::records::{Seen, walk};
 use super::segments::Found;
+use super::slots;
 use super::{OfflineError, Watch, told};
 use crate::state::hex;
 
@@ -54,7 +55,7 @@ pub fn dump(
         "intent": intent,
     })))?;
     let table = table_of(&pool, watch)?;
-    let mut found = all_segments(&pool, &table, watch)?;
+    let mut found = slots::all(&pool, &table, watch)?.found;
     found.sort_by_key(|f| f.header.generation);
     for (n, f) in found.iter().enumerate() {
         if records || n % 1024 == 0 {

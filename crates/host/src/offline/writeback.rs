@@ -175,7 +175,7 @@ pub struct WrittenVolume {
     pub lost: Vec<Extent>,
     /// Where a start reads older data than it should, most likely: byte ranges of the volume.
     pub doubtful: Vec<Extent>,
-    /// Where cache devices that are missing may have held more: byte ranges of the volume.
+    /// Where cache devices that are missing, or records that are lost, may have held more: byte ranges of the volume.
     pub suspect: Vec<Extent>,
     /// The pool has let go of it: the disk is whole, and used alone from now on.
     pub detached: bool,
@@ -383,13 +383,13 @@ fn by_engine(
             continue;
         }
         let lost = found.map_or(Vec::new(), |v| v.damaged.clone());
-        let doubtful = found.map_or(Vec::new(), |v| v.doubtful.clone());
+        let (doubtful, suspect) = found.map(|v| (v.doubtful.clone(), v.suspect.clone())).unwrap_or_default();
         let spec = specs.get(&volume.number);
         let written = one(what, &runtime, volume, spec, lost, &mut |step| {
             cancelled |= !watch(step);
             !cancelled
         });
-        volumes.push(WrittenVolume { doubtful, ..written });
+        volumes.push(WrittenVolume { doubtful, suspect, ..written });
     }
     // Ended cleanly, so that the devices need no replay at their next start.
     let _ = end();

@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use headpond_engine::io::SECTOR;
-use headpond_format::{Class, Place, SegmentEntry, SegmentHeader};
+use headpond_format::{Class, Place, SegmentEntry};
 
 use super::Tell;
 use super::records_of::{Judge, Tail};
 use crate::buf::HostBuf;
-use crate::offline::doubtful::GENERATIONS;
 use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::lost::{GENERATIONS, Log};
 use crate::offline::media::Pool;
 use crate::offline::records::walk;
 use crate::offline::rehearsal::{Live, Rehearsal};
-use crate::offline::segments::{Found, Headers, list};
+use crate::offline::segments::Found;
+use crate::offline::slots;
 use crate::offline::{OfflineError, Watch, told};
 
 /// Live pieces that are held in memory at a time: the segments are read in bands of so many.
@@ -35,7 +36,7 @@ pub(super) fn check(
     say: Tell<'_>,
     watch: Watch<'_>,
 ) -> Result<Counts, OfflineError> {
-    let mut found = all(pool, table, watch)?;
+    let mut found = slots::all(pool, table, watch)?.found;
     // The newest first: what a dead daemon left unfinished is at the end of its logs.
     found.sort_by_key(|f| std::cmp::Reverse(f.header.generation));
     let mut pieces: HashMap<u32, u64> = HashMap::new();
@@ -44,7 +45,7 @@ pub(super) fn check(
     }
     let total: u64 = found.iter().map(|f| f.copies().count() as u64 * segment_bytes(pool)).sum();
     let mut counts = Counts::default();
-    let mut tails: HashMap<(u16, Class, u64), Tail> = HashMap::new();
+    let mut logs: HashMap<(u16, Class, u64), (Log, Tail)> = HashMap::new();
     let mut rest = &found[..];
     while !rest.is_empty() {
         let mut held = 0;
@@ -56,9 +57,9 @@ pub(super) fn check(
         let mut live = live_in(pool, rehearsal, &rest[..band]);
         for f in &rest[..band] {
             told(watch, "reading segments", counts.bytes, total)?;
-            let tail = tails.entry((f.header.volume, f.header.class, f.header.generation / GENERATIONS)).or_default();
+            let log = logs.entry((f.header.volume, f.header.class, f.header.generation / GENERATIONS)).or_default();
             let live = live.remove(&f.header.segment).unwrap_or_default();
-            one(pool, f, &live, rehearsal.is_some(), tail, &mut counts, say)?;
+            one(pool, f, &live, rehearsal.is_some(), log, &mut counts, say)?;
         }
         rest = &rest[band..];
     }
@@ -67,35 +68,6 @@ pub(super) fn check(
 
 fn segment_bytes(pool: &Pool<'_>) -> u64 {
     pool.superblock().members.first().map_or(0, |m| m.layout.segment_bytes)
-}
-
-/// Reads the header of every slot, and lists the segments.
-pub(in crate::offline) fn all(
-    pool: &Pool<'_>,
-    table: &BTreeMap<u32, SegmentEntry>,
-    watch: Watch<'_>,
-) -> Result<Vec<Found>, OfflineError> {
-    let s = pool.superblock();
-    let mut headers = Headers::new();
-    let total: u64 = pool.present().map(|m| u64::from(pool.slots(m))).sum();
-    let mut done = 0;
-    for member in pool.present() {
-        for slot in 0..pool.slots(member) {
-            if done % 64 == 0 {
-                told(watch, "reading segment headers", done, total)?;
-            }
-            done += 1;
-            let Some(at) = pool.layout(member).map(|layout| layout.slot(slot)) else { continue };
-            let bytes = pool.read(member, at, u64::from(s.unit));
-            let header = bytes.and_then(|bytes| SegmentHeader::decode(s.key, bytes.as_slice()).ok());
-            if let Some(header) = header.filter(|h| h.copies.contains(&Place { member, slot })) {
-                headers.insert((member, slot), header);
-            }
-        }
-    }
-    // As the engine has it: no segment has a larger number than there are slots, twice over.
-    let most = s.members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
-    Ok(list(&headers, table, &|member| pool.slots(member), (s.checkpoint.generation, most, s.unit)))
 }
 
 /// The live pieces of some segments.
@@ -119,7 +91,7 @@ fn one(
     f: &Found,
     live: &[Live],
     is_rehearsed: bool,
-    tail: &mut Tail,
+    (log, tail): &mut (Log, Tail),
     counts: &mut Counts,
     say: Tell<'_>,
 ) -> Result<(), OfflineError> {
@@ -150,7 +122,8 @@ fn one(
     counts.segments += 1;
     let seen = walk(s.key, s.unit, &f.header, &copies);
     let judge = Judge { pool, found: f, places: &places, copies: &copies, live, is_rehearsed };
-    counts.records += judge.all(&seen, tail, say)?;
+    let followed = log.is_followed(&seen, s.checkpoint.version);
+    counts.records += judge.all(&seen, &followed, tail, say)?;
     Ok(())
 }
 

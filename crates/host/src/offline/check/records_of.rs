@@ -9,8 +9,8 @@ use headpond_format::{Class, Entry, EntryKind, Place, Record};
 use super::Tell;
 use crate::buf::HostBuf;
 use crate::offline::OfflineError;
-use crate::offline::doubtful::UNFINISHED;
 use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::lost::{UNFINISHED, without_record};
 use crate::offline::media::Pool;
 use crate::offline::records::{Seen, Whole, part};
 use crate::offline::rehearsal::Live;
@@ -18,7 +18,7 @@ use crate::offline::segments::Found;
 
 /// How many records of a log, counted from its end, were found whole so far.
 #[derive(Default)]
-pub(super) struct Tail(u32);
+pub(super) struct Tail(usize);
 
 /// One segment, as it was read.
 pub(super) struct Judge<'a> {
@@ -43,13 +43,13 @@ struct Fault {
 }
 
 impl Judge<'_> {
-    /// Judges all records, and all live pieces; how many records there are.
-    pub fn all(&self, seen: &[Seen], tail: &mut Tail, say: Tell<'_>) -> Result<u64, OfflineError> {
+    /// Judges all records, and all live pieces; how many records there are. `followed`: whether enough was written after each.
+    pub fn all(&self, seen: &[Seen], followed: &[bool], tail: &mut Tail, say: Tell<'_>) -> Result<u64, OfflineError> {
         let live: HashMap<u32, &Live> = self.live.iter().map(|l| (u32::from(l.piece.offset), l)).collect();
         let mut records = 0;
         let mut judged = BTreeSet::new();
         let mut faults = Vec::new();
-        for step in seen.iter().rev() {
+        for (step, is_followed) in seen.iter().zip(followed).rev() {
             match step {
                 Seen::Record(whole) => {
                     records += 1;
@@ -57,31 +57,9 @@ impl Judge<'_> {
                     let is_tail = self.is_replayed(whole.record.place.offset) && tail.0 < UNFINISHED;
                     self.record(whole, is_tail, &live, &mut faults);
                     judged.extend(whole.data.iter().map(|(e, _)| e.offset));
-                    tail.0 += u32::from(faults.len() == before);
+                    tail.0 += usize::from(faults.len() == before);
                 }
-                Seen::Torn(at) if self.is_replayed(*at) && tail.0 >= UNFINISHED => {
-                    faults.push(Fault {
-                        level: Level::Loss,
-                        kind: "record-lost",
-                        copy: None,
-                        sectors: (*at, 1),
-                        mends: Vec::new(),
-                    });
-                }
-                Seen::Torn(at) => {
-                    faults.push(Fault {
-                        level: Level::Note,
-                        kind: "record-torn",
-                        copy: None,
-                        sectors: (*at, 1),
-                        mends: Vec::new(),
-                    });
-                }
-                Seen::Hole(from, to) if self.is_replayed(*from) => {
-                    let sectors = (*from, to - from);
-                    faults.push(Fault { level: Level::Note, kind: "hole", copy: None, sectors, mends: Vec::new() });
-                }
-                Seen::Hole(..) => {}
+                Seen::Torn(_) | Seen::Hole(..) => faults.extend(self.nothing(step, *is_followed)),
             }
         }
         // Pieces of the image whose record's header nobody needs any more, and that is whole nowhere.
@@ -101,6 +79,18 @@ impl Judge<'_> {
 
     fn is_replayed(&self, sector: u32) -> bool {
         sector >= self.found.replay_from
+    }
+
+    /// A place where there is no record: a start goes on behind it.
+    fn nothing(&self, seen: &Seen, is_followed: bool) -> Option<Fault> {
+        let sectors = without_record(seen, self.found, self.pool.superblock().unit)?;
+        let (level, kind) = match (is_followed, self.found.header.class, seen) {
+            (true, Class::Mirrored, _) => (Level::Loss, "record-lost"),
+            (_, _, Seen::Torn(_)) => (Level::Note, "record-torn"),
+            _ => (Level::Note, "hole"),
+        };
+        let sectors = (sectors.start, sectors.end - sectors.start);
+        Some(Fault { level, kind, copy: None, sectors, mends: Vec::new() })
     }
 
     /// A record of which at least one copy has the header.
@@ -247,10 +237,10 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
             "Nothing needs to be done",
         ),
         "record-lost" => (
-            "a record's header is not whole, and others were written after it",
-            "What it held is not known. If it was acknowledged, newer data of the volume is lost, and the disk's older data is \
-             read in its place",
-            "Bring back any cache device that is missing; else restore what was written last from a backup",
+            "there is no whole record here, and others were written after it",
+            "What it held is not known. It was acknowledged, most likely, and is lost: the disk's older data is read in its place",
+            "`headpond list-damaged` names the ranges that it may be in. Bring back any cache device that is missing before the \
+             pool is started; else restore what was written last from a backup",
         ),
         "hole" => (
             "between records there is none",

@@ -1,0 +1,79 @@
+//! Which records of a log are lost: written whole once, most likely, as enough was written after them.
+//!
+//! A start steps over a place without a record, and over data that no copy has: that is what a daemon leaves that died while it
+//! wrote. But it had few records in flight, and what lies behind more whole ones than that had been acknowledged.
+
+use std::ops::Range;
+
+use headpond_format::EntryKind;
+
+use super::records::{Seen, Whole};
+use super::segments::Found;
+
+/// A daemon has a few records in flight on each log when it dies; so many at the end of one may be unfinished. What is
+/// damaged further back was written whole.
+pub(super) const UNFINISHED: usize = 16;
+
+/// Each life of a daemon opens its segments under generations from a multiple of this on, and leaves ends of its own.
+pub(super) const GENERATIONS: u64 = 1 << 24;
+
+/// While space is short a log has several open segments, and each its end. What waits for one of them may be overtaken by newer
+/// writes to the others, though hardly by so many records.
+const OVERTAKING: usize = 128;
+
+/// The log of one class of a volume, in one life of a daemon, looked at from its end: the newest segment first.
+#[derive(Default)]
+pub(super) struct Log {
+    /// The versions of whole records in the segments that were looked at.
+    newer: Vec<u64>,
+}
+
+impl Log {
+    /// For each thing that was seen in the next older segment whether enough was written after it. `since` is the version of
+    /// the checkpoint: what is no newer has only been moved here, which says nothing of when.
+    pub fn is_followed(&mut self, seen: &[Seen], since: u64) -> Vec<bool> {
+        let mut newest = since;
+        let mut versions = Vec::with_capacity(seen.len());
+        for s in seen {
+            let version = match s {
+                Seen::Record(whole) => version(whole).filter(|version| *version > newest),
+                _ => None,
+            };
+            newest = version.unwrap_or(newest);
+            versions.push(version);
+        }
+        let later = self.newer.iter().filter(|version| newest > since && **version > newest).count();
+        // In the order of time, or behind a segment that stayed open beside others.
+        let is_left = later >= UNFINISHED && (later == self.newer.len() || later >= OVERTAKING);
+        let mut whole = 0;
+        let mut followed: Vec<bool> = Vec::with_capacity(seen.len());
+        for (s, version) in seen.iter().zip(versions).rev() {
+            followed.push(is_left || whole >= UNFINISHED);
+            if let Seen::Record(record) = s
+                && record.is_whole()
+            {
+                whole += 1;
+                self.newer.extend(version);
+            }
+        }
+        followed.reverse();
+        followed
+    }
+}
+
+/// The newest version of what a record has; of marks it says nothing of when.
+fn version(whole: &Whole) -> Option<u64> {
+    let is_write = |kind: EntryKind| !matches!(kind, EntryKind::MarkClean);
+    whole.record.entries.iter().filter(|e| is_write(e.kind)).map(|e| e.version).max()
+}
+
+/// The sectors of a segment in which a start looks for a record, and finds none.
+pub(super) fn without_record(seen: &Seen, found: &Found, unit: u32) -> Option<Range<u32>> {
+    let sectors = match seen {
+        Seen::Record(_) => return None,
+        Seen::Torn(at) => *at..at + unit / 512,
+        Seen::Hole(from, to) => *from..*to,
+    };
+    let sectors = sectors.start.max(found.replay_from)..sectors.end;
+    (!sectors.is_empty()).then_some(sectors)
+}
