@@ -12,7 +12,7 @@ use super::segments::Found;
 
 /// A daemon has a few records in flight on each log when it dies; so many at the end of one may be unfinished. What is
 /// damaged further back was written whole.
-pub(super) const UNFINISHED: usize = 16;
+const UNFINISHED: usize = 16;
 
 /// Each life of a daemon opens its segments under generations from a multiple of this on, and leaves ends of its own.
 pub(super) const GENERATIONS: u64 = 1 << 24;
@@ -76,4 +76,50 @@ pub(super) fn without_record(seen: &Seen, found: &Found, unit: u32) -> Option<Ra
     };
     let sectors = sectors.start.max(found.replay_from)..sectors.end;
     (!sectors.is_empty()).then_some(sectors)
+}
+
+#[cfg(test)]
+mod tests {
+    use headpond_format::{Entry, Record, RecordPlace};
+
+    use super::*;
+
+    /// A segment with records of these versions; `None`: a place without one.
+    fn segment(versions: impl IntoIterator<Item = Option<u64>>) -> Vec<Seen> {
+        let seen = |(n, version): (usize, Option<u64>)| {
+            let Some(version) = version else { return Seen::Torn(n as u32) };
+            let place = RecordPlace { segment: 0, generation: 0, offset: n as u32 };
+            let (kind, block, sum, offset) = (EntryKind::Dirty, n as u64, 0, 0);
+            let entry = Entry { kind, first: 0, sectors: 1, block, count: 1, version, sum, offset };
+            let record = Record { place, sectors: 2, entries: vec![entry] };
+            Seen::Record(Whole { record, header: vec![true], data: vec![(entry, vec![true])] })
+        };
+        versions.into_iter().enumerate().map(seen).collect()
+    }
+
+    fn last(log: &mut Log, versions: impl IntoIterator<Item = u64>) -> bool {
+        let seen = segment(versions.into_iter().map(Some).chain([None]));
+        log.is_followed(&seen, 100).pop().unwrap()
+    }
+
+    #[test]
+    fn what_many_whole_records_follow_was_written() {
+        let mut log = Log::default();
+        let seen = segment([None].into_iter().chain((101..=117).map(Some)));
+        let followed = log.is_followed(&seen, 100);
+        assert_eq!(followed.iter().filter(|it| **it).count(), 2, "{followed:?}");
+        assert!(!last(&mut log, 90..=101), "it may have been open beside that one");
+    }
+
+    /// Found by reading: the newest segments were taken for what was written last, also where others had been open beside them.
+    #[test]
+    fn each_segment_that_is_open_beside_others_has_an_end_of_its_own() {
+        let mut log = Log::default();
+        assert!(!last(&mut log, (1..=100).map(|n| 1000 + 2 * n)));
+        assert!(!last(&mut log, (1..=100).map(|n| 1001 + 2 * n)), "they took turns");
+        assert!(!last(&mut log, (1..=50).map(|n| 1100 + n)), "these may have been overtaken");
+        assert!(last(&mut log, (1..=50).map(|n| 900 + n)), "nothing newer is older than any of it");
+        assert!(last(&mut log, (1..=50).map(|n| 950 + n)), "it was left long ago");
+        assert!(!last(&mut log, (1..=50).map(|n| 50 + n)), "when it was moved here is not known");
+    }
 }

@@ -6,7 +6,7 @@ use headpond_engine::io::SECTOR;
 use headpond_format::{Class, Place, SegmentEntry};
 
 use super::Tell;
-use super::records_of::{Judge, Tail};
+use super::records_of::Judge;
 use crate::buf::HostBuf;
 use crate::offline::finding::{Finding, Level, Mend};
 use crate::offline::lost::{GENERATIONS, Log};
@@ -45,7 +45,7 @@ pub(super) fn check(
     }
     let total: u64 = found.iter().map(|f| f.copies().count() as u64 * segment_bytes(pool)).sum();
     let mut counts = Counts::default();
-    let mut logs: HashMap<(u16, Class, u64), (Log, Tail)> = HashMap::new();
+    let mut logs: HashMap<(u16, Class, u64), Log> = HashMap::new();
     let mut rest = &found[..];
     while !rest.is_empty() {
         let mut held = 0;
@@ -91,7 +91,7 @@ fn one(
     f: &Found,
     live: &[Live],
     is_rehearsed: bool,
-    (log, tail): &mut (Log, Tail),
+    log: &mut Log,
     counts: &mut Counts,
     say: Tell<'_>,
 ) -> Result<(), OfflineError> {
@@ -122,8 +122,10 @@ fn one(
     counts.segments += 1;
     let seen = walk(s.key, s.unit, &f.header, &copies);
     let judge = Judge { pool, found: f, places: &places, copies: &copies, live, is_rehearsed };
-    let followed = log.is_followed(&seen, s.checkpoint.version);
-    counts.records += judge.all(&seen, &followed, tail, say)?;
+    // Clean data is in turn in several segments, and what comes back to the cache is old: only what follows in the same one tells when.
+    let since = if f.header.class == Class::Single { u64::MAX } else { s.checkpoint.version };
+    let followed = log.is_followed(&seen, since);
+    counts.records += judge.all(&seen, &followed, say)?;
     Ok(())
 }
 

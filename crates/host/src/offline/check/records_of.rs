@@ -10,15 +10,11 @@ use super::Tell;
 use crate::buf::HostBuf;
 use crate::offline::OfflineError;
 use crate::offline::finding::{Finding, Level, Mend};
-use crate::offline::lost::{UNFINISHED, without_record};
+use crate::offline::lost::without_record;
 use crate::offline::media::Pool;
 use crate::offline::records::{Seen, Whole, part};
 use crate::offline::rehearsal::Live;
 use crate::offline::segments::Found;
-
-/// How many records of a log, counted from its end, were found whole so far.
-#[derive(Default)]
-pub(super) struct Tail(usize);
 
 /// One segment, as it was read.
 pub(super) struct Judge<'a> {
@@ -44,7 +40,7 @@ struct Fault {
 
 impl Judge<'_> {
     /// Judges all records, and all live pieces; how many records there are. `followed`: whether enough was written after each.
-    pub fn all(&self, seen: &[Seen], followed: &[bool], tail: &mut Tail, say: Tell<'_>) -> Result<u64, OfflineError> {
+    pub fn all(&self, seen: &[Seen], followed: &[bool], say: Tell<'_>) -> Result<u64, OfflineError> {
         let live: HashMap<u32, &Live> = self.live.iter().map(|l| (u32::from(l.piece.offset), l)).collect();
         let mut records = 0;
         let mut judged = BTreeSet::new();
@@ -53,11 +49,9 @@ impl Judge<'_> {
             match step {
                 Seen::Record(whole) => {
                     records += 1;
-                    let before = faults.len();
-                    let is_tail = self.is_replayed(whole.record.place.offset) && tail.0 < UNFINISHED;
+                    let is_tail = self.is_replayed(whole.record.place.offset) && !is_followed;
                     self.record(whole, is_tail, &live, &mut faults);
                     judged.extend(whole.data.iter().map(|(e, _)| e.offset));
-                    tail.0 += usize::from(faults.len() == before);
                 }
                 Seen::Torn(_) | Seen::Hole(..) => faults.extend(self.nothing(step, *is_followed)),
             }
@@ -86,6 +80,8 @@ impl Judge<'_> {
         let sectors = without_record(seen, self.found, self.pool.superblock().unit)?;
         let (level, kind) = match (is_followed, self.found.header.class, seen) {
             (true, Class::Mirrored, _) => (Level::Loss, "record-lost"),
+            // Only what clients read was in it.
+            (true, Class::Single, _) => (Level::Damage, "clean-data-damaged"),
             (_, _, Seen::Torn(_)) => (Level::Note, "record-torn"),
             _ => (Level::Note, "hole"),
         };
@@ -113,7 +109,11 @@ impl Judge<'_> {
                 let lacking = (0..self.copies.len()).filter(|copy| !good[*copy] && whole.header[*copy]);
                 let sectors = (e.offset, u32::from(e.sectors));
                 if !good.contains(&true) {
-                    faults.push(Fault { level: Level::Damage, kind: "record-data-torn", copy: None, sectors, mends: Vec::new() });
+                    let (level, kind) = match self.found.header.class {
+                        Class::Mirrored => (Level::Damage, "record-data-torn"),
+                        Class::Single => (Level::Note, "clean-data-damaged"),
+                    };
+                    faults.push(Fault { level, kind, copy: None, sectors, mends: Vec::new() });
                     continue;
                 }
                 let fault = |copy| Fault { level: Level::Note, kind: "record-unfinished", copy, sectors, mends: Vec::new() };
@@ -258,7 +258,7 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
             "`headpond list-damaged` names what of the volume cannot be read. Bring back any cache device that is missing",
         ),
         "clean-data-damaged" => (
-            "clean data does not match its checksum",
+            "clean data, or the header of its record, does not match its checksum",
             "The disk has it, and is read in its place. No data is lost",
             "Nothing needs to be done; look at the device's SMART data if it happens again",
         ),
