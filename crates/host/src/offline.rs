@@ -13,6 +13,7 @@ use crate::claim::ClaimError;
 use crate::pool::PoolError;
 
 mod check;
+mod copies;
 mod damaged;
 mod doubtful;
 mod dump;

@@ -130,7 +130,7 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
     let mut volumes = Vec::new();
     if let Some(rehearsal) = &rehearsal {
         let doubts = doubtful::list(&pool, rehearsal, watch)?;
-        headless::check(&pool, &doubts.headless, &mut say)?;
+        headless::check(&pool, &doubts, &mut say)?;
         for volume in &pool.superblock().volumes {
             let found = of_volume(&pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;
             let damaged = found.with(&pool, volume, &doubts);

@@ -55,6 +55,8 @@ pub struct DamagedVolume {
     /// Where there may be dirty data of which nothing is known: of a refused volume, or of one whose log has lost records that tell
     /// what they held. Outside, its disk is right.
     pub suspect: Vec<Extent>,
+    /// Some of what is doubtful or suspect is in sectors that a device cannot read: whoever can has it yet, and a start writes over it.
+    pub unreadable: bool,
 }
 
 /// A run of bytes of a volume.
@@ -81,7 +83,9 @@ impl DamagedVolume {
             true => suspect(pool, volume),
             false => self.suspect,
         };
-        DamagedVolume { doubtful: in_doubt(volume, &doubts.runs), suspect, ..self }
+        let doubtful = in_doubt(volume, &doubts.runs);
+        let unreadable = doubts.is_unreadable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
+        DamagedVolume { doubtful, suspect, unreadable, ..self }
     }
 }
 
@@ -113,6 +117,7 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
                 damaged: Vec::new(),
                 doubtful: Vec::new(),
                 suspect: suspect(pool, volume),
+                unreadable: false,
             },
         });
     }
@@ -178,7 +183,8 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful: Vec::new(), suspect })
+    let (doubtful, unreadable) = (Vec::new(), false);
+    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful, suspect, unreadable })
 }
 
 /// What is in doubt of a volume, in bytes of it.
@@ -272,7 +278,7 @@ fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
 }
 
 /// Where a volume may have dirty data, by the intent map: whole regions, where a page is lost all of them.
-fn suspect(pool: &Pool<'_>, volume: &VolumeEntry) -> Vec<Extent> {
+pub(super) fn suspect(pool: &Pool<'_>, volume: &VolumeEntry) -> Vec<Extent> {
     let shift = grid_shift(volume.phase);
     let mut extents = Vec::new();
     for n in 0..volume.intent_pages {

@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use headpond_engine::io::BLOCK_SECTORS;
+use headpond_engine::io::{BLOCK_SECTORS, SECTOR};
 use headpond_engine::map::mask;
 use headpond_format::{Class, Entry, EntryKind, Place};
 
 use super::check::table_of;
-use super::lost::{GENERATIONS, Log, without_record};
+use super::copies::{self, Copy};
+use super::damaged::suspect;
+use super::lost::{GENERATIONS, Log, gaps};
 use super::media::Pool;
 use super::records::{Seen, Whole, walk};
 use super::rehearsal::Rehearsal;
@@ -26,14 +28,23 @@ pub(super) struct Doubts {
     pub runs: Vec<(u16, u64, u64)>,
     /// The volumes whose logs have lost records that nobody knows; [`NOBODY`]: it is not known whose.
     lacking: BTreeSet<u16>,
+    /// Volumes of which some of that is in sectors that a device cannot read; [`NOBODY`]: it is not known whose.
+    unreadable: BTreeSet<u16>,
     /// Segments that a start does not know of, and whose headers were written.
     pub headless: Vec<Found>,
+    /// Slots of which nothing can be read, and that may hold a segment of any volume.
+    pub blind: Vec<Place>,
 }
 
 impl Doubts {
     /// Whether the log of a volume has lost records of which nothing is known.
     pub fn is_lacking(&self, volume: u16) -> bool {
         self.lacking.contains(&volume) || self.lacking.contains(&NOBODY)
+    }
+
+    /// Whether some of that may be read yet, or by others: a start that steps over it writes over it.
+    pub fn is_unreadable(&self, volume: u16) -> bool {
+        self.unreadable.contains(&volume) || self.unreadable.contains(&NOBODY)
     }
 }
 
@@ -45,16 +56,23 @@ struct Doubt {
     block: u64,
     version: u64,
     sectors: u8,
+    /// A device cannot read it.
+    is_unreadable: bool,
 }
 
 /// Reads all of the log that a start would replay.
 pub(super) fn list(pool: &Pool<'_>, rehearsal: &Rehearsal, watch: Watch<'_>) -> Result<Doubts, OfflineError> {
     let table = table_of(pool, watch)?;
     let slots = slots::all(pool, &table, watch)?;
+    let may_be_dirty = pool.superblock().volumes.iter().any(|volume| !suspect(pool, volume).is_empty());
+    let blind = if may_be_dirty { slots.blind } else { Vec::new() };
     let replayed = slots.found.iter().filter(|f| f.header.class == Class::Mirrored && f.replay_from != u32::MAX);
     let mut found: Vec<(&Found, bool)> = replayed.map(|f| (f, true)).chain(slots.headless.iter().map(|f| (f, false))).collect();
     found.sort_by_key(|(f, _)| std::cmp::Reverse(f.header.generation));
     let mut search = Search::default();
+    if !blind.is_empty() {
+        search.lack(NOBODY, true);
+    }
     for (n, (f, has_header)) in found.iter().enumerate() {
         told(watch, "looking for doubtful data", n as u64, found.len() as u64)?;
         match has_header {
@@ -62,7 +80,7 @@ pub(super) fn list(pool: &Pool<'_>, rehearsal: &Rehearsal, watch: Watch<'_>) -> 
             false => search.headless(pool, f),
         }
     }
-    Ok(search.end(pool, rehearsal))
+    Ok(Doubts { blind, ..search.end(pool, rehearsal) })
 }
 
 /// What was found so far, the newest segments first.
@@ -72,69 +90,84 @@ struct Search {
     doubts: HashMap<(u16, u64), Vec<Doubt>>,
     marks: Vec<(u16, Entry)>,
     lacking: BTreeSet<u16>,
+    unreadable: BTreeSet<u16>,
     headless: Vec<Found>,
 }
 
 impl Search {
     /// A segment that a start replays: what no copy has is in doubt.
     fn segment(&mut self, pool: &Pool<'_>, f: &Found) {
-        let volume = f.header.volume;
-        let seen = self.read(pool, f);
-        let followed = self.log(f).is_followed(&seen, pool.superblock().checkpoint.version);
-        for (seen, is_followed) in seen.iter().zip(followed) {
-            match seen {
-                Seen::Record(whole) if is_followed && whole.record.place.offset >= f.replay_from => {
-                    lost(whole).for_each(|e| self.doubt(volume, e));
+        let (s, volume) = (pool.superblock(), f.header.volume);
+        let (seen, copies) = self.read(pool, f);
+        let followed = self.log(f).is_followed(&seen, s.checkpoint.version);
+        for gap in gaps(f, &seen, &followed, &copies, s.unit).iter().filter(|gap| gap.is_lost) {
+            self.lack(volume, gap.is_unreadable);
+        }
+        for (whole, is_followed) in records(&seen, &followed).filter(|(whole, _)| whole.record.place.offset >= f.replay_from) {
+            for e in lost(whole) {
+                let sectors = e.offset..e.offset + u32::from(e.sectors);
+                // No daemon that died leaves what cannot be read.
+                if is_followed || copies::is_on_none(&copies, &sectors) {
+                    self.doubt(volume, e, copies.iter().any(|copy| copy.cannot_read(&sectors)));
                 }
-                Seen::Record(_) => {}
-                _ if is_followed && without_record(seen, f, pool.superblock().unit).is_some() => {
-                    self.lacking.insert(volume);
-                }
-                _ => {}
             }
         }
     }
 
     /// One that a start does not know of: if its header was written, all that it holds is in doubt.
     fn headless(&mut self, pool: &Pool<'_>, f: &Found) {
-        let volume = f.header.volume;
-        let mut seen = self.read(pool, f);
+        let (s, volume) = (pool.superblock(), f.header.volume);
+        let (mut seen, copies) = self.read(pool, f);
         seen.insert(0, HEADER);
-        if !self.log(f).is_followed(&seen, pool.superblock().checkpoint.version)[0] {
+        let followed = self.log(f).is_followed(&seen, s.checkpoint.version);
+        let header = 0..s.unit / SECTOR as u32;
+        if !followed[0] && !copies::is_on_none(&copies, &header) {
             return;
         }
+        let is_unreadable = copies.iter().any(|copy| copy.cannot_read(&header));
         self.headless.push(f.clone());
         if volume == NOBODY {
-            self.lacking.insert(volume);
+            self.lack(volume, is_unreadable);
         }
-        let records = seen.iter().filter_map(|seen| if let Seen::Record(whole) = seen { Some(&whole.record) } else { None });
         let is_dirty = |e: &&Entry| matches!(e.kind, EntryKind::Dirty | EntryKind::Zeroes);
-        records.flat_map(|record| &record.entries).filter(is_dirty).for_each(|e| self.doubt(volume, e));
+        for (whole, _) in records(&seen, &followed) {
+            whole.record.entries.iter().filter(is_dirty).for_each(|e| self.doubt(volume, e, is_unreadable));
+        }
     }
 
-    /// What a segment holds. Its marks are noted.
-    fn read(&mut self, pool: &Pool<'_>, f: &Found) -> Vec<Seen> {
+    /// What a segment holds, on which copies. Its marks are noted.
+    fn read(&mut self, pool: &Pool<'_>, f: &Found) -> (Vec<Seen>, Vec<Copy>) {
         let s = pool.superblock();
-        let copy = |p: Place| pool.layout(p.member).and_then(|l| pool.read(p.member, l.slot(p.slot), l.segment_bytes));
-        let copies: Vec<_> = f.copies().map(copy).collect();
-        let seen = walk(s.key, s.unit, &f.header, &copies);
-        let records = seen.iter().filter_map(|seen| if let Seen::Record(whole) = seen { Some(&whole.record) } else { None });
-        self.marks.extend(records.flat_map(|record| &record.entries).filter(|e| is_mark(e)).map(|e| (f.header.volume, *e)));
-        seen
+        let copies = copies::of(pool, f);
+        let seen = walk(s.key, s.unit, &f.header, &copies::data(&copies));
+        for seen in &seen {
+            if let Seen::Record(whole) = seen {
+                self.marks.extend(whole.record.entries.iter().filter(|e| is_mark(e)).map(|e| (f.header.volume, *e)));
+            }
+        }
+        (seen, copies)
     }
 
     fn log(&mut self, f: &Found) -> &mut Log {
         self.logs.entry((f.header.volume, f.header.generation / GENERATIONS)).or_default()
     }
 
-    fn doubt(&mut self, volume: u16, e: &Entry) {
-        let doubt = Doubt { block: e.block, version: e.version, sectors: mask(e.first, e.sectors) };
+    /// Records of a volume are lost.
+    fn lack(&mut self, volume: u16, is_unreadable: bool) {
+        self.lacking.insert(volume);
+        if is_unreadable {
+            self.unreadable.insert(volume);
+        }
+    }
+
+    fn doubt(&mut self, volume: u16, e: &Entry, is_unreadable: bool) {
+        let doubt = Doubt { block: e.block, version: e.version, sectors: mask(e.first, e.sectors), is_unreadable };
         self.doubts.entry((volume, e.block)).or_default().push(doubt);
     }
 
     /// What is left of it when all has been read.
     fn end(self, pool: &Pool<'_>, rehearsal: &Rehearsal) -> Doubts {
-        let Search { mut doubts, marks, lacking, headless, .. } = self;
+        let Search { mut doubts, marks, lacking, mut unreadable, headless, .. } = self;
         for ((volume, _), list) in &mut doubts {
             list.retain(|d| !marks.iter().any(|(of, e)| of == volume && covers(e, d)));
         }
@@ -142,12 +175,22 @@ impl Search {
         let mut runs: Vec<(u16, u64, u64)> = Vec::new();
         for ((volume, block), list) in &doubts {
             let sectors = list.iter().fold(0, |sectors, d| sectors | d.sectors);
+            if list.iter().any(|d| d.is_unreadable && d.sectors != 0) {
+                unreadable.insert(*volume);
+            }
             let set = (0..8).filter(|n| sectors >> n & 1 == 1);
             runs.extend(set.map(|n| (*volume, block * BLOCK_SECTORS + n, 1)));
         }
         runs.sort_unstable();
-        Doubts { runs, lacking, headless }
+        Doubts { runs, lacking, unreadable, headless, blind: Vec::new() }
     }
+}
+
+fn records<'a>(seen: &'a [Seen], followed: &'a [bool]) -> impl Iterator<Item = (&'a Whole, bool)> {
+    seen.iter().zip(followed).filter_map(|(seen, followed)| match seen {
+        Seen::Record(whole) => Some((whole, *followed)),
+        _ => None,
+    })
 }
 
 fn is_mark(e: &Entry) -> bool {

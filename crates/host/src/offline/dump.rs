@@ -12,8 +12,7 @@ use super::check::table_of;
 use super::media::{Device, Media, Pool, Slot};
 use super::records::{Seen, walk};
 use super::segments::Found;
-use super::slots;
-use super::{OfflineError, Watch, told};
+use super::{OfflineError, Watch, copies, slots, told};
 use crate::state::hex;
 
 /// The version of what is dumped: it grows when a field changes its meaning or goes.
@@ -195,8 +194,7 @@ fn class(class: Class) -> &'static str {
 /// The records of a segment, as they are found on its copies.
 fn records_of(pool: &Pool<'_>, f: &Found) -> Value {
     let s = pool.superblock();
-    let copy = |p: Place| pool.layout(p.member).and_then(|l| pool.read(p.member, l.slot(p.slot), l.segment_bytes));
-    let copies: Vec<_> = f.copies().map(copy).collect();
+    let copies = copies::data(&copies::of(pool, f));
     let record = |seen: Seen| match seen {
         Seen::Hole(..) => None,
         Seen::Torn(at) => Some(json!({ "sector": at, "state": "torn" })),

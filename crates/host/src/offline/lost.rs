@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use headpond_format::EntryKind;
 
+use super::copies::{self, Copy};
 use super::records::{Seen, Whole};
 use super::segments::Found;
 
@@ -67,15 +68,46 @@ fn version(whole: &Whole) -> Option<u64> {
     whole.record.entries.iter().filter(|e| is_write(e.kind)).map(|e| e.version).max()
 }
 
-/// The sectors of a segment in which a start looks for a record, and finds none.
-pub(super) fn without_record(seen: &Seen, found: &Found, unit: u32) -> Option<Range<u32>> {
-    let sectors = match seen {
-        Seen::Record(_) => return None,
-        Seen::Torn(at) => *at..at + unit / 512,
-        Seen::Hole(from, to) => *from..*to,
+/// Sectors of a segment in which a start looks for a record, and finds none.
+pub(super) struct Gap {
+    /// Counted from the first of the segment.
+    pub sectors: Range<u32>,
+    /// A record's header is there, and not whole.
+    pub is_torn: bool,
+    /// There was a record that was acknowledged, most likely.
+    pub is_lost: bool,
+    /// Some of it could not be read, and may be read later, or by others.
+    pub is_unreadable: bool,
+}
+
+/// The gaps between the records of a segment, in order, and behind the last one what could not be read. What cannot be read on any copy
+/// was not left so by a daemon that died.
+pub(super) fn gaps(found: &Found, seen: &[Seen], followed: &[bool], copies: &[Copy], unit: u32) -> Vec<Gap> {
+    let step = unit / 512;
+    let from = found.replay_from;
+    let gap = |sectors: Range<u32>, is_torn: bool, is_followed: bool| {
+        let sectors = sectors.start.max(from)..sectors.end;
+        let is_lost = is_followed || copies::is_on_none(copies, &sectors);
+        let is_unreadable = copies.iter().any(|copy| copy.cannot_read(&sectors));
+        (!sectors.is_empty()).then_some(Gap { sectors, is_torn, is_lost, is_unreadable })
     };
-    let sectors = sectors.start.max(found.replay_from)..sectors.end;
-    (!sectors.is_empty()).then_some(sectors)
+    let mut end = from.max(step);
+    let mut gaps = Vec::new();
+    for (seen, is_followed) in seen.iter().zip(followed) {
+        let (sectors, is_torn) = match seen {
+            Seen::Record(whole) => {
+                end = end.max(whole.record.place.offset + whole.record.sectors);
+                continue;
+            }
+            Seen::Torn(at) => (*at..at + step, true),
+            Seen::Hole(from, to) => (*from..*to, false),
+        };
+        end = end.max(sectors.end);
+        gaps.extend(gap(sectors, is_torn, *is_followed));
+    }
+    // The next record, if there was one.
+    gaps.extend(end.checked_add(step).and_then(|to| gap(end..to, false, false)).filter(|gap| gap.is_lost));
+    gaps
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use headpond_format::{Class, EntryKind, NO_MEMBER, Place, Record, SegmentEntry, 
 use super::media::Pool;
 use super::records::{Seen, part, walk};
 use super::segments::{Found, Headers, list};
-use super::{OfflineError, Watch, told};
+use super::{OfflineError, Watch, copies, told};
 use crate::buf::HostBuf;
 
 /// What lies in the slots of a pool.
@@ -18,6 +18,8 @@ pub(super) struct Slots {
     /// Segments with dirty data, or marks, that were opened since the checkpoint, and whose header is whole on no copy: a start does
     /// not know of them. Their records name them. The volume is [`NOBODY`] where nothing tells it.
     pub headless: Vec<Found>,
+    /// Slots of which neither the header nor the first record can be read, where a segment with dirty data may be that nothing else names.
+    pub blind: Vec<Place>,
 }
 
 /// The number of no volume.
@@ -32,6 +34,7 @@ pub(super) fn all(pool: &Pool<'_>, table: &BTreeMap<u32, SegmentEntry>, watch: W
     let unit = s.unit as usize;
     let mut headers = Headers::new();
     let mut begun: BTreeMap<(u8, u32), Named> = BTreeMap::new();
+    let mut blind = Vec::new();
     let total: u64 = pool.present().map(|m| u64::from(pool.slots(m))).sum();
     let mut done = 0;
     for member in pool.present() {
@@ -42,6 +45,9 @@ pub(super) fn all(pool: &Pool<'_>, table: &BTreeMap<u32, SegmentEntry>, watch: W
             done += 1;
             let Some(at) = pool.layout(member).map(|layout| layout.slot(slot)) else { continue };
             let (head, first) = beginning(pool, member, at);
+            if head.is_none() && first.is_none() {
+                blind.push(Place { member, slot });
+            }
             let header = head.and_then(|bytes| SegmentHeader::decode(s.key, bytes.as_slice()).ok());
             if let Some(header) = header.filter(|h| h.copies.contains(&Place { member, slot })) {
                 headers.insert((member, slot), header);
@@ -68,8 +74,20 @@ pub(super) fn all(pool: &Pool<'_>, table: &BTreeMap<u32, SegmentEntry>, watch: W
     for ((member, slot), named) in begun {
         copies.entry(named).or_default().push(Place { member, slot });
     }
+    // As the engine has it: where no segment is known to be that could hold anything dirty, one may be.
+    blind.retain(|place| !found.iter().any(|f| f.header.class == Class::Mirrored && f.header.copies.contains(place)));
+    if is_told_elsewhere(pool, &blind) {
+        blind.clear();
+    }
     let headless = copies.into_iter().filter_map(|(named, places)| headless(pool, named, &places)).collect();
-    Ok(Slots { found, headless })
+    Ok(Slots { found, headless, blind })
+}
+
+/// Whether any segment in these slots would have another copy, with a header, on a member that is there.
+fn is_told_elsewhere(pool: &Pool<'_>, blind: &[Place]) -> bool {
+    let s = pool.superblock();
+    let members: BTreeSet<u8> = blind.iter().map(|place| place.member).collect();
+    members.len() < 2 && s.copies > 1 && s.left == 0 && pool.election.missing.is_empty() && pool.present().count() > 1
 }
 
 /// The units of a slot's header and of its first record.
@@ -95,8 +113,9 @@ fn headless(pool: &Pool<'_>, (segment, generation): Named, places: &[Place]) -> 
     let mut copies = [Place::NONE; 2];
     copies.iter_mut().zip(places).for_each(|(copy, place)| *copy = *place);
     let header = SegmentHeader { segment, generation, class: Class::Mirrored, volume: NOBODY, copies };
-    let copy = |p: &Place| pool.layout(p.member).and_then(|l| pool.read(p.member, l.slot(p.slot), l.segment_bytes));
-    let copies: Vec<_> = places.iter().take(2).map(copy).collect();
+    let lacking: Vec<Place> = header.copies.into_iter().filter(|copy| copy.member != NO_MEMBER).collect();
+    let found = Found { header, replay_from: s.unit / SECTOR as u32, lacking, written: None };
+    let copies = copies::data(&copies::of(pool, &found));
     let seen = walk(s.key, s.unit, &header, &copies);
     let records = seen.iter().filter_map(|seen| if let Seen::Record(whole) = seen { Some(&whole.record) } else { None });
     let entries: Vec<_> = records.flat_map(|record| &record.entries).collect();
@@ -112,7 +131,6 @@ fn headless(pool: &Pool<'_>, (segment, generation): Named, places: &[Place]) -> 
     let volume = s.volumes.iter().map(|v| v.number).find(|number| is_of(*number));
     // With data that is of none of them it is of one that was let go.
     let is_ours = volume.is_some() || !entries.iter().any(|e| e.kind.has_data());
-    let lacking = header.copies.into_iter().filter(|copy| copy.member != NO_MEMBER).collect();
     let header = SegmentHeader { volume: volume.unwrap_or(NOBODY), ..header };
-    is_ours.then_some(Found { header, replay_from: s.unit / SECTOR as u32, lacking, written: None })
+    is_ours.then_some(Found { header, ..found })
 }

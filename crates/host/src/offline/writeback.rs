@@ -218,7 +218,8 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
             "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
             superblock.name
         )),
-        (None, false) => None,
+        (None, false) if specs.is_empty() || what.give_up_lost => None,
+        (None, false) => would_be_overwritten(&damaged),
     };
     if let Some(why) = why.as_ref().filter(|_| !what.without_missing) {
         let lost = at_risk(&damaged, pool.unproven.is_some());
@@ -287,6 +288,19 @@ impl WrittenVolume {
     }
 }
 
+/// Why no engine is started over what cannot be read: it takes it for what nobody has acknowledged, and writes over it.
+fn would_be_overwritten(damaged: &Damaged) -> Option<String> {
+    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.unreadable).map(|v| v.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "A cache device cannot read sectors of the log in which dirty data of {} lies, most likely, and that would be written over. \
+             Copy the device with ddrescue, and name the copy in its place; or give up with --give-up-lost what \
+             cannot be read.",
+            names.join(", ")
+        )
+    })
+}
+
 /// What the owner risks, in words.
 fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
     let names: Vec<&str> = damaged.volumes.iter().map(|v| v.name.as_str()).collect();
@@ -297,7 +311,7 @@ fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
              then, older data is written over it."
         ),
         false => format!(
-            "dirty data of {names} that was on the missing devices alone; the disk, where there is one, keeps older data there."
+            "dirty data of {names} that was on the missing devices alone, or cannot be read; the disk, where there is one, keeps older data there."
         ),
     }
 }

@@ -1,16 +1,36 @@
-//! Segments of which a start knows nothing, as their headers are lost: what they hold was written whole.
+//! Segments of which a start knows nothing, as their headers are lost or cannot be read: what they hold was written whole.
 
 use headpond_format::Place;
 
 use super::Tell;
 use crate::offline::OfflineError;
+use crate::offline::doubtful::Doubts;
 use crate::offline::finding::{Finding, Level};
 use crate::offline::media::Pool;
 use crate::offline::segments::Found;
 
 /// Tells each of them, on each of its copies.
-pub(super) fn check(pool: &Pool<'_>, headless: &[Found], say: Tell<'_>) -> Result<(), OfflineError> {
-    headless.iter().flat_map(|f| f.copies().map(move |place| (f, place))).try_for_each(|(f, place)| one(pool, f, place, say))
+pub(super) fn check(pool: &Pool<'_>, doubts: &Doubts, say: Tell<'_>) -> Result<(), OfflineError> {
+    let copies = doubts.headless.iter().flat_map(|f| f.copies().map(move |place| (f, place)));
+    copies.into_iter().try_for_each(|(f, place)| one(pool, f, place, say))?;
+    doubts.blind.iter().try_for_each(|place| blind(pool, *place, say))
+}
+
+fn blind(pool: &Pool<'_>, place: Place, say: Tell<'_>) -> Result<(), OfflineError> {
+    let Some((device, layout)) = pool.device(place.member).zip(pool.layout(place.member)) else { return Ok(()) };
+    let bytes = 2 * u64::from(pool.superblock().unit);
+    let what =
+        format!("{bytes} bytes at the beginning of slot {} cannot be read, and nothing else tells what it holds", place.slot);
+    say(Finding::new(Level::Loss, "slot-unreadable", what)
+        .at(device.path(), Some(place.member), layout.slot(place.slot), bytes)
+        .means(
+            "It may be free. If a segment was opened there after the last checkpoint, a start does not know of it, and reads what was \
+             there before",
+        )
+        .next(
+            "Copy the device with ddrescue before the pool is started, which writes over it, and check the copy. Bring back any \
+             cache device that is missing",
+        ))
 }
 
 fn one(pool: &Pool<'_>, f: &Found, place: Place, say: Tell<'_>) -> Result<(), OfflineError> {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use headpond_engine::io::SECTOR;
-use headpond_format::{Class, Place, SegmentEntry};
+use headpond_format::{Class, SegmentEntry};
 
 use super::Tell;
 use super::records_of::Judge;
-use crate::buf::HostBuf;
+use crate::offline::copies::{self, Copy};
 use crate::offline::finding::{Finding, Level, Mend};
 use crate::offline::lost::{GENERATIONS, Log};
 use crate::offline::media::Pool;
@@ -96,7 +96,6 @@ fn one(
     say: Tell<'_>,
 ) -> Result<(), OfflineError> {
     let s = pool.superblock();
-    let places: Vec<Place> = f.copies().collect();
     for lacking in &f.lacking {
         let Some((device, at)) = pool.device(lacking.member).zip(pool.layout(lacking.member).map(|l| l.slot(lacking.slot)))
         else {
@@ -114,14 +113,15 @@ fn one(
             .means("The checkpoint or the other copy names the segment all the same. No data is lost")
             .mended_by(mend.into_iter().collect()))?;
     }
-    let mut copies: Vec<Option<HostBuf>> = Vec::new();
-    for place in &places {
-        copies.push(read(pool, *place, say)?);
+    let read = copies::of(pool, f);
+    for copy in &read {
+        unreadable(pool, copy, say)?;
         counts.bytes += segment_bytes(pool);
     }
     counts.segments += 1;
+    let copies = copies::data(&read);
     let seen = walk(s.key, s.unit, &f.header, &copies);
-    let judge = Judge { pool, found: f, places: &places, copies: &copies, live, is_rehearsed };
+    let judge = Judge { pool, found: f, read: &read, copies: &copies, live, is_rehearsed };
     // Clean data is in turn in several segments, and what comes back to the cache is old: only what follows in the same one tells when.
     let since = if f.header.class == Class::Single { u64::MAX } else { s.checkpoint.version };
     let followed = log.is_followed(&seen, since);
@@ -129,33 +129,12 @@ fn one(
     Ok(())
 }
 
-/// A whole copy of a segment. Sectors that cannot be read are zeroes in it, and told.
-fn read(pool: &Pool<'_>, place: Place, say: Tell<'_>) -> Result<Option<HostBuf>, OfflineError> {
-    const STEP: u64 = 8 * SECTOR;
-    let Some((device, layout)) = pool.device(place.member).zip(pool.layout(place.member)) else { return Ok(None) };
-    let (at, len) = (layout.slot(place.slot), layout.segment_bytes);
-    if let Ok(all) = device.read(at, len) {
-        return Ok(Some(all));
-    }
-    let (mut bad, mut first) = (0, None);
-    let whole = HostBuf::filled_by(len as usize, |to| {
-        for (n, to) in to.chunks_mut(STEP as usize).enumerate() {
-            let from = at + n as u64 * STEP;
-            match device.read(from, to.len() as u64) {
-                Ok(bytes) => to.copy_from_slice(bytes.as_slice()),
-                Err(_) => {
-                    to.fill(0);
-                    bad += to.len() as u64;
-                    first = first.or(Some(from));
-                }
-            }
-        }
-    });
-    if let Some(first) = first {
-        say(Finding::new(Level::Damage, "unreadable", format!("{bad} bytes of segment slot {} cannot be read", place.slot))
-            .at(device.path(), Some(place.member), first, bad)
-            .means("The device reports an error. What is lost by it, if anything, is told apart")
-            .next("Look at the kernel's log and the device's SMART data; replace the device"))?;
-    }
-    Ok(Some(whole))
+/// Tells what could not be read of a copy.
+fn unreadable(pool: &Pool<'_>, copy: &Copy, say: Tell<'_>) -> Result<(), OfflineError> {
+    let Some((first, device)) = copy.unreadable.first().zip(pool.device(copy.place.member)) else { return Ok(()) };
+    let bad = copy.unreadable.iter().map(|bad| u64::from(bad.end - bad.start)).sum::<u64>() * SECTOR;
+    say(Finding::new(Level::Damage, "unreadable", format!("{bad} bytes of segment slot {} cannot be read", copy.place.slot))
+        .at(device.path(), Some(copy.place.member), copy.at + u64::from(first.start) * SECTOR, bad)
+        .means("The device reports an error. What is lost by it, if anything, is told apart")
+        .next("Look at the kernel's log and the device's SMART data; copy the device with ddrescue, then replace it"))
 }

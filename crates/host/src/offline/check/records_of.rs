@@ -4,13 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use headpond_engine::io::SECTOR;
-use headpond_format::{Class, Entry, EntryKind, Place, Record};
+use headpond_format::{Class, Entry, EntryKind, Record};
 
 use super::Tell;
 use crate::buf::HostBuf;
 use crate::offline::OfflineError;
+use crate::offline::copies::Copy;
 use crate::offline::finding::{Finding, Level, Mend};
-use crate::offline::lost::without_record;
+use crate::offline::lost::{Gap, gaps};
 use crate::offline::media::Pool;
 use crate::offline::records::{Seen, Whole, part};
 use crate::offline::rehearsal::Live;
@@ -20,7 +21,8 @@ use crate::offline::segments::Found;
 pub(super) struct Judge<'a> {
     pub pool: &'a Pool<'a>,
     pub found: &'a Found,
-    pub places: &'a [Place],
+    /// Its copies, and their data.
+    pub read: &'a [Copy],
     pub copies: &'a [Option<HostBuf>],
     pub live: &'a [Live],
     /// Whether `live` is known at all.
@@ -45,17 +47,16 @@ impl Judge<'_> {
         let mut records = 0;
         let mut judged = BTreeSet::new();
         let mut faults = Vec::new();
-        for (step, is_followed) in seen.iter().zip(followed).rev() {
-            match step {
-                Seen::Record(whole) => {
-                    records += 1;
-                    let is_tail = self.is_replayed(whole.record.place.offset) && !is_followed;
-                    self.record(whole, is_tail, &live, &mut faults);
-                    judged.extend(whole.data.iter().map(|(e, _)| e.offset));
-                }
-                Seen::Torn(_) | Seen::Hole(..) => faults.extend(self.nothing(step, *is_followed)),
-            }
+        for (step, is_followed) in seen.iter().zip(followed) {
+            let Seen::Record(whole) = step else { continue };
+            records += 1;
+            let is_tail = self.is_replayed(whole.record.place.offset) && !is_followed;
+            self.record(whole, is_tail, &live, &mut faults);
+            judged.extend(whole.data.iter().map(|(e, _)| e.offset));
         }
+        faults.extend(
+            gaps(self.found, seen, followed, self.read, self.pool.superblock().unit).into_iter().map(|gap| self.gap(gap)),
+        );
         // Pieces of the image whose record's header nobody needs any more, and that is whole nowhere.
         for (offset, live) in live.iter().filter(|(offset, l)| !judged.contains(*offset) && !l.piece.zeroes()) {
             let key = self.pool.superblock().key;
@@ -76,17 +77,16 @@ impl Judge<'_> {
     }
 
     /// A place where there is no record: a start goes on behind it.
-    fn nothing(&self, seen: &Seen, is_followed: bool) -> Option<Fault> {
-        let sectors = without_record(seen, self.found, self.pool.superblock().unit)?;
-        let (level, kind) = match (is_followed, self.found.header.class, seen) {
-            (true, Class::Mirrored, _) => (Level::Loss, "record-lost"),
+    fn gap(&self, gap: Gap) -> Fault {
+        let (level, kind) = match (gap.is_lost, self.found.header.class) {
+            (true, Class::Mirrored) => (Level::Loss, "record-lost"),
             // Only what clients read was in it.
-            (true, Class::Single, _) => (Level::Damage, "clean-data-damaged"),
-            (_, _, Seen::Torn(_)) => (Level::Note, "record-torn"),
-            _ => (Level::Note, "hole"),
+            (true, Class::Single) => (Level::Damage, "clean-data-damaged"),
+            (false, _) if gap.is_torn => (Level::Note, "record-torn"),
+            (false, _) => (Level::Note, "hole"),
         };
-        let sectors = (sectors.start, sectors.end - sectors.start);
-        Some(Fault { level, kind, copy: None, sectors, mends: Vec::new() })
+        let sectors = (gap.sectors.start, gap.sectors.end - gap.sectors.start);
+        Fault { level, kind, copy: None, sectors, mends: Vec::new() }
     }
 
     /// A record of which at least one copy has the header.
@@ -158,7 +158,7 @@ impl Judge<'_> {
     }
 
     fn mend(&self, copy: usize, sector: u32, bytes: Vec<u8>) -> Vec<Mend> {
-        let place = self.places[copy];
+        let place = self.read[copy].place;
         let at = self.pool.index(place.member).zip(self.pool.layout(place.member));
         let mend = at.map(|(device, l)| Mend { device, offset: l.slot(place.slot) + u64::from(sector) * SECTOR, bytes });
         mend.into_iter().collect()
@@ -184,12 +184,12 @@ impl Judge<'_> {
         let Fault { level, kind, copy, sectors: (first, count), mends } = fault;
         let (segment, bytes) = (self.found.header.segment, u64::from(count) * SECTOR);
         let (what, meaning, next) = words(kind);
-        let place = self.places[copy.unwrap_or(0)];
+        let place = self.read[copy.unwrap_or(0)].place;
         let at = self.pool.layout(place.member).map_or(0, |l| l.slot(place.slot)) + u64::from(first) * SECTOR;
         let path = self.pool.device(place.member).map_or(Path::new(""), |device| device.path());
         let on = match copy {
             Some(_) => "",
-            None if self.places.len() == 1 => ", on its only copy",
+            None if self.read.len() == 1 => ", on its only copy",
             None => ", on every copy",
         };
         let what = format!("Segment {segment}: {what}{on}");
