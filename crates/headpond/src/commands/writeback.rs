@@ -37,7 +37,7 @@ pub struct Writeback {
     /// Keep the volumes and what is clean in the cache; only if nobody writes to the disks before the pool is served again
     #[arg(long)]
     keep: bool,
-    /// Let go of a volume even where dirty data is lost with all its copies, or cannot be read: the disk keeps there what it had before
+    /// Let go of a volume even where dirty data is lost with all its copies, or is not found: the disk keeps there what it had before
     #[arg(long, conflicts_with = "keep")]
     give_up_lost: bool,
     /// Print JSON

@@ -55,8 +55,9 @@ pub struct DamagedVolume {
     /// Where there may be dirty data of which nothing is known: of a refused volume, or of one whose log has lost records that tell
     /// what they held. Outside, its disk is right.
     pub suspect: Vec<Extent>,
-    /// Some of what is doubtful or suspect is in sectors that a device cannot read: whoever can has it yet, and a start writes over it.
-    pub unreadable: bool,
+    /// Some of what is doubtful or suspect may be had yet: it is in sectors that a device cannot read, and others perhaps can, or in a segment
+    /// whose header alone is lost. A start writes over it.
+    pub recoverable: bool,
 }
 
 /// A run of bytes of a volume.
@@ -84,8 +85,8 @@ impl DamagedVolume {
             false => self.suspect,
         };
         let doubtful = in_doubt(volume, &doubts.runs);
-        let unreadable = doubts.is_unreadable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
-        DamagedVolume { doubtful, suspect, unreadable, ..self }
+        let recoverable = doubts.is_recoverable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
+        DamagedVolume { doubtful, suspect, recoverable, ..self }
     }
 }
 
@@ -117,7 +118,7 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
                 damaged: Vec::new(),
                 doubtful: Vec::new(),
                 suspect: suspect(pool, volume),
-                unreadable: false,
+                recoverable: false,
             },
         });
     }
@@ -183,8 +184,8 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    let (doubtful, unreadable) = (Vec::new(), false);
-    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful, suspect, unreadable })
+    let (doubtful, recoverable) = (Vec::new(), false);
+    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, damaged, doubtful, suspect, recoverable })
 }
 
 /// What is in doubt of a volume, in bytes of it.

@@ -28,8 +28,8 @@ pub(super) struct Doubts {
     pub runs: Vec<(u16, u64, u64)>,
     /// The volumes whose logs have lost records that nobody knows; [`NOBODY`]: it is not known whose.
     lacking: BTreeSet<u16>,
-    /// Volumes of which some of that is in sectors that a device cannot read; [`NOBODY`]: it is not known whose.
-    unreadable: BTreeSet<u16>,
+    /// Volumes of which some of that may be had yet; [`NOBODY`]: it is not known whose.
+    recoverable: BTreeSet<u16>,
     /// Segments that a start does not know of, and whose headers were written.
     pub headless: Vec<Found>,
     /// Slots of which nothing can be read, and that may hold a segment of any volume.
@@ -42,9 +42,9 @@ impl Doubts {
         self.lacking.contains(&volume) || self.lacking.contains(&NOBODY)
     }
 
-    /// Whether some of that may be read yet, or by others: a start that steps over it writes over it.
-    pub fn is_unreadable(&self, volume: u16) -> bool {
-        self.unreadable.contains(&volume) || self.unreadable.contains(&NOBODY)
+    /// Whether some of that may be had yet, by others or by a repair: a start that steps over it writes over it.
+    pub fn is_recoverable(&self, volume: u16) -> bool {
+        self.recoverable.contains(&volume) || self.recoverable.contains(&NOBODY)
     }
 }
 
@@ -56,8 +56,8 @@ struct Doubt {
     block: u64,
     version: u64,
     sectors: u8,
-    /// A device cannot read it.
-    is_unreadable: bool,
+    /// Others may be able to read it, or a repair.
+    is_recoverable: bool,
 }
 
 /// Reads all of the log that a start would replay.
@@ -90,7 +90,7 @@ struct Search {
     doubts: HashMap<(u16, u64), Vec<Doubt>>,
     marks: Vec<(u16, Entry)>,
     lacking: BTreeSet<u16>,
-    unreadable: BTreeSet<u16>,
+    recoverable: BTreeSet<u16>,
     headless: Vec<Found>,
 }
 
@@ -124,14 +124,13 @@ impl Search {
         if !followed[0] && !copies::is_on_none(&copies, &header) {
             return;
         }
-        let is_unreadable = copies.iter().any(|copy| copy.cannot_read(&header));
         self.headless.push(f.clone());
         if volume == NOBODY {
-            self.lack(volume, is_unreadable);
+            self.lack(volume, true);
         }
         let is_dirty = |e: &&Entry| matches!(e.kind, EntryKind::Dirty | EntryKind::Zeroes);
         for (whole, _) in records(&seen, &followed) {
-            whole.record.entries.iter().filter(is_dirty).for_each(|e| self.doubt(volume, e, is_unreadable));
+            whole.record.entries.iter().filter(is_dirty).for_each(|e| self.doubt(volume, e, true));
         }
     }
 
@@ -153,21 +152,21 @@ impl Search {
     }
 
     /// Records of a volume are lost.
-    fn lack(&mut self, volume: u16, is_unreadable: bool) {
+    fn lack(&mut self, volume: u16, is_recoverable: bool) {
         self.lacking.insert(volume);
-        if is_unreadable {
-            self.unreadable.insert(volume);
+        if is_recoverable {
+            self.recoverable.insert(volume);
         }
     }
 
-    fn doubt(&mut self, volume: u16, e: &Entry, is_unreadable: bool) {
-        let doubt = Doubt { block: e.block, version: e.version, sectors: mask(e.first, e.sectors), is_unreadable };
+    fn doubt(&mut self, volume: u16, e: &Entry, is_recoverable: bool) {
+        let doubt = Doubt { block: e.block, version: e.version, sectors: mask(e.first, e.sectors), is_recoverable };
         self.doubts.entry((volume, e.block)).or_default().push(doubt);
     }
 
     /// What is left of it when all has been read.
     fn end(self, pool: &Pool<'_>, rehearsal: &Rehearsal) -> Doubts {
-        let Search { mut doubts, marks, lacking, mut unreadable, headless, .. } = self;
+        let Search { mut doubts, marks, lacking, mut recoverable, headless, .. } = self;
         for ((volume, _), list) in &mut doubts {
             list.retain(|d| !marks.iter().any(|(of, e)| of == volume && covers(e, d)));
         }
@@ -175,14 +174,14 @@ impl Search {
         let mut runs: Vec<(u16, u64, u64)> = Vec::new();
         for ((volume, block), list) in &doubts {
             let sectors = list.iter().fold(0, |sectors, d| sectors | d.sectors);
-            if list.iter().any(|d| d.is_unreadable && d.sectors != 0) {
-                unreadable.insert(*volume);
+            if list.iter().any(|d| d.is_recoverable && d.sectors != 0) {
+                recoverable.insert(*volume);
             }
             let set = (0..8).filter(|n| sectors >> n & 1 == 1);
             runs.extend(set.map(|n| (*volume, block * BLOCK_SECTORS + n, 1)));
         }
         runs.sort_unstable();
-        Doubts { runs, lacking, unreadable, headless, blind: Vec::new() }
+        Doubts { runs, lacking, recoverable, headless, blind: Vec::new() }
     }
 }
 

@@ -288,14 +288,14 @@ impl WrittenVolume {
     }
 }
 
-/// Why no engine is started over what cannot be read: it takes it for what nobody has acknowledged, and writes over it.
+/// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.
 fn would_be_overwritten(damaged: &Damaged) -> Option<String> {
-    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.unreadable).map(|v| v.name.as_str()).collect();
+    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.recoverable).map(|v| v.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "A cache device cannot read sectors of the log in which dirty data of {} lies, most likely, and that would be written over. \
-             Copy the device with ddrescue, and name the copy in its place; or give up with --give-up-lost what \
-             cannot be read.",
+            "A start does not find dirty data of {}, most likely, that is on the cache devices yet, and would write over it: \
+             `headpond check` names the places. Copy a device that cannot read sectors with ddrescue, and name the copy in its place; \
+             run `headpond repair` where a segment's header is lost; or give up with --give-up-lost what is not found.",
             names.join(", ")
         )
     })
