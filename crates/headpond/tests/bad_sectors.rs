@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use common::silent::Disk;
 use common::{Contents, Daemon, MIB, Yard};
@@ -154,4 +156,82 @@ fn a_disk_with_a_bad_sector_where_a_superblock_would_be_is_served() {
     other.cannot_read(&[0..4 * KIB, SECOND]);
     let _daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "x", &member]).said(3, &["is a cache device of pool second", "Nothing was changed"]);
+}
+
+/// A pool on one device, whose daemon died with 59 flushed blocks that its disk does not have. Where the machine was so busy that some had been
+/// written there, it is made anew.
+fn killed() -> Option<(Yard, Disk, String)> {
+    for _ in 0..20 {
+        let yard = Yard::new();
+        let disk = Disk::new(&yard.path("mount"), 64 * MIB)?;
+        let path = disk.path().display().to_string();
+        yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
+        // A sweep over it takes longer than the daemon lives.
+        yard.file("file", 16 << 30);
+        fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+        let daemon = yard.serve(&[&path, "--config", "toml"]);
+        yard.run(&["attach", "v", "modelled:file"]).good();
+        let mut nbd = yard.nbd("v");
+        (1..60u64).for_each(|n| nbd.write(n * (256 << 20), &[n as u8; 4096], true).unwrap());
+        daemon.kill();
+        let report: Value = serde_json::from_str(&yard.run(&["check", "--json", &path]).good().out).unwrap();
+        if report["summary"]["volumes"][0]["dirty_bytes"] == 59 * 4096 {
+            return Some((yard, disk, path));
+        }
+    }
+    panic!("a machine with a moment to spare");
+}
+
+/// Found by reading: one sector that could not be read hid its whole segment from `list-damaged` and `writeback`, `check` called what was in it dead,
+/// and `writeback` wrote zeroes over it, so that nothing could have it any more.
+#[test]
+fn flushed_data_that_cannot_be_read_is_told_and_not_written_over_before_it_is_given_up() {
+    let Some((yard, disk, path)) = killed() else { return };
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&yard.run(&[args, &["--json", &path]].concat()).out).unwrap() };
+    let records = || -> Vec<(u64, u64)> {
+        let dump = json(&["dump", "--records"]);
+        let of = |s: &Value| -> Vec<(u64, u64)> {
+            let at = |e: &Value| s["copies"][0]["offset"].as_u64().unwrap() + e["sector"].as_u64().unwrap() * 512;
+            let entries = s["records"].as_array().unwrap().iter().flat_map(|r| r["entries"].as_array().unwrap());
+            entries.filter(|e| e["kind"] == "dirty").map(|e| (e["block"].as_u64().unwrap() * 4096, at(e))).collect()
+        };
+        dump["segments"].as_array().unwrap().iter().filter(|s| s["class"] == "mirrored").flat_map(of).collect()
+    };
+    let written = records();
+    let list = || yard.run(&["list-damaged", &path]);
+    let args = ["writeback", &path, "--state", "state", "--backing", "v=modelled:file"];
+    let is_told = |bad: Range<u64>, kinds: &[&str], line: &str| {
+        disk.cannot_read(&[bad]);
+        let listed = list().said(1, &["Not all data can be read"]).out;
+        assert!(listed.lines().any(|it| it == line), "{line}: {listed}");
+        let report = json(&["check"]);
+        let found = report["findings"].as_array().unwrap();
+        assert!(kinds.iter().all(|kind| found.iter().any(|f| f["kind"] == *kind)), "{kinds:?}: {report}");
+        yard.run(&args)
+            .said(3, &["A start does not find dirty data of v", "Nothing was written", "ddrescue", "--without-missing"]);
+    };
+    // In the middle of the log, and where what a dead daemon left may be unfinished: but that can be read.
+    for (volume_at, at) in [written[20], written[written.len() - 1]] {
+        let line = format!("v {volume_at} 4096 doubtful");
+        is_told(at + 3584..at + 4096, &["unreadable", "dirty-data-doubtful"], &line);
+        assert!(records().len() + 3 > written.len(), "only what is beside it is hidden");
+    }
+    // Nor does a daemon leave a segment so that nobody knows of.
+    let dump = json(&["dump"]);
+    let segment = dump["segments"].as_array().unwrap().iter().find(|s| s["class"] == "mirrored").unwrap();
+    let slot = segment["copies"][0]["offset"].as_u64().unwrap();
+    is_told(slot..slot + 512, &["segment-lost", "dirty-data-doubtful"], &format!("v {} 4096 doubtful", written[20].0));
+    is_told(slot..slot + 8192, &["slot-unreadable", "dirty-data-unknown"], &format!("v {} {} suspect", 256 << 20, 64 << 20));
+    let bad = written[20].1 + 3584..written[20].1 + 4096;
+    disk.cannot_read(std::slice::from_ref(&bad));
+    yard.run(&[&args[..], &["--without-missing"]].concat()).said(1, &["What could be written was"]);
+    let mut first = [0; 4096];
+    fs::File::open(yard.path("file")).unwrap().read_exact_at(&mut first, 256 << 20).unwrap();
+    assert_eq!(first, [1; 4096]);
+    // Whoever can read it has it yet.
+    disk.cannot_read(&[]);
+    list().good();
+    disk.cannot_read(&[bad]);
+    yard.run(&[&args[..], &["--give-up-lost"]].concat())
+        .said(1, &["Not all is on the disks", "restore the ranges from a backup"]);
 }

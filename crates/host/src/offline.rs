@@ -13,10 +13,12 @@ use crate::claim::ClaimError;
 use crate::pool::PoolError;
 
 mod check;
+mod copies;
 mod damaged;
 mod doubtful;
 mod dump;
 mod finding;
+mod lost;
 mod media;
 mod records;
 mod rehearsal;
@@ -24,6 +26,7 @@ mod repair;
 mod salvage;
 mod save;
 mod segments;
+mod slots;
 mod undo;
 mod writeback;
 

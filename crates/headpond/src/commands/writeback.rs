@@ -37,7 +37,7 @@ pub struct Writeback {
     /// Keep the volumes and what is clean in the cache; only if nobody writes to the disks before the pool is served again
     #[arg(long)]
     keep: bool,
-    /// Let go of a volume even where dirty data is lost with all its copies: the disk keeps there what it had before
+    /// Let go of a volume even where dirty data is lost with all its copies, or is not found: the disk keeps there what it had before
     #[arg(long, conflicts_with = "keep")]
     give_up_lost: bool,
     /// Print JSON
@@ -149,7 +149,7 @@ fn closing(outcome: &Outcome) -> String {
         size::show(left)
     )];
     if suspect {
-        said.push("and missing cache devices may have held more, within the ranges called suspect".into());
+        said.push("and more may be lost, within the ranges called suspect".into());
     }
     said.join(", ") + ". What could be written was" + &next(outcome)
 }

@@ -7,7 +7,7 @@ use headpond_engine::io::SECTOR;
 use headpond_format::{SegmentEntry, VolumeEntry};
 use serde::Serialize;
 
-use super::damaged::{DamagedVolume, in_doubt, of_volume};
+use super::damaged::{DamagedVolume, of_volume};
 use super::finding::{Finding, Level};
 use super::media::{Media, Pool};
 use super::rehearsal::Rehearsal;
@@ -15,13 +15,12 @@ use super::{OfflineError, Watch, doubtful};
 use crate::backing::HasDisk;
 use crate::state::hex;
 
+mod headless;
 mod image;
 mod intent;
 mod logs;
 mod records_of;
 mod superblocks;
-
-pub(super) use logs::all as all_segments;
 
 /// What the checkpoint's whole pages say of the segments.
 pub(super) fn table_of(pool: &Pool<'_>, watch: Watch<'_>) -> Result<BTreeMap<u32, SegmentEntry>, OfflineError> {
@@ -135,9 +134,10 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
     let mut volumes = Vec::new();
     if let Some(rehearsal) = &rehearsal {
         let doubts = doubtful::list(&pool, rehearsal, watch)?;
+        headless::check(&pool, &doubts, &mut say)?;
         for volume in &pool.superblock().volumes {
             let found = of_volume(&pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;
-            let damaged = DamagedVolume { doubtful: in_doubt(volume, &doubts), ..found };
+            let damaged = found.with(&pool, volume, &doubts);
             of_damage(&pool, &damaged, &mut say)?;
             volumes.push(VolumeSummary {
                 name: damaged.name,
@@ -224,7 +224,7 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
             Level::Loss,
             "dirty-data-doubtful",
             format!(
-                "{bytes} bytes of volume {name}, in {ranges} ranges, were written after the last checkpoint, and no copy is whole"
+                "{bytes} bytes of volume {name}, in {ranges} ranges, were written after the last checkpoint, and a start finds no whole copy"
             ),
         )
         .of(name)
@@ -235,6 +235,25 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
         .next(
             "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else restore \
              these ranges from a backup",
+        ))?;
+    }
+    let bytes: u64 = damaged.suspect.iter().map(|e| e.bytes).sum();
+    if bytes > 0 && !damaged.refused {
+        say(Finding::new(
+            Level::Loss,
+            "dirty-data-unknown",
+            format!("Records of volume {name} are lost with all that tells of them"),
+        )
+        .of(name)
+        .means(format!(
+            "They were acknowledged, most likely. A start steps over them, and reads there what was there before, without an \
+                 error: somewhere within {} of the volume's {} MiB, unless something later covers it",
+            mib(bytes),
+            mib(damaged.bytes)
+        ))
+        .next(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else \
+                 look through these ranges (check the file system), or restore them from a backup",
         ))?;
     }
     let bytes: u64 = damaged.damaged.iter().map(|e| e.bytes).sum();

@@ -7,9 +7,10 @@ use headpond_engine::io::{BLOCK_SECTORS, Buf, SECTOR};
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry, grid_shift};
 use serde::Serialize;
 
+use super::doubtful::{self, Doubts};
 use super::media::Pool;
 use super::rehearsal::{Live, Rehearsal};
-use super::{OfflineError, Watch, doubtful, told};
+use super::{OfflineError, Watch, told};
 use crate::backing::HasDisk;
 use crate::buf::HostBuf;
 
@@ -57,8 +58,12 @@ pub struct DamagedVolume {
     /// Whether anything of it is clean in the cache, and can be compared with its disk.
     #[serde(skip)]
     pub is_comparable: bool,
-    /// Of a refused volume: where there may be dirty data that these devices do not know of. Outside, its disk is right.
+    /// Where there may be dirty data of which nothing is known: of a refused volume, or of one whose log has lost records that tell
+    /// what they held. Outside, its disk is right.
     pub suspect: Vec<Extent>,
+    /// Some of what is doubtful or suspect may be had yet: it is in sectors that a device cannot read, and others perhaps can, or in a segment
+    /// whose header alone is lost. A start writes over it.
+    pub recoverable: bool,
 }
 
 /// A run of bytes of a volume.
@@ -73,8 +78,22 @@ pub struct Extent {
 impl Damaged {
     /// Whether all can be read.
     pub fn is_none(&self) -> bool {
-        let whole = |v: &DamagedVolume| !v.refused && !v.untold && v.damaged.is_empty() && v.doubtful.is_empty();
-        self.refused.is_none() && self.volumes.iter().all(whole)
+        let is_known =
+            |v: &DamagedVolume| !v.refused && !v.untold && v.damaged.is_empty() && v.doubtful.is_empty() && v.suspect.is_empty();
+        self.refused.is_none() && self.volumes.iter().all(is_known)
+    }
+}
+
+impl DamagedVolume {
+    /// With what is in doubt of it.
+    pub(super) fn with(self, pool: &Pool<'_>, volume: &VolumeEntry, doubts: &Doubts) -> DamagedVolume {
+        let suspect = match doubts.is_lacking(volume.number) && !self.refused {
+            true => suspect(pool, volume),
+            false => self.suspect,
+        };
+        let doubtful = in_doubt(volume, &doubts.runs);
+        let recoverable = doubts.is_recoverable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
+        DamagedVolume { doubtful, suspect, recoverable, ..self }
     }
 }
 
@@ -91,15 +110,12 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
     };
     let doubts = match &rehearsal {
         Ok(rehearsal) => doubtful::list(pool, rehearsal, watch)?,
-        Err(_) => Vec::new(),
+        Err(_) => Doubts::default(),
     };
     let mut volumes = Vec::new();
     for volume in &s.volumes {
         volumes.push(match &rehearsal {
-            Ok(rehearsal) => {
-                let found = of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;
-                DamagedVolume { doubtful: in_doubt(volume, &doubts), ..found }
-            }
+            Ok(rehearsal) => of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?.with(pool, volume, &doubts),
             Err(_) => DamagedVolume {
                 name: volume.name.clone(),
                 bytes: volume.sectors * SECTOR,
@@ -111,6 +127,7 @@ pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, Offlin
                 doubtful: Vec::new(),
                 is_comparable: false,
                 suspect: suspect(pool, volume),
+                recoverable: false,
             },
         });
     }
@@ -178,12 +195,24 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    let (untold, doubtful) = (volume.doubts.untold, Vec::new());
-    Ok(DamagedVolume { name, bytes, without_disk, dirty_bytes, refused, untold, damaged, doubtful, is_comparable, suspect })
+    let (untold, doubtful, recoverable) = (volume.doubts.untold, Vec::new(), false);
+    Ok(DamagedVolume {
+        name,
+        bytes,
+        without_disk,
+        dirty_bytes,
+        refused,
+        untold,
+        damaged,
+        doubtful,
+        is_comparable,
+        suspect,
+        recoverable,
+    })
 }
 
 /// What is in doubt of a volume, in bytes of it.
-pub(super) fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
+fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
     let shift = grid_shift(volume.phase);
     let mut extents = Vec::new();
     for (_, from, count) in doubts.iter().filter(|(n, ..)| *n == volume.number) {
@@ -273,7 +302,7 @@ fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
 }
 
 /// Where a volume may have dirty data, by the intent map: whole regions, where a page is lost all of them.
-fn suspect(pool: &Pool<'_>, volume: &VolumeEntry) -> Vec<Extent> {
+pub(super) fn suspect(pool: &Pool<'_>, volume: &VolumeEntry) -> Vec<Extent> {
     let shift = grid_shift(volume.phase);
     let mut extents = Vec::new();
     for n in 0..volume.intent_pages {

@@ -8,11 +8,11 @@ use headpond_format::{
 };
 use serde_json::{Value, json};
 
-use super::check::{all_segments, table_of};
+use super::check::table_of;
 use super::media::{Device, Media, Pool, Slot};
 use super::records::{Seen, walk};
 use super::segments::Found;
-use super::{OfflineError, Watch, told};
+use super::{OfflineError, Watch, copies, slots, told};
 use crate::state::hex;
 
 /// The version of what is dumped: it grows when a field changes its meaning or goes.
@@ -54,7 +54,7 @@ pub fn dump(
         "intent": intent,
     })))?;
     let table = table_of(&pool, watch)?;
-    let mut found = all_segments(&pool, &table, watch)?;
+    let mut found = slots::all(&pool, &table, watch)?.found;
     found.sort_by_key(|f| f.header.generation);
     for (n, f) in found.iter().enumerate() {
         if records || n % 1024 == 0 {
@@ -194,8 +194,7 @@ fn class(class: Class) -> &'static str {
 /// The records of a segment, as they are found on its copies.
 fn records_of(pool: &Pool<'_>, f: &Found) -> Value {
     let s = pool.superblock();
-    let copy = |p: Place| pool.layout(p.member).and_then(|l| pool.read(p.member, l.slot(p.slot), l.segment_bytes));
-    let copies: Vec<_> = f.copies().map(copy).collect();
+    let copies = copies::data(&copies::of(pool, f));
     let record = |seen: Seen| match seen {
         Seen::Hole(..) => None,
         Seen::Torn(at) => Some(json!({ "sector": at, "state": "torn" })),

@@ -106,8 +106,12 @@ fn read(claim: &Claim, offset: u64, len: u64) -> io::Result<HostBuf> {
     let end = offset.checked_add(len).filter(|end| *end <= size).ok_or(io::ErrorKind::UnexpectedEof)?;
     let from = offset / PAGE * PAGE;
     let to = end.next_multiple_of(PAGE).min(size);
-    let bytes = probe::read(claim.as_fd(), from, to - from)?;
-    Ok(bytes.slice((offset - from) as usize..(end - from) as usize))
+    match probe::read(claim.as_fd(), from, to - from) {
+        Ok(bytes) => Ok(bytes.slice((offset - from) as usize..(end - from) as usize)),
+        // What cannot be read may be what lies around it, where the device's blocks are smaller than pages.
+        Err(error) if (from, to) != (offset, end) => probe::read(claim.as_fd(), offset, len).map_err(|_| error),
+        Err(error) => Err(error),
+    }
 }
 
 /// The whole pages around a range of a device: from where, to where.

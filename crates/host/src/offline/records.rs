@@ -30,6 +30,13 @@ pub(super) struct Whole {
     pub data: Vec<(Entry, Vec<bool>)>,
 }
 
+impl Whole {
+    /// Whether all of its data is whole on some copy.
+    pub fn is_whole(&self) -> bool {
+        self.data.iter().all(|(_, good)| good.contains(&true))
+    }
+}
+
 /// Finds the records. `copies` hold the segment from its first sector on; `unit` is in bytes.
 pub(super) fn walk(key: u64, unit: u32, header: &SegmentHeader, copies: &[Option<HostBuf>]) -> Vec<Seen> {
     let step = unit / SECTOR as u32;

@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 use headpond_engine::io::SECTOR;
 use headpond_format::{VolumeEntry, grid_shift};
 
-use super::damaged::{in_doubt, of_volume};
+use super::damaged::of_volume;
+use super::doubtful::{self, Doubts};
 use super::media::{Pool, patch};
 use super::rehearsal::{Live, Rehearsal};
 use super::writeback::{Disks, Outcome, WritebackError, WrittenVolume, no_disk_named};
-use super::{OfflineError, Watch, doubtful};
+use super::{OfflineError, Watch};
 use crate::backing::Backing;
 use crate::buf::HostBuf;
 use crate::pool::probe;
@@ -36,8 +37,7 @@ pub(super) fn copy(pool: &Pool<'_>, disks: &Disks, watch: Watch<'_>) -> Result<O
     let doubts = doubtful::list(pool, &rehearsal, watch)?;
     let mut volumes = Vec::new();
     for volume in &s.volumes {
-        let written = one(pool, &rehearsal, volume, disks.get(&volume.number), watch)?;
-        volumes.push(WrittenVolume { doubtful: in_doubt(volume, &doubts), ..written });
+        volumes.push(one(pool, &rehearsal, volume, disks.get(&volume.number), &doubts, watch)?);
     }
     Ok(Outcome::of(s, false, volumes))
 }
@@ -82,6 +82,7 @@ fn one(
     rehearsal: &Rehearsal,
     volume: &VolumeEntry,
     disk: Option<&Backing>,
+    doubts: &Doubts,
     watch: Watch<'_>,
 ) -> Result<WrittenVolume, WritebackError> {
     let mut sweep = Sweep { disk, from: 0, bytes: Vec::new(), failed: None };
@@ -92,7 +93,7 @@ fn one(
     }
     let found = match read {
         Err(OfflineError::Cancelled) => return Err(WritebackError::Cancelled),
-        read => read?,
+        read => read?.with(pool, volume, doubts),
     };
     if let Some(disk) = disk {
         let failed = |error: rustix::io::Errno| WritebackError::Disk { path: disk.path().to_owned(), source: error.into() };

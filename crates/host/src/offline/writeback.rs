@@ -186,7 +186,7 @@ pub struct WrittenVolume {
     pub lost: Vec<Extent>,
     /// Where a start reads older data than it should, most likely: byte ranges of the volume.
     pub doubtful: Vec<Extent>,
-    /// Where cache devices that are missing may have held more: byte ranges of the volume.
+    /// Where cache devices that are missing, or records that are lost, may have held more: byte ranges of the volume.
     pub suspect: Vec<Extent>,
     /// The pool has let go of it: the disk is whole, and used alone from now on.
     pub detached: bool,
@@ -226,7 +226,8 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
             "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
             superblock.name
         )),
-        (None, false) => None,
+        (None, false) if specs.is_empty() || what.give_up_lost => None,
+        (None, false) => would_be_overwritten(&damaged),
     };
     if let Some(why) = why.as_ref().filter(|_| !what.without_missing) {
         let lost = at_risk(&damaged, pool.unproven.is_some());
@@ -307,6 +308,19 @@ impl WrittenVolume {
     }
 }
 
+/// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.
+fn would_be_overwritten(damaged: &Damaged) -> Option<String> {
+    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.recoverable).map(|v| v.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "A start does not find dirty data of {}, most likely, that is on the cache devices yet, and would write over it: \
+             `headpond check` names the places. Copy a device that cannot read sectors with ddrescue, and name the copy in its place; \
+             run `headpond repair` where a segment's header is lost; or give up with --give-up-lost what is not found.",
+            names.join(", ")
+        )
+    })
+}
+
 /// What the owner risks, in words.
 fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
     let names: Vec<&str> = damaged.volumes.iter().map(|v| v.name.as_str()).collect();
@@ -317,7 +331,7 @@ fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
              then, older data is written over it."
         ),
         false => format!(
-            "dirty data of {names} that was on the missing devices alone; the disk, where there is one, keeps older data there."
+            "dirty data of {names} that was on the missing devices alone, or cannot be read; the disk, where there is one, keeps older data there."
         ),
     }
 }
@@ -415,14 +429,14 @@ fn by_engine(
             volumes.push(WrittenVolume::read(found));
             continue;
         }
-        let doubtful = found.map_or(Vec::new(), |v| v.doubtful.clone());
+        let (doubtful, suspect) = found.map(|v| (v.doubtful.clone(), v.suspect.clone())).unwrap_or_default();
         let spec = specs.get(&volume.number);
         let written = one(what, &runtime, volume, spec, found, &mut |step| {
             cancelled |= !watch(step);
             !cancelled
         });
         let compared = written.backing.is_some() && found.is_some_and(|found| found.is_comparable);
-        volumes.push(WrittenVolume { doubtful, compared, ..written });
+        volumes.push(WrittenVolume { doubtful, suspect, compared, ..written });
     }
     // Ended cleanly, so that the devices need no replay at their next start.
     let _ = end();

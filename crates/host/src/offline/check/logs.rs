@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use headpond_engine::io::SECTOR;
-use headpond_format::{Class, Place, SegmentEntry, SegmentHeader};
+use headpond_format::{Class, SegmentEntry};
 
 use super::Tell;
-use super::records_of::{Judge, Tail};
-use crate::buf::HostBuf;
-use crate::offline::doubtful::GENERATIONS;
+use super::records_of::Judge;
+use crate::offline::copies::{self, Copy};
 use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::lost::{GENERATIONS, Log};
 use crate::offline::media::Pool;
 use crate::offline::records::walk;
 use crate::offline::rehearsal::{Live, Rehearsal};
-use crate::offline::segments::{Found, Headers, list};
+use crate::offline::segments::Found;
+use crate::offline::slots;
 use crate::offline::{OfflineError, Watch, told};
 
 /// Live pieces that are held in memory at a time: the segments are read in bands of so many.
@@ -35,7 +36,7 @@ pub(super) fn check(
     say: Tell<'_>,
     watch: Watch<'_>,
 ) -> Result<Counts, OfflineError> {
-    let mut found = all(pool, table, watch)?;
+    let mut found = slots::all(pool, table, watch)?.found;
     // The newest first: what a dead daemon left unfinished is at the end of its logs.
     found.sort_by_key(|f| std::cmp::Reverse(f.header.generation));
     let mut pieces: HashMap<u32, u64> = HashMap::new();
@@ -44,7 +45,7 @@ pub(super) fn check(
     }
     let total: u64 = found.iter().map(|f| f.copies().count() as u64 * segment_bytes(pool)).sum();
     let mut counts = Counts::default();
-    let mut tails: HashMap<(u16, Class, u64), Tail> = HashMap::new();
+    let mut logs: HashMap<(u16, Class, u64), Log> = HashMap::new();
     let mut rest = &found[..];
     while !rest.is_empty() {
         let mut held = 0;
@@ -56,9 +57,9 @@ pub(super) fn check(
         let mut live = live_in(pool, rehearsal, &rest[..band]);
         for f in &rest[..band] {
             told(watch, "reading segments", counts.bytes, total)?;
-            let tail = tails.entry((f.header.volume, f.header.class, f.header.generation / GENERATIONS)).or_default();
+            let log = logs.entry((f.header.volume, f.header.class, f.header.generation / GENERATIONS)).or_default();
             let live = live.remove(&f.header.segment).unwrap_or_default();
-            one(pool, f, &live, rehearsal.is_some(), tail, &mut counts, say)?;
+            one(pool, f, &live, rehearsal.is_some(), log, &mut counts, say)?;
         }
         rest = &rest[band..];
     }
@@ -67,35 +68,6 @@ pub(super) fn check(
 
 fn segment_bytes(pool: &Pool<'_>) -> u64 {
     pool.superblock().members.first().map_or(0, |m| m.layout.segment_bytes)
-}
-
-/// Reads the header of every slot, and lists the segments.
-pub(in crate::offline) fn all(
-    pool: &Pool<'_>,
-    table: &BTreeMap<u32, SegmentEntry>,
-    watch: Watch<'_>,
-) -> Result<Vec<Found>, OfflineError> {
-    let s = pool.superblock();
-    let mut headers = Headers::new();
-    let total: u64 = pool.present().map(|m| u64::from(pool.slots(m))).sum();
-    let mut done = 0;
-    for member in pool.present() {
-        for slot in 0..pool.slots(member) {
-            if done % 64 == 0 {
-                told(watch, "reading segment headers", done, total)?;
-            }
-            done += 1;
-            let Some(at) = pool.layout(member).map(|layout| layout.slot(slot)) else { continue };
-            let bytes = pool.read(member, at, u64::from(s.unit));
-            let header = bytes.and_then(|bytes| SegmentHeader::decode(s.key, bytes.as_slice()).ok());
-            if let Some(header) = header.filter(|h| h.copies.contains(&Place { member, slot })) {
-                headers.insert((member, slot), header);
-            }
-        }
-    }
-    // As the engine has it: no segment has a larger number than there are slots, twice over.
-    let most = s.members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
-    Ok(list(&headers, table, &|member| pool.slots(member), (s.checkpoint.generation, most, s.unit)))
 }
 
 /// The live pieces of some segments.
@@ -119,12 +91,11 @@ fn one(
     f: &Found,
     live: &[Live],
     is_rehearsed: bool,
-    tail: &mut Tail,
+    log: &mut Log,
     counts: &mut Counts,
     say: Tell<'_>,
 ) -> Result<(), OfflineError> {
     let s = pool.superblock();
-    let places: Vec<Place> = f.copies().collect();
     for lacking in &f.lacking {
         let Some((device, at)) = pool.device(lacking.member).zip(pool.layout(lacking.member).map(|l| l.slot(lacking.slot)))
         else {
@@ -142,45 +113,28 @@ fn one(
             .means("The checkpoint or the other copy names the segment all the same. No data is lost")
             .mended_by(mend.into_iter().collect()))?;
     }
-    let mut copies: Vec<Option<HostBuf>> = Vec::new();
-    for place in &places {
-        copies.push(read(pool, *place, say)?);
+    let read = copies::of(pool, f);
+    for copy in &read {
+        unreadable(pool, copy, say)?;
         counts.bytes += segment_bytes(pool);
     }
     counts.segments += 1;
+    let copies = copies::data(&read);
     let seen = walk(s.key, s.unit, &f.header, &copies);
-    let judge = Judge { pool, found: f, places: &places, copies: &copies, live, is_rehearsed };
-    counts.records += judge.all(&seen, tail, say)?;
+    let judge = Judge { pool, found: f, read: &read, copies: &copies, live, is_rehearsed };
+    // Clean data is in turn in several segments, and what comes back to the cache is old: only what follows in the same one tells when.
+    let since = if f.header.class == Class::Single { u64::MAX } else { s.checkpoint.version };
+    let followed = log.is_followed(&seen, since);
+    counts.records += judge.all(&seen, &followed, say)?;
     Ok(())
 }
 
-/// A whole copy of a segment. Sectors that cannot be read are zeroes in it, and told.
-fn read(pool: &Pool<'_>, place: Place, say: Tell<'_>) -> Result<Option<HostBuf>, OfflineError> {
-    const STEP: u64 = 8 * SECTOR;
-    let Some((device, layout)) = pool.device(place.member).zip(pool.layout(place.member)) else { return Ok(None) };
-    let (at, len) = (layout.slot(place.slot), layout.segment_bytes);
-    if let Ok(all) = device.read(at, len) {
-        return Ok(Some(all));
-    }
-    let (mut bad, mut first) = (0, None);
-    let whole = HostBuf::filled_by(len as usize, |to| {
-        for (n, to) in to.chunks_mut(STEP as usize).enumerate() {
-            let from = at + n as u64 * STEP;
-            match device.read(from, to.len() as u64) {
-                Ok(bytes) => to.copy_from_slice(bytes.as_slice()),
-                Err(_) => {
-                    to.fill(0);
-                    bad += to.len() as u64;
-                    first = first.or(Some(from));
-                }
-            }
-        }
-    });
-    if let Some(first) = first {
-        say(Finding::new(Level::Damage, "unreadable", format!("{bad} bytes of segment slot {} cannot be read", place.slot))
-            .at(device.path(), Some(place.member), first, bad)
-            .means("The device reports an error. What is lost by it, if anything, is told apart")
-            .next("Look at the kernel's log and the device's SMART data; replace the device"))?;
-    }
-    Ok(Some(whole))
+/// Tells what could not be read of a copy.
+fn unreadable(pool: &Pool<'_>, copy: &Copy, say: Tell<'_>) -> Result<(), OfflineError> {
+    let Some((first, device)) = copy.unreadable.first().zip(pool.device(copy.place.member)) else { return Ok(()) };
+    let bad = copy.unreadable.iter().map(|bad| u64::from(bad.end - bad.start)).sum::<u64>() * SECTOR;
+    say(Finding::new(Level::Damage, "unreadable", format!("{bad} bytes of segment slot {} cannot be read", copy.place.slot))
+        .at(device.path(), Some(copy.place.member), copy.at + u64::from(first.start) * SECTOR, bad)
+        .means("The device reports an error. What is lost by it, if anything, is told apart")
+        .next("Look at the kernel's log and the device's SMART data; copy the device with ddrescue, then replace it"))
 }

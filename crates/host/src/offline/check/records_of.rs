@@ -4,27 +4,25 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use headpond_engine::io::SECTOR;
-use headpond_format::{Class, Entry, EntryKind, Place, Record};
+use headpond_format::{Class, Entry, EntryKind, Record};
 
 use super::Tell;
 use crate::buf::HostBuf;
 use crate::offline::OfflineError;
-use crate::offline::doubtful::UNFINISHED;
+use crate::offline::copies::Copy;
 use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::lost::{Gap, gaps};
 use crate::offline::media::Pool;
 use crate::offline::records::{Seen, Whole, part};
 use crate::offline::rehearsal::Live;
 use crate::offline::segments::Found;
 
-/// How many records of a log, counted from its end, were found whole so far.
-#[derive(Default)]
-pub(super) struct Tail(u32);
-
 /// One segment, as it was read.
 pub(super) struct Judge<'a> {
     pub pool: &'a Pool<'a>,
     pub found: &'a Found,
-    pub places: &'a [Place],
+    /// Its copies, and their data.
+    pub read: &'a [Copy],
     pub copies: &'a [Option<HostBuf>],
     pub live: &'a [Live],
     /// Whether `live` is known at all.
@@ -43,47 +41,22 @@ struct Fault {
 }
 
 impl Judge<'_> {
-    /// Judges all records, and all live pieces; how many records there are.
-    pub fn all(&self, seen: &[Seen], tail: &mut Tail, say: Tell<'_>) -> Result<u64, OfflineError> {
+    /// Judges all records, and all live pieces; how many records there are. `followed`: whether enough was written after each.
+    pub fn all(&self, seen: &[Seen], followed: &[bool], say: Tell<'_>) -> Result<u64, OfflineError> {
         let live: HashMap<u32, &Live> = self.live.iter().map(|l| (u32::from(l.piece.offset), l)).collect();
         let mut records = 0;
         let mut judged = BTreeSet::new();
         let mut faults = Vec::new();
-        for step in seen.iter().rev() {
-            match step {
-                Seen::Record(whole) => {
-                    records += 1;
-                    let before = faults.len();
-                    let is_tail = self.is_replayed(whole.record.place.offset) && tail.0 < UNFINISHED;
-                    self.record(whole, is_tail, &live, &mut faults);
-                    judged.extend(whole.data.iter().map(|(e, _)| e.offset));
-                    tail.0 += u32::from(faults.len() == before);
-                }
-                Seen::Torn(at) if self.is_replayed(*at) && tail.0 >= UNFINISHED => {
-                    faults.push(Fault {
-                        level: Level::Loss,
-                        kind: "record-lost",
-                        copy: None,
-                        sectors: (*at, 1),
-                        mends: Vec::new(),
-                    });
-                }
-                Seen::Torn(at) => {
-                    faults.push(Fault {
-                        level: Level::Note,
-                        kind: "record-torn",
-                        copy: None,
-                        sectors: (*at, 1),
-                        mends: Vec::new(),
-                    });
-                }
-                Seen::Hole(from, to) if self.is_replayed(*from) => {
-                    let sectors = (*from, to - from);
-                    faults.push(Fault { level: Level::Note, kind: "hole", copy: None, sectors, mends: Vec::new() });
-                }
-                Seen::Hole(..) => {}
-            }
+        for (step, is_followed) in seen.iter().zip(followed) {
+            let Seen::Record(whole) = step else { continue };
+            records += 1;
+            let is_tail = self.is_replayed(whole.record.place.offset) && !is_followed;
+            self.record(whole, is_tail, &live, &mut faults);
+            judged.extend(whole.data.iter().map(|(e, _)| e.offset));
         }
+        faults.extend(
+            gaps(self.found, seen, followed, self.read, self.pool.superblock().unit).into_iter().map(|gap| self.gap(gap)),
+        );
         // Pieces of the image whose record's header nobody needs any more, and that is whole nowhere.
         for (offset, live) in live.iter().filter(|(offset, l)| !judged.contains(*offset) && !l.piece.zeroes()) {
             let key = self.pool.superblock().key;
@@ -101,6 +74,19 @@ impl Judge<'_> {
 
     fn is_replayed(&self, sector: u32) -> bool {
         sector >= self.found.replay_from
+    }
+
+    /// A place where there is no record: a start goes on behind it.
+    fn gap(&self, gap: Gap) -> Fault {
+        let (level, kind) = match (gap.is_lost, self.found.header.class) {
+            (true, Class::Mirrored) => (Level::Loss, "record-lost"),
+            // Only what clients read was in it.
+            (true, Class::Single) => (Level::Damage, "clean-data-damaged"),
+            (false, _) if gap.is_torn => (Level::Note, "record-torn"),
+            (false, _) => (Level::Note, "hole"),
+        };
+        let sectors = (gap.sectors.start, gap.sectors.end - gap.sectors.start);
+        Fault { level, kind, copy: None, sectors, mends: Vec::new() }
     }
 
     /// A record of which at least one copy has the header.
@@ -123,7 +109,11 @@ impl Judge<'_> {
                 let lacking = (0..self.copies.len()).filter(|copy| !good[*copy] && whole.header[*copy]);
                 let sectors = (e.offset, u32::from(e.sectors));
                 if !good.contains(&true) {
-                    faults.push(Fault { level: Level::Damage, kind: "record-data-torn", copy: None, sectors, mends: Vec::new() });
+                    let (level, kind) = match self.found.header.class {
+                        Class::Mirrored => (Level::Damage, "record-data-torn"),
+                        Class::Single => (Level::Note, "clean-data-damaged"),
+                    };
+                    faults.push(Fault { level, kind, copy: None, sectors, mends: Vec::new() });
                     continue;
                 }
                 let fault = |copy| Fault { level: Level::Note, kind: "record-unfinished", copy, sectors, mends: Vec::new() };
@@ -168,7 +158,7 @@ impl Judge<'_> {
     }
 
     fn mend(&self, copy: usize, sector: u32, bytes: Vec<u8>) -> Vec<Mend> {
-        let place = self.places[copy];
+        let place = self.read[copy].place;
         let at = self.pool.index(place.member).zip(self.pool.layout(place.member));
         let mend = at.map(|(device, l)| Mend { device, offset: l.slot(place.slot) + u64::from(sector) * SECTOR, bytes });
         mend.into_iter().collect()
@@ -194,12 +184,12 @@ impl Judge<'_> {
         let Fault { level, kind, copy, sectors: (first, count), mends } = fault;
         let (segment, bytes) = (self.found.header.segment, u64::from(count) * SECTOR);
         let (what, meaning, next) = words(kind);
-        let place = self.places[copy.unwrap_or(0)];
+        let place = self.read[copy.unwrap_or(0)].place;
         let at = self.pool.layout(place.member).map_or(0, |l| l.slot(place.slot)) + u64::from(first) * SECTOR;
         let path = self.pool.device(place.member).map_or(Path::new(""), |device| device.path());
         let on = match copy {
             Some(_) => "",
-            None if self.places.len() == 1 => ", on its only copy",
+            None if self.read.len() == 1 => ", on its only copy",
             None => ", on every copy",
         };
         let what = format!("Segment {segment}: {what}{on}");
@@ -247,10 +237,10 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
             "Nothing needs to be done",
         ),
         "record-lost" => (
-            "a record's header is not whole, and others were written after it",
-            "What it held is not known. If it was acknowledged, newer data of the volume is lost, and the disk's older data is \
-             read in its place",
-            "Bring back any cache device that is missing; else restore what was written last from a backup",
+            "there is no whole record here, and others were written after it",
+            "What it held is not known. It was acknowledged, most likely, and is lost: the disk's older data is read in its place",
+            "`headpond list-damaged` names the ranges that it may be in. Bring back any cache device that is missing before the \
+             pool is started; else restore what was written last from a backup",
         ),
         "hole" => (
             "between records there is none",
@@ -268,7 +258,7 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
             "`headpond list-damaged` names what of the volume cannot be read. Bring back any cache device that is missing",
         ),
         "clean-data-damaged" => (
-            "clean data does not match its checksum",
+            "clean data, or the header of its record, does not match its checksum",
             "The disk has it, and is read in its place. No data is lost",
             "Nothing needs to be done; look at the device's SMART data if it happens again",
         ),

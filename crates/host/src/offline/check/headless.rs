@@ -1,0 +1,70 @@
+//! Segments of which a start knows nothing, as their headers are lost or cannot be read: what they hold was written whole.
+
+use headpond_format::Place;
+
+use super::Tell;
+use crate::offline::OfflineError;
+use crate::offline::doubtful::Doubts;
+use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::media::Pool;
+use crate::offline::segments::Found;
+use crate::offline::slots::NOBODY;
+
+/// Tells each of them, on each of its copies.
+pub(super) fn check(pool: &Pool<'_>, doubts: &Doubts, say: Tell<'_>) -> Result<(), OfflineError> {
+    let copies = doubts.headless.iter().flat_map(|f| f.copies().map(move |place| (f, place)));
+    copies.into_iter().try_for_each(|(f, place)| one(pool, f, place, say))?;
+    doubts.blind.iter().try_for_each(|place| blind(pool, *place, say))
+}
+
+fn blind(pool: &Pool<'_>, place: Place, say: Tell<'_>) -> Result<(), OfflineError> {
+    let Some((device, layout)) = pool.device(place.member).zip(pool.layout(place.member)) else { return Ok(()) };
+    let bytes = 2 * u64::from(pool.superblock().unit);
+    let what =
+        format!("{bytes} bytes at the beginning of slot {} cannot be read, and nothing else tells what it holds", place.slot);
+    say(Finding::new(Level::Loss, "slot-unreadable", what)
+        .at(device.path(), Some(place.member), layout.slot(place.slot), bytes)
+        .means(
+            "It may be free. If a segment was opened there after the last checkpoint, a start does not know of it, and reads what was \
+             there before",
+        )
+        .next(
+            "Copy the device with ddrescue before the pool is started, which writes over it, and check the copy. Bring back any \
+             cache device that is missing",
+        ))
+}
+
+/// The header as its records prove it: their place in it, their kinds, and whose the data is by its checksums. Where members are missing the
+/// other copy may have it.
+fn mend(pool: &Pool<'_>, f: &Found, place: Place) -> Option<Mend> {
+    let s = pool.superblock();
+    let is_proved = f.header.volume != NOBODY && pool.election.missing.is_empty();
+    let (device, layout) = pool.index(place.member).zip(pool.layout(place.member)).filter(|_| is_proved)?;
+    Some(Mend { device, offset: layout.slot(place.slot), bytes: f.header.encode(s.key, s.unit as usize) })
+}
+
+fn one(pool: &Pool<'_>, f: &Found, place: Place, say: Tell<'_>) -> Result<(), OfflineError> {
+    let s = pool.superblock();
+    let Some((device, layout)) = pool.device(place.member).zip(pool.layout(place.member)) else { return Ok(()) };
+    let segment = f.header.segment;
+    let what =
+        format!("The header of segment {segment}, in slot {}, is not whole, on any copy, and nothing else names it", place.slot);
+    let mut finding = Finding::new(Level::Loss, "segment-lost", what)
+        .at(device.path(), Some(place.member), layout.slot(place.slot), u64::from(s.unit))
+        .means(
+            "It was opened after the last checkpoint, and its records were acknowledged, most likely. A start does not know of it, \
+             and reads what was there before",
+        )
+        .next(
+            "`headpond list-damaged` names the ranges. Copy the devices before the pool is started: its slot is written over then. \
+             Bring missing cache devices back; else restore these ranges from a backup",
+        )
+        .mended_by(mend(pool, f, place).into_iter().collect());
+    if !finding.mendable.is_empty() {
+        finding.next =
+            "`headpond repair` puts it right, as its records tell what it was. Do so before the pool is started, or written back"
+                .into();
+    }
+    finding.volume = s.volumes.iter().find(|v| v.number == f.header.volume).map(|v| v.name.clone());
+    say(finding)
+}
