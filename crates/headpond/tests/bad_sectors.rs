@@ -233,5 +233,5 @@ fn flushed_data_that_cannot_be_read_is_told_and_not_written_over_before_it_is_gi
     list().good();
     disk.cannot_read(&[bad]);
     yard.run(&[&args[..], &["--give-up-lost"]].concat())
-        .said(1, &["Not all is on the disks", "restore the ranges from a backup"]);
+        .said(1, &["Not all is on the disks", "Restore these ranges from a backup"]);
 }
