@@ -129,10 +129,10 @@ pub(crate) async fn write<B: Buf>(
         return Ok(stats::Fate::WriteBypass);
     }
     core.mark(Mark::FuaPastTheCache);
-    // What overlapped dirty data may be on the members: both.
-    volume.disk_flusher.request();
+    // What overlapped dirty data may be on the members: both, at once. What others have written meanwhile this one does not wait for.
+    let on_disk = volume.disk_flusher.request();
     durable(core).await?;
-    let on_disk = volume.disk_flusher.flush_since(failures).await;
+    let on_disk = volume.disk_flusher.end_since(on_disk, failures).await;
     settled(core).await?;
     if on_disk.is_err() || volume.losses.get() != losses { Err(RequestError::Io) } else { Ok(stats::Fate::WriteBypass) }
 }
