@@ -246,7 +246,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         return Turn::Late;
     }
     if let Some(rate) = rate {
-        let longest = volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
+        let longest = longest_wait(core, volume, bytes);
         let mut turns = volume.turns.get();
         let at = turns.take(came, logged, rate, longest);
         volume.turns.set(turns);
@@ -269,7 +269,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         // Where it is not for dirty data that there is no room, destage will not win any.
         let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent || core.has_nothing_to_win(volume);
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
-        let too_long = waited >= volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
+        let too_long = waited >= longest_wait(core, volume, bytes);
         if hopeless || too_long || volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
             return Turn::Late;
         }
@@ -278,6 +278,12 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         core.exec.sleep(AGAIN_NS).await;
     }
     turn
+}
+
+/// How long a write waits for its turn, or for room, at most, in nanoseconds.
+fn longest_wait<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) -> u64 {
+    let line = volume.waiting.get() + disk_line(volume);
+    volume.direct.get().longest(bytes, line, core.others_have_the_space(volume))
 }
 
 /// Writes that the disk has under way: clients', and the sweep's.
