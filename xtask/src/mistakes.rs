@@ -73,11 +73,14 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "the disk left out of the forced-unit-access write",
         story: "A write that was to be durable went past the cache, and is acknowledged without a flush of the disk.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "    let on_disk = volume.disk_flusher.flush_since(failures).await;\n",
-            new: "    let on_disk: Result<(), RequestError> = Ok(());\n",
-        }],
+        edits: &[
+            Edit { file: "write.rs", old: "    let on_disk = volume.disk_flusher.request();\n    durable", new: "    durable" },
+            Edit {
+                file: "write.rs",
+                old: "    let on_disk = volume.disk_flusher.end_since(on_disk, failures).await;\n",
+                new: "    let on_disk: Result<(), RequestError> = Ok(());\n",
+            },
+        ],
     },
     Mistake {
         name: "a failed flush of the disk forgotten",

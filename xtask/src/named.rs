@@ -14,6 +14,7 @@ mod format;
 mod gain;
 mod growing;
 mod hazards;
+mod holes;
 mod leaving;
 mod lent;
 mod loading;
@@ -49,6 +50,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .chain(gain::MISTAKES)
         .chain(hazards::MISTAKES)
         .chain(growing::MISTAKES)
+        .chain(holes::MISTAKES)
         .chain(leaving::MISTAKES)
         .chain(lent::MISTAKES)
         .chain(loading::MISTAKES)
@@ -83,6 +85,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .chain(gain::TOLD)
         .chain(growing::TOLD)
         .chain(hazards::TOLD)
+        .chain(holes::TOLD)
         .chain(leaving::TOLD)
         .chain(lent::TOLD)
         .chain(loading::TOLD)

@@ -130,6 +130,9 @@ fn end_sweep<B: Buf>(volume: &Volume<B>) {
     volume.sweep_at.set(0);
     volume.swept_to.set(0);
     volume.sweeps.set(volume.sweeps.get() + 1);
+    let mut reached = volume.reached.get();
+    reached.ran_out();
+    volume.reached.set(reached);
 }
 
 /// Somebody waits for what is written to be clean: no chunk waits for a flush of clients any longer.

@@ -156,7 +156,12 @@ impl<B: Buf> Flusher<B> {
 
     /// As [`Flusher::flush`], for writes that began when there were `failures`: none may have failed since.
     pub async fn flush_since(self: &Rc<Self>, failures: u64) -> Result<(), DeviceError> {
-        self.flush().await?;
+        self.end_since(self.request(), failures).await
+    }
+
+    /// The same of one that was requested before.
+    pub async fn end_since(&self, requested: Outcome<B>, failures: u64) -> Result<(), DeviceError> {
+        requested.get().await?;
         if self.failures.get() == failures { Ok(()) } else { Err(DeviceError::Failed) }
     }
 

@@ -486,9 +486,12 @@ async fn write_page<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>, n: usize) 
             }
         }
         settle(&core, intent, n, &snapshot, epoch, false).await;
-        for m in &members {
-            if core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {
-                core.fail_member(*m).await;
+        // All at once: whoever writes there first waits for them.
+        let in_sync = members.iter().filter(|m| core.pool.borrow().is_in_sync(**m));
+        let flushes: Vec<_> = in_sync.map(|m| (*m, core.member_flusher(*m).request())).collect();
+        for (m, flush) in flushes {
+            if flush.get().await.is_err() {
+                core.fail_member_of(epoch, m).await;
             }
         }
         settle(&core, intent, n, &snapshot, epoch, true).await;

@@ -140,6 +140,8 @@ marks! {
     BypassWithoutMajority,
     /// Of a write past the cache, what overlaps dirty data is absorbed, and the rest goes to the disk beside it.
     BypassPartlyAbsorbed,
+    /// The disk fails a write past the cache that has no holes where something is dirty: it is tried with them.
+    FailsUnderDirtyData,
     /// The part of a bypass that was to be absorbed could not be: an ordered overwrite instead.
     OrderedAfterAbsorbFailed,
     /// Dirty data is overwritten on the disk: the disk, its flush, the mark, the members' flush.

@@ -147,7 +147,9 @@ impl<B: Buf> Core<B> {
     pub(crate) fn others_have_the_space(&self, volume: &Volume<B>) -> bool {
         let most = self.most_dirty(volume);
         let segments = self.segments.borrow();
-        pace::is_others(segments.of_volume(volume.number).dirty, segments.dirty_segments(), most)
+        let dirty = |number: u16| segments.of_volume(number).dirty;
+        let volumes = self.volumes.borrow().keys().filter(|number| dirty(**number) > 0).count() as u64;
+        pace::is_others(dirty(volume.number), segments.dirty_segments(), most, volumes)
     }
 
     /// Whether what a volume has taken of its share of that space is clean, and no checkpoint is on its way that would free it: its sweep wins

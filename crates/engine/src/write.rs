@@ -14,6 +14,7 @@ use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::route::Side;
 use crate::policy::streams::Belongs;
+use crate::policy::through::{BESIDE, disk_writes};
 use crate::policy::{bands, gain, pace};
 use crate::ranges::meet;
 use crate::settings::Degraded;
@@ -128,10 +129,10 @@ pub(crate) async fn write<B: Buf>(
         return Ok(stats::Fate::WriteBypass);
     }
     core.mark(Mark::FuaPastTheCache);
-    // What overlapped dirty data may be on the members: both.
-    volume.disk_flusher.request();
+    // What overlapped dirty data may be on the members: both, at once. What others have written meanwhile this one does not wait for.
+    let on_disk = volume.disk_flusher.request();
     durable(core).await?;
-    let on_disk = volume.disk_flusher.flush_since(failures).await;
+    let on_disk = volume.disk_flusher.end_since(on_disk, failures).await;
     settled(core).await?;
     if on_disk.is_err() || volume.losses.get() != losses { Err(RequestError::Io) } else { Ok(stats::Fate::WriteBypass) }
 }
@@ -245,7 +246,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         return Turn::Late;
     }
     if let Some(rate) = rate {
-        let longest = volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
+        let longest = longest_wait(core, volume, bytes);
         let mut turns = volume.turns.get();
         let at = turns.take(came, logged, rate, longest);
         volume.turns.set(turns);
@@ -268,7 +269,7 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         // Where it is not for dirty data that there is no room, destage will not win any.
         let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent || core.has_nothing_to_win(volume);
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
-        let too_long = waited >= volume.direct.get().longest(bytes, volume.waiting.get() + disk_line(volume));
+        let too_long = waited >= longest_wait(core, volume, bytes);
         if hopeless || too_long || volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {
             return Turn::Late;
         }
@@ -277,6 +278,12 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         core.exec.sleep(AGAIN_NS).await;
     }
     turn
+}
+
+/// How long a write waits for its turn, or for room, at most, in nanoseconds.
+fn longest_wait<B: Buf>(core: &Core<B>, volume: &Volume<B>, bytes: u64) -> u64 {
+    let line = volume.waiting.get() + disk_line(volume);
+    volume.direct.get().longest(bytes, line, core.others_have_the_space(volume))
 }
 
 /// Writes that the disk has under way: clients', and the sweep's.
@@ -563,7 +570,9 @@ async fn to_disk<B: Buf>(
         ordered(core, volume, range, content, version).await
     } else if dirty.is_empty() {
         let since = core.now();
-        let result = overwrite(core, volume, range, content, core::slice::from_ref(range), version).await;
+        let whole = core::slice::from_ref(range);
+        forget_parts(core, volume, whole, version);
+        let result = overwrite(core, volume, range, content, whole).await;
         match &result {
             Ok(()) => {
                 match is_share {
@@ -580,35 +589,7 @@ async fn to_disk<B: Buf>(
         }
         result
     } else if may_absorb {
-        core.mark(Mark::BypassPartlyAbsorbed);
-        // The pieces that overlap go into the log, in the same version; the rest goes to the disk beside them.
-        let losses = volume.losses.get();
-        let _pending = core.begin_moving(volume, blocks.clone());
-        // Only until the log has it: what the disk takes as long as it likes for must not keep anything there from being moved.
-        let replacing = core.begin_pending(volume, blocks.clone());
-        let rest = subtract(range, &dirty);
-        let (core2, volume2, content2, range2, dirty2) =
-            (core.clone(), volume.clone(), content.clone(), range.clone(), dirty.clone());
-        let absorbed = crate::exec::Slot::new(&core.exec);
-        let done = absorbed.clone();
-        core.exec.spawn(async move {
-            let appended = absorb_parts(&core2, &volume2, &range2, &content2, &dirty2, version).await;
-            drop(replacing);
-            done.set(appended);
-        });
-        let written = overwrite(core, volume, range, content, &rest, version).await;
-        match (written, absorbed.get().await) {
-            (Ok(()), Ok(())) => {
-                volume.acknowledging(losses);
-                Ok(())
-            }
-            (Ok(()), Err(_)) => {
-                core.mark(Mark::OrderedAfterAbsorbFailed);
-                // Newer than what the log may have of it.
-                ordered(core, volume, range, content, core.next_version()).await
-            }
-            (Err(e), _) => Err(e),
-        }
+        partly_absorbed(core, volume, range, content, &dirty, version, is_stream).await
     } else {
         ordered(core, volume, range, content, version).await
     };
@@ -621,6 +602,72 @@ async fn to_disk<B: Buf>(
         (None, _) => {}
     }
     result
+}
+
+/// Writes to the disk what is not dirty there. The pieces that overlap go into the log, in the same version.
+async fn partly_absorbed<B: Buf>(
+    core: &Rc<Core<B>>,
+    volume: &Rc<Volume<B>>,
+    range: &Range<u64>,
+    content: &Content<B>,
+    dirty: &[Range<u64>],
+    version: u64,
+    is_stream: bool,
+) -> Result<(), RequestError> {
+    core.mark(Mark::BypassPartlyAbsorbed);
+    let blocks = Volume::<B>::blocks(range);
+    let losses = volume.losses.get();
+    let rest = subtract(range, dirty);
+    let on_disk = match content {
+        Content::Data(_) if rest.is_empty() && is_stream && passes_under_the_heads(volume, range, version) => vec![range.clone()],
+        Content::Data(_) => disk_writes(range, &rest),
+        Content::Zeroes | Content::Discarded => rest.clone(),
+    };
+    if on_disk != rest {
+        // What the disk has under dirty data is about to change: a sweep calls none of it clean any more, nor may what is clean beside it
+        // stay, even if the write fails.
+        withdraw(core, volume, &blocks).await;
+        let_go_of_clean(core, volume, range);
+    }
+    let _pending = core.begin_moving(volume, blocks.clone());
+    // Only until the log has it: what the disk takes as long as it likes for must not keep anything there from being moved.
+    let replacing = core.begin_pending(volume, blocks);
+    let (core2, volume2, content2, range2, dirty2) =
+        (core.clone(), volume.clone(), content.clone(), range.clone(), dirty.to_vec());
+    let absorbed = crate::exec::Slot::new(&core.exec);
+    let done = absorbed.clone();
+    core.exec.spawn(async move {
+        let appended = absorb_parts(&core2, &volume2, &range2, &content2, &dirty2, version).await;
+        drop(replacing);
+        done.set(appended);
+    });
+    forget_parts(core, volume, &rest, version);
+    let mut written = overwrite(core, volume, range, content, &on_disk).await;
+    if written.is_err() && on_disk != rest {
+        core.mark(Mark::FailsUnderDirtyData);
+        // What is dirty need not have been asked of it.
+        written = overwrite(core, volume, range, content, &rest).await;
+    }
+    match (written, absorbed.get().await) {
+        (Ok(()), Ok(())) => {
+            volume.acknowledging(losses);
+            Ok(())
+        }
+        (Ok(()), Err(_)) => {
+            core.mark(Mark::OrderedAfterAbsorbFailed);
+            // Newer than what the log may have of it.
+            ordered(core, volume, range, content, core.next_version()).await
+        }
+        (Err(e), _) => Err(e),
+    }
+}
+
+/// Whether what is dirty around `range`, all of which is, is so short that the heads would pass over it on their way.
+fn passes_under_the_heads<B: Buf>(volume: &Volume<B>, range: &Range<u64>, version: u64) -> bool {
+    let extent = volume.extent();
+    let around = range.start.saturating_sub(BESIDE).max(extent.start)..(range.end + BESIDE).min(extent.end);
+    let dirty = older_dirty(volume, &around, version);
+    dirty.iter().any(|d| d.start <= range.start && range.end <= d.end && d.end - d.start <= BESIDE)
 }
 
 /// Waits until nothing is being appended for `blocks`: such records count as existing (R4).
@@ -698,18 +745,21 @@ fn subtract(range: &Range<u64>, parts: &[Range<u64>]) -> Vec<Range<u64>> {
     rest
 }
 
-/// Writes parts of a range to the disk, where nothing older is dirty. Clean copies of them are let go first.
+/// Lets go of clean copies of parts of a range, where nothing older is dirty: the disk is about to have something else.
+fn forget_parts<B: Buf>(core: &Core<B>, volume: &Volume<B>, parts: &[Range<u64>], version: u64) {
+    for part in parts {
+        forget(core, volume, part, version);
+    }
+}
+
+/// Writes parts of a range to the disk.
 async fn overwrite<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
     whole: &Range<u64>,
     content: &Content<B>,
     parts: &[Range<u64>],
-    version: u64,
 ) -> Result<(), RequestError> {
-    for part in parts {
-        forget(core, volume, part, version);
-    }
     let mut result = Ok(());
     for some in parts.chunks(PARTS_AT_ONCE) {
         let writes: Vec<_> = some.iter().map(|p| core.exec.io(volume.device(), disk_op(volume, whole, content, p))).collect();

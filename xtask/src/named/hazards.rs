@@ -185,7 +185,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "the cache devices left out of the forced-unit-access write past them",
         story: "A write that was to be durable went past the cache, and what of it overlapped dirty data into the log: only the disk is flushed.",
-        edits: &[Edit { file: "write.rs", old: "    volume.disk_flusher.request();\n    durable(core).await?;\n", new: "" }],
+        edits: &[Edit {
+            file: "write.rs",
+            old: "    durable(core).await?;\n    let on_disk = volume",
+            new: "    let on_disk = volume",
+        }],
     },
     Mistake {
         name: "records that count before their segment's header",
@@ -215,8 +219,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The page with a region's bit is written and not flushed when the disk is written: the power cut takes the bit, and a clean copy that is older than the disk counts.",
         edits: &[Edit {
             file: "intent.rs",
-            old: "if core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {",
-            new: "if false && core.pool.borrow().is_in_sync(*m) && core.member_flusher(*m).flush().await.is_err() {",
+            old: "members.iter().filter(|m| core.pool.borrow().is_in_sync(**m));",
+            new: "members.iter().filter(|_| false);",
         }],
     },
     Mistake {

@@ -27,10 +27,6 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a write that replaces until its disk has answered",
         story: "What it overlaps cannot be moved meanwhile, and nothing of any volume gets its second copy back behind that.",
-        edits: &[Edit {
-            file: "write.rs",
-            old: "            drop(replacing);\n",
-            new: "            core::mem::forget(replacing);\n",
-        }],
+        edits: &[Edit { file: "write.rs", old: "        drop(replacing);\n", new: "        core::mem::forget(replacing);\n" }],
     },
 ];

@@ -24,6 +24,14 @@ pub const TOLD: &[Told] = &[
         "a preload behind what others keep ahead of demand",
     ),
     ("shares::what_a_smaller_maximum_lets_go_of_keeps_nobody_waiting", "no pause between segments that are let go of"),
+    (
+        "shares::beside_a_neighbour_that_has_the_space_a_volume_has_its_disk",
+        "a disk measured by a sweep that has nothing left to write",
+    ),
+    (
+        "shares::a_volume_that_wrote_little_beside_a_neighbour_that_writes_all_the_time_may_write_more",
+        "a disk measured by a sweep that has nothing left to write",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -94,8 +102,17 @@ pub const MISTAKES: &[Mistake] = &[
         story: "One volume's disk answers nothing, and the space for dirty data is full of what it should have. Each write to another waits for room that does not come.",
         edits: &[Edit {
             file: "policy/pace.rs",
-            old: "    own * OWN_PART < most.map_or(taken, |most| most.min(taken))",
-            new: "    own * OWN_PART < most.map_or(0, |most| most.min(taken))",
+            old: "    own * OWN_PART.max(2 * volumes) < most.map_or(taken, |most| most.min(taken))",
+            new: "    own * OWN_PART.max(2 * volumes) < most.map_or(0, |most| most.min(taken))",
+        }],
+    },
+    Mistake {
+        name: "a disk measured by a sweep that has nothing left to write",
+        story: "One volume has the space, and another writes a little: what its sweep finds is taken for what its disk can do, and it may write no more than that.",
+        edits: &[Edit {
+            file: "policy/pace.rs",
+            old: "            if self.ran_out && sample < self.per_second() {",
+            new: "            if self.ran_out && sample > self.per_second() << 10 {",
         }],
     },
     Mistake {

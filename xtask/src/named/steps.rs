@@ -175,7 +175,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The same after a power cut.",
         edits: &[Edit {
             file: "intent.rs",
-            old: "                core.fail_member(*m).await;\n            }\n        }\n        settle",
+            old: "                core.fail_member_of(epoch, m).await;\n            }\n        }\n        settle",
             new: "            }\n        }\n        settle",
         }],
     },
@@ -216,8 +216,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The cache devices have flushed, one of them dies while the disk still does: its leaving is not durable when the client is told.",
         edits: &[Edit {
             file: "write.rs",
-            old: "flush_since(failures).await;\n    settled(core).await?;",
-            new: "flush_since(failures).await;",
+            old: "end_since(on_disk, failures).await;\n    settled(core).await?;",
+            new: "end_since(on_disk, failures).await;",
         }],
     },
     Mistake {

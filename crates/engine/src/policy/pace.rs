@@ -72,14 +72,15 @@ pub fn is_slowest(rate: u64) -> bool {
     rate <= SLOWEST
 }
 
-/// Part of the space for dirty data, as one in so many, of which a volume must have that much for its own sweep to win room.
+/// Part of the space for dirty data, as one in so many, of which a volume must have that much for its own sweep to win room; or half of an
+/// even part, where many volumes have some.
 const OWN_PART: u64 = 8;
 
-/// Whether the space that is missing is others', where a volume takes `own` segments of the `taken` ones and may have `most`: its own
-/// sweep wins next to nothing. Theirs may not either, as where a disk answers nothing.
+/// Whether the space that is missing is others', where a volume takes `own` segments of the `taken` ones and may have `most`, and so many
+/// `volumes` have some: its own sweep wins next to nothing. Theirs may not either, as where a disk answers nothing.
 #[must_use]
-pub fn is_others(own: u64, taken: u64, most: Option<u64>) -> bool {
-    own * OWN_PART < most.map_or(taken, |most| most.min(taken))
+pub fn is_others(own: u64, taken: u64, most: Option<u64>, volumes: u64) -> bool {
+    own * OWN_PART.max(2 * volumes) < most.map_or(taken, |most| most.min(taken))
 }
 
 /// Writes of less than this are small, in bytes.
@@ -103,13 +104,14 @@ impl Direct {
     /// How long a write of `bytes` waits for its turn at most, if it would find `line` others at the disk. Of small ones a sweep makes
     /// several times what they are to the disk one by one, though its cache may answer them at once: each that goes there takes from the
     /// sweep, and so makes others wait, and go there. Of larger ones nobody waits longer than the disk would take with all of them there,
-    /// and large ones, of which a sweep makes nothing, not at all.
+    /// and large ones, of which a sweep makes nothing, not at all. Where the space is `others`' small ones wait no longer than larger ones:
+    /// the disk has next to nothing to sweep, and time for them.
     #[must_use]
-    pub fn longest(&self, bytes: u64, line: u32) -> u64 {
+    pub fn longest(&self, bytes: u64, line: u32, is_others: bool) -> u64 {
         if bytes >= LARGE {
             return 0;
         }
-        if self.ns == 0 || bytes < SMALL {
+        if !is_others && (self.ns == 0 || bytes < SMALL) {
             return LONGEST_NS;
         }
         self.ns.saturating_mul(u64::from(line) + 1).clamp(SHORTEST_NS, LONGEST_NS)
@@ -154,6 +156,8 @@ pub struct Reached {
     per_second: Option<u64>,
     /// The average over about a second.
     lately: u64,
+    /// There was nothing left to write in this sample.
+    ran_out: bool,
 }
 
 /// The average over four seconds counts up to so many times, as a fraction, that over one, which goes up and down with every pause.
@@ -167,7 +171,12 @@ const LONGEST_SAMPLE: u64 = 64;
 impl Reached {
     /// Destage begins after it was away.
     pub fn begin(&mut self, now: u64) {
-        (self.since, self.bytes) = (now, 0);
+        (self.since, self.bytes, self.ran_out) = (now, 0, false);
+    }
+
+    /// A sweep is round, and has nothing left to write just now: what it reaches is no less than what is noted, and may be more.
+    pub fn ran_out(&mut self) {
+        self.ran_out = true;
     }
 
     /// So many bytes are down.
@@ -176,6 +185,10 @@ impl Reached {
         let took = now.saturating_sub(self.since);
         if took >= SAMPLE_NS {
             let sample = (u128::from(self.bytes) * 1_000_000_000 / u128::from(took)) as u64;
+            if self.ran_out && sample < self.per_second() {
+                // So it says nothing of what the disk can do.
+                return self.begin(now);
+            }
             // As many times as it is long: a disk that takes nothing while it flushes, and much afterwards, is no faster for that.
             for _ in 0..(took / SAMPLE_NS).min(LONGEST_SAMPLE) {
                 self.per_second = Some(self.per_second.map_or(sample, |rate| (rate * 15 + sample) / 16));
@@ -216,15 +229,24 @@ mod tests {
     #[test]
     fn nobody_waits_longer_than_the_disk_would_take() {
         let mut direct = Direct::default();
-        assert_eq!(direct.longest(65_536, 63), LONGEST_NS);
+        assert_eq!(direct.longest(65_536, 63, false), LONGEST_NS);
         (0..100).for_each(|_| direct.note(30_000_000, 29));
-        let longest = |line| direct.longest(65_536, line);
+        let longest = |line| direct.longest(65_536, line, false);
         assert_eq!([longest(0), longest(31), longest(999)], [SHORTEST_NS, 32_000_000, LONGEST_NS]);
         assert_eq!(
-            [direct.longest(4096, 0), direct.longest(LARGE, 99)],
+            [direct.longest(4096, 0, false), direct.longest(LARGE, 99, false)],
             [LONGEST_NS, 0],
             "small ones wait, and large ones do not"
         );
+    }
+
+    #[test]
+    fn nobody_waits_long_for_space_that_others_have() {
+        let mut direct = Direct::default();
+        assert_eq!([4096, 65_536].map(|bytes| direct.longest(bytes, 99, true)), [SHORTEST_NS; 2], "nothing is known of the disk");
+        (0..100).for_each(|_| direct.note(30_000_000, 29));
+        assert_eq!([0, 31, 999].map(|line| direct.longest(4096, line, true)), [SHORTEST_NS, 32_000_000, LONGEST_NS]);
+        assert_eq!(direct.longest(LARGE, 99, true), 0);
     }
 
     #[test]
@@ -251,9 +273,10 @@ mod tests {
 
     #[test]
     fn space_that_others_have_is_not_waited_for() {
-        assert_eq!([is_others(0, 40, None), is_others(4, 40, None), is_others(5, 40, None)], [true, true, false]);
-        assert!(!is_others(1, 40, Some(8)), "it is at its own maximum");
-        assert!(!is_others(0, 0, None));
+        assert_eq!([0, 4, 5].map(|own| is_others(own, 40, None, 2)), [true, true, false]);
+        assert!(!is_others(1, 40, Some(8), 2), "it is at its own maximum");
+        assert!(!is_others(0, 0, None, 0));
+        assert_eq!([0, 1, 2].map(|own| is_others(own, 40, None, 20)), [true, false, false], "twenty that have as much each");
     }
 
     #[test]
@@ -275,6 +298,26 @@ mod tests {
             (1..=1000).for_each(|ms| reached.note(from + ms * 1_000_000, 10_000));
             assert_eq!(reached.per_second(), 10_000_000);
         }
+    }
+
+    #[test]
+    fn a_sweep_that_had_nothing_left_to_write_says_nothing_of_what_a_disk_can_do_but_that_it_is_more() {
+        let mut reached = Reached::default();
+        reached.begin(1);
+        let mut samples = |from: u64, bytes: u64, ran_out: bool| {
+            for ms in from..from + 2000 {
+                if ran_out {
+                    reached.ran_out();
+                }
+                reached.note(1 + ms * 1_000_000, bytes);
+            }
+            reached.per_second()
+        };
+        assert_eq!(samples(0, 100, true), UNMEASURED);
+        let measured = samples(2000, 8_000, false);
+        assert_eq!(samples(4000, 100, true), measured);
+        assert!(samples(6000, 16_000, true) > measured);
+        assert!(samples(8000, 100, false) < measured);
     }
 
     /// The cache of an array's controller took 256 MiB at once, and then 8 MB each second.

@@ -1,5 +1,5 @@
-//! What the disk reads of a request of which the cache has a part: misses near each other are one read, and what is cached between them
-//! is read as well, since it passes under the heads in any case.
+//! What the disk reads, or is written, of a request of which the cache has a part: misses near each other are one read, and what is cached
+//! between them is read as well, since it passes under the heads in any case. So it is written where it is dirty, and in the cache as well.
 //!
 //! A stream is one long read that comes in pieces: what lies beside a request counts as if it were a part of it. Else a disk that serves
 //! several of its requests at once would find a hole before each of them, longer than the way to another one, serve that first, and then
@@ -70,6 +70,13 @@ pub fn disk_reads(range: &Range<u64>, missing: &[Range<u64>], joins: Joins) -> V
     reads
 }
 
+/// What the disk is written of `range`, of which all but these parts is dirty, in order and apart. What it has under dirty data does not
+/// matter to anybody; but a disk that leaves a block out needs a revolution to go on behind it, and an array of disks reads what is around.
+#[must_use]
+pub fn disk_writes(range: &Range<u64>, parts: &[Range<u64>]) -> Vec<Range<u64>> {
+    disk_reads(range, parts, Joins::Stream { before: 0, behind: 0 })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +127,15 @@ mod tests {
         assert!(passes(0, 128, 0) && passes(1024, 128, 896) && passes(0, NEAR_IN_STREAM, 0));
         assert!(!passes(1024, 128, 897) && !passes(BESIDE, 8, 0) && !passes(0, 8, u64::MAX));
         assert!(!Joins::Between.passes(8) && !Joins::Nothing.passes(8));
+    }
+
+    #[test]
+    fn what_is_written_past_dirty_data_has_no_holes_but_long_ones() {
+        let all = 10_000..20_000;
+        let writes = |parts: &[Range<u64>]| disk_writes(&all, parts);
+        assert_eq!(writes(&[]), []);
+        assert_eq!(writes(&[10_008..11_000, 11_016..18_000]), core::slice::from_ref(&all));
+        assert_eq!(writes(&[13_000..13_008, 17_000..17_008, 17_016..17_024]), [13_000..13_008, 17_000..17_024]);
     }
 
     #[test]

@@ -148,6 +148,10 @@ impl Load {
         (self.settle_s, self.window_s, self.long) = (0, 18, true);
         self
     }
+    fn below(mut self, percent: u32) -> Self {
+        self.cache = Cache::Below(percent);
+        self
+    }
     fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -384,6 +388,18 @@ pub fn catalogue() -> Vec<Load> {
         .joined()
         .sata_disk(),
     ]);
+    // Over what is dirty here and there: the disk would find a hole in the stream at each such place. For one lap.
+    let dirty = [("", 75), (" little", 6)];
+    all.extend(dirty.into_iter().flat_map(|(much, percent)| {
+        [(4 * KIB, 4), (64 * KIB, 4), (MIB, 4)].map(|(bytes, depth)| {
+            let name = format!("write stream {} KiB x{depth} over{much} dirty", bytes / KIB);
+            load(&name, writes(one, bytes, depth, 0..4 * GIB)).below(percent).brief(2, 16)
+        })
+    }));
+    all.extend([
+        load("write random 1 MiB x4 over dirty", writes(Random, MIB, 4, 0..4 * GIB)).below(75).brief(2, 16),
+        load("SATA disk: write stream 1 MiB x4 over dirty", writes(one, MIB, 4, 0..4 * GIB)).below(75).brief(2, 16).sata_disk(),
+    ]);
     // Written again and again, so that space is won by moving together what is left of what was written before.
     all.extend([
         load("write random 4 KiB x16 again and again, cloud", writes(Random, 4 * KIB, 16, 0..192 * MIB)).ssd(Cloud).brief(20, 20),
@@ -453,7 +469,7 @@ mod tests {
         for mode in Mode::ALL {
             assert!(all.iter().any(|l| l.mode == mode), "{mode:?}");
         }
-        for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Filled, Cache::Dirty, Cache::DirtyLast] {
+        for cache in [Cache::Empty, Cache::Warm, Cache::Full, Cache::Filled, Cache::Below(75), Cache::Dirty, Cache::DirtyLast] {
             assert!(all.iter().any(|l| l.cache == cache), "{cache:?}");
         }
         assert!(

@@ -62,6 +62,9 @@ pub enum Cache {
     Filled,
     /// Dirty data of others, who have ended a moment ago, in all of what may be dirty, and for a while: bare has had them too.
     Brimful,
+    /// Dirty data of others, who have ended a moment ago, here and there in the clients' own region, in so many percent of what may be
+    /// dirty.
+    Below(u32),
     /// The last clients' own writes, dirty, for as long alone as it takes before the others come.
     DirtyLast,
     /// The clients' own writes, dirty, more than half of what may be: measured in the steady state after that.
@@ -78,6 +81,7 @@ impl Cache {
             Cache::Full => "full",
             Cache::Filled => "just filled",
             Cache::Brimful => "just filled to the brim",
+            Cache::Below(_) => "dirty below",
             Cache::Dirty | Cache::DirtyLast => "dirty",
         }
     }

@@ -14,6 +14,7 @@ use headpond_engine::policy::streams::RUNS;
 use headpond_engine::stats::{Bypass, VolumeStats};
 use headpond_engine::status::Status;
 use headpond_engine::{Command, Device, Settings};
+use std::ops::Range;
 
 /// How a run of loads is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,7 +175,8 @@ pub(super) fn world(load: &Load, clients: &[Clients], seed: u64) -> Result<World
             driver.run(&mut world, Span { ns: ALONE_S * SECOND, answers: usize::MAX })?;
             driver.end(&mut world)?;
         }
-        Cache::Filled => fill(&mut world, beyond, seed)?,
+        Cache::Filled => fill(&mut world, beyond..beyond + RUNS as u64 * FORGETTING, FILLED_PERCENT, seed)?,
+        Cache::Below(percent) => fill(&mut world, clients[0].region.clone(), percent, seed)?,
         Cache::Brimful => fill_to_the_brim(&mut world, beyond, seed)?,
         Cache::Full => {
             warm(&mut world, beyond, beyond, beyond + 2 * load.cache_bytes, seed)?;
@@ -281,15 +283,15 @@ const FILLED_PERCENT: u32 = 75;
 const BRIM_S: u64 = 30;
 const BRIM: u64 = 512 << 20;
 
-/// Others, who write at random beyond the clients' regions.
-fn others(beyond: u64, bytes: u64, depth: u32) -> Clients {
+/// Others, who write at random.
+fn others(region: Range<u64>, depth: u32) -> Clients {
     Clients {
         name: "others",
         pattern: Pattern::Random,
         sizes: vec![4096],
         skew: 0,
         reads: 0,
-        region: beyond..beyond + bytes,
+        region,
         pace: Pace::Closed(depth),
         flushed: false,
         commits: false,
@@ -298,17 +300,17 @@ fn others(beyond: u64, bytes: u64, depth: u32) -> Clients {
 
 /// Writes at random for longer than the cache can take it.
 fn fill_to_the_brim<T: Target>(target: &mut T, beyond: u64, seed: u64) -> Result<(), Violation> {
-    let mut driver = Driver::begin(&[others(beyond, BRIM, 16)], seed, target);
+    let mut driver = Driver::begin(&[others(beyond..beyond + BRIM, 16)], seed, target);
     driver.run(target, Span { ns: BRIM_S * SECOND, answers: usize::MAX })?;
     driver.end(target)
 }
 
-/// Writes at random to the volume's end until most of what may be dirty is.
-fn fill(world: &mut World, beyond: u64, seed: u64) -> Result<(), Violation> {
-    let mut driver = Driver::begin(&[others(beyond, RUNS as u64 * FORGETTING, 32)], seed, world);
+/// Writes at random until so many percent of what may be dirty are.
+fn fill(world: &mut World, region: Range<u64>, percent: u32, seed: u64) -> Result<(), Violation> {
+    let mut driver = Driver::begin(&[others(region, 32)], seed, world);
     let begun = world.now;
-    while status(world)?.dirty_percent < FILLED_PERCENT && world.now - begun < FILLING_S * SECOND {
-        driver.run(world, Span { ns: SECOND / 4, answers: usize::MAX })?;
+    while status(world)?.dirty_percent < percent && world.now - begun < FILLING_S * SECOND {
+        driver.run(world, Span { ns: SECOND / 64, answers: usize::MAX })?;
     }
     driver.end(world)
 }

@@ -431,6 +431,9 @@ fn that_the_last_copies_are_gone_is_told_to_the_flush_after_a_write_that_is_part
     let mut s = Scene::new("partly in the log, and gone", Stage { members: 4, ..Stage::default() });
     s.write(0, PAST);
     s.write(0, 8);
+    // The region's bit is flushed.
+    s.rest();
+    s.write(0, 8);
     s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Flush)));
     let first = s.world.flush(0);
     s.until_held();

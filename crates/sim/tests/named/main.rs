@@ -14,6 +14,7 @@ mod evict;
 mod gain;
 mod growing;
 mod hazards;
+mod holes;
 mod leaving;
 mod lent;
 mod loading;

@@ -4,8 +4,14 @@ use headpond_engine::policy::shares::Share;
 use headpond_engine::stats::Bypass;
 use headpond_engine::status::VolumeStatus;
 use headpond_engine::{Command, CommandError, Device, DeviceOp, Settings};
+use headpond_sim::models::rotating::RotatingParams;
+use headpond_sim::models::ssd::SsdParams;
+use headpond_sim::models::{RotatingDisk, SECOND, Ssd, TimingModel};
 use headpond_sim::scene::{DISKLESS, Scene, Stage};
+use headpond_sim::target::{Ask, Bare, Target};
+use headpond_sim::world::Timing;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -365,4 +371,111 @@ fn what_a_smaller_maximum_lets_go_of_keeps_nobody_waiting() {
     let of_a_segment = s.stage.segment_bytes / 4096;
     assert!(first > 20 * of_a_segment && most <= 2 * of_a_segment, "{}: {most} blocks at once, of {first}", s.story());
     s.end();
+}
+
+fn rotating() -> RotatingDisk {
+    RotatingDisk::new(RotatingParams::nearline_7200())
+}
+
+/// Two volumes over rotating disks, on two SSDs.
+fn modelled(story: &str) -> Scene {
+    let timing = || {
+        let mut models: BTreeMap<Device, Box<dyn TimingModel>> = BTreeMap::new();
+        for n in 0..2 {
+            models.insert(Device::Backing(n), Box::new(rotating()));
+            models.insert(Device::Member(n as u8), Box::new(Ssd::new(&SsdParams::sata_consumer())));
+        }
+        Timing::Models(models)
+    };
+    let (segments, segment_bytes, sectors) = (500, 256 << 10, (8 << 30) / 512);
+    let mut s = Scene::new(
+        story,
+        Stage { segments, segment_bytes, volumes: 2, sectors, timing, settings: Settings::default(), ..Stage::default() },
+    );
+    s.world.count_copies = false;
+    s
+}
+
+/// Clients of both volumes: so many of each have a write of a block under way at any time, anywhere in 4 GiB.
+#[derive(Default)]
+struct Writers {
+    under_way: BTreeMap<u64, u16>,
+    place: u64,
+    answered: [u64; 2],
+}
+
+impl Writers {
+    fn ask(&mut self, target: &mut impl Target, volume: u16) {
+        const PLACES: u64 = 1 << 20;
+        self.place = (self.place * 1_664_525 + 1_013_904_223) % PLACES;
+        let id = target.send(volume, Ask::Write { sector: self.place * 8, sectors: 8 });
+        self.under_way.insert(id, volume);
+    }
+
+    /// They write for so long, in nanoseconds, so many of each volume at a time; of the first one has a write more each `pace` nanoseconds,
+    /// unless that is zero. How many were answered.
+    fn run(&mut self, target: &mut impl Target, depths: [usize; 2], pace: u64, time: u64) -> [u64; 2] {
+        let (until, before) = (target.now() + time, self.answered);
+        let mut next = target.now();
+        loop {
+            for volume in 0..2 {
+                while self.under_way.values().filter(|v| **v == volume).count() < depths[usize::from(volume)] {
+                    self.ask(target, volume);
+                }
+            }
+            if target.now() >= next && pace > 0 {
+                next += pace;
+                self.ask(target, 0);
+            }
+            if target.now() >= until {
+                return [0, 1].map(|v| self.answered[v] - before[v]);
+            }
+            target.step(if pace > 0 { next.min(until) } else { until }).expect("nothing happens that must not");
+            for answer in target.answers() {
+                let volume = self.under_way.remove(&answer.id).expect("it was asked");
+                self.answered[usize::from(volume)] += 1;
+            }
+        }
+    }
+}
+
+/// Answers that eight writers have from a disk as it is, in so long.
+fn bare(time: u64) -> u64 {
+    let mut disk = Bare::new(rotating());
+    let mut writers = Writers::default();
+    writers.run(&mut disk, [8, 0], 0, 10 * SECOND);
+    writers.run(&mut disk, [8, 0], 0, time)[0]
+}
+
+/// One volume's disk answers nothing, and nearly half of the space for dirty data is its own. That is short for all: another one's writes waited for what its own
+/// sweep, which has nothing to do, would win, and were two thirds of what its disk does. Found by reading.
+#[test]
+fn beside_a_neighbour_that_has_the_space_a_volume_has_its_disk() {
+    let mut s = modelled("beside a silent disk");
+    s.hold_back(|device, op| device == Device::Backing(NEIGHBOUR) && matches!(op, DeviceOp::Write { .. }));
+    let mut writers = Writers::default();
+    while of(&s, NEIGHBOUR).dirty_blocks * 4096 < (500 * (256 << 10)) * 80 / 100 * 45 / 100 {
+        writers.run(&mut s.world, [0, 32], 0, 10 * MILLISECOND);
+    }
+    writers.run(&mut s.world, [8, 0], 0, 20 * SECOND);
+    let time = 20 * SECOND;
+    let reached = writers.run(&mut s.world, [8, 0], 0, time)[0];
+    let bare = bare(time);
+    // Its own sweep has little to sort, and flushes the disk: a twentieth is gone for that.
+    assert!(reached * 100 >= bare * 88, "{}: {reached} writes, and {bare} on the disk alone", s.story());
+}
+
+/// One volume writes more than its disk takes, all the time, and another a little; then more. What it reached while it wrote little was taken for what its disk can do. Found by
+/// reading.
+#[test]
+fn a_volume_that_wrote_little_beside_a_neighbour_that_writes_all_the_time_may_write_more() {
+    let mut s = modelled("beside a neighbour that writes all the time");
+    let mut writers = Writers::default();
+    writers.run(&mut s.world, [0, 32], SECOND / 80, 40 * SECOND);
+    writers.run(&mut s.world, [8, 32], 0, 10 * SECOND);
+    let time = 20 * SECOND;
+    let reached = writers.run(&mut s.world, [8, 32], 0, time)[0];
+    let bare = bare(time);
+    // Its sweep sorts what it has.
+    assert!(reached * 10 >= bare * 11, "{}: {reached} writes, and {bare} on the disk alone", s.story());
 }

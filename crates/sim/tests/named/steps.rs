@@ -516,8 +516,8 @@ fn a_flush_that_failed_under_a_write_is_told_to_the_next() {
     s.write(512, 8);
     s.write(100_000, PAST);
     s.flush();
-    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Write { offset, .. } if *offset > 0));
-    let past = s.world.write(0, 0, PAST, false);
+    s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::WriteZeroes { offset, .. } if *offset > 0));
+    let past = s.world.write_zeroes(0, 0, 4 * PAST, false);
     s.until_held();
     s.pass(MOMENT);
     s.device(DISK).fail_flushes = 1;

@@ -93,3 +93,51 @@ fn a_durable_write_that_fails_on_one_device_is_on_the_other() {
     s.read(9000, 8);
     s.end();
 }
+
+/// A write that is to be durable goes past the cache, while the cache devices have something to flush, too. The disk has flushed it long before they have; by
+/// then another client's write had come down, and the disk was flushed once more, and waited for, for that one. Found by reading.
+#[test]
+fn a_durable_write_past_the_cache_waits_for_one_flush_of_the_disk() {
+    let (disk, past) = (Device::Backing(0), 1024);
+    let mut s = Scene::new("a durable write beside another", stage());
+    s.write(0, past);
+    s.flush();
+    s.write(80_000, 8);
+    // The region's bit is flushed.
+    s.rest();
+    s.write(90_000, 8);
+    let flushes: Rc<Cell<u32>> = Rc::default();
+    // Counts those of the disk, and holds back those of cache devices, or lets them go.
+    let count = |holds| {
+        let count = flushes.clone();
+        move |device, op: &DeviceOp<_>| {
+            let is_flush = matches!(op, DeviceOp::Flush);
+            count.set(count.get() + u32::from(is_flush && device == disk));
+            is_flush && device != disk && holds
+        }
+    };
+    s.hold_back(count(true));
+    let durable = s.world.write(0, 0, past, true);
+    s.until_held();
+    let beside = s.world.write(0, 50_000, past, false);
+    assert!(s.answer_to(beside) && s.world.waits(durable));
+    s.let_go();
+    s.hold_back(count(false));
+    assert!(s.answer_to(durable));
+    assert_eq!(flushes.get(), 1, "{}", s.story());
+    s.end();
+}
+
+/// The first write past the cache in a region waits until its bit is durable on all cache devices. They were flushed one after the other. Found by reading.
+#[test]
+fn cache_devices_flush_an_intent_bit_at_the_same_time() {
+    let mut s = Scene::new("flushes of an intent bit", Stage { members: 4, ..stage() });
+    s.hold_back(|device, op| matches!((device, op), (Device::Member(_), DeviceOp::Flush)));
+    s.world.write(0, 0, 1024, false);
+    s.until_held();
+    s.pass(1_000_000);
+    assert_eq!(s.world.held_back(), 4, "{}", s.story());
+    s.let_go();
+    s.answered();
+    s.end();
+}
