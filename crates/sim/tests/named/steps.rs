@@ -5,7 +5,7 @@
 
 use super::doubts::failed_under_a_write;
 use headpond_engine::format::{INTENT_PAGE_BYTES, Mode, SUPERBLOCK_BYTES, Superblock};
-use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, Reach, Settings, StartError};
+use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, NewVolume, Reach, Settings, StartError};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
 use headpond_sim::oracle::Oracle;
