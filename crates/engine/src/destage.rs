@@ -239,7 +239,7 @@ fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
     Load {
         // What writes will take counts where there are any.
         dirty_percent: if is_wanted { room.pressure() } else { room.taken_percent },
-        disk_idle: volume.disk_use.is_idle(core.now(), core.settings.idle_ns),
+        disk_idle: volume.disk_use.is_at_leisure(core.now(), core.settings.idle_ns),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
         beside_readers: volume.disk_use.lone_reads.get() > 0,

@@ -2,6 +2,7 @@
 
 use crate::core::{Core, Volume};
 use crate::io::Buf;
+use crate::policy::leisure::Leisure;
 use alloc::rc::Rc;
 use core::cell::Cell;
 
@@ -42,6 +43,8 @@ pub(crate) struct DiskUse {
     flushes: Cell<u32>,
     /// Writes of bursts that the disk has as its share.
     sharing: Cell<u32>,
+    /// What is known of the pauses between two uses of clients.
+    leisure: Cell<Leisure>,
     last: Cell<u64>,
     last_stream: Cell<u64>,
     last_lone_read: Cell<u64>,
@@ -62,11 +65,21 @@ impl DiskUse {
         Self { last: Cell::new(now), ..Self::default() }
     }
 
-    fn begin(&self, wants: DiskWants) {
+    fn begin(&self, wants: DiskWants, now: u64, idle: u64) {
+        self.note_pause(now, idle);
         add(&self.under_way, true);
         add(&self.reads, wants.is_read());
         add(&self.streams, wants.is_stream());
         add(&self.lone_reads, wants == DiskWants::LoneRead);
+    }
+
+    /// Another use begins: how long was the pause before it?
+    fn note_pause(&self, now: u64, idle: u64) {
+        if self.under_way.get() == 0 && self.flushes.get() == 0 {
+            let mut leisure = self.leisure.get();
+            leisure.note(now.saturating_sub(self.last.get()), idle);
+            self.leisure.set(leisure);
+        }
     }
 
     fn end(&self, wants: DiskWants, now: u64) {
@@ -100,7 +113,12 @@ impl DiskUse {
         self.under_way.get() == 0 && self.flushes.get() == 0 && now.saturating_sub(self.last.get()) >= idle
     }
 
-    /// The same, but for the shares of bursts that it has.
+    /// Clients have left the disk alone for longer than they lately did between two uses, and for `idle` nanoseconds at least.
+    pub fn is_at_leisure(&self, now: u64, idle: u64) -> bool {
+        self.is_idle(now, self.leisure.get().after(idle))
+    }
+
+    /// As [`DiskUse::is_idle`], but for the shares of bursts that it has.
     pub fn is_idle_but_for_shares(&self, now: u64, idle: u64) -> bool {
         let last = self.last.get();
         let is_left = now.saturating_sub(last) >= idle || last == self.last_shared.get();
@@ -123,12 +141,13 @@ impl DiskUse {
 impl<B: Buf> Core<B> {
     /// A client's request uses the disk, until the guard is dropped.
     pub fn use_disk(self: &Rc<Self>, volume: &Rc<Volume<B>>, wants: DiskWants) -> UsesDisk<B> {
-        volume.disk_use.begin(wants);
+        volume.disk_use.begin(wants, self.now(), self.settings.idle_ns);
         UsesDisk { core: self.clone(), volume: volume.clone(), wants }
     }
     /// A client waits for the disk to flush, until the guard is dropped; none if it has nothing of clients to make durable.
     pub fn use_disk_for_flush(self: &Rc<Self>, volume: &Rc<Volume<B>>) -> Option<FlushesDisk<B>> {
         (volume.has_disk() && volume.disk_flusher.owes()).then(|| {
+            volume.disk_use.note_pause(self.now(), self.settings.idle_ns);
             add(&volume.disk_use.flushes, true);
             FlushesDisk { core: self.clone(), volume: volume.clone() }
         })

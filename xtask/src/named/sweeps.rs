@@ -9,6 +9,7 @@ pub const TOLD: &[Told] = &[
     ("sweeps::large_writes_are_not_held_back", "large writes that wait for their turn"),
     ("sweeps::who_is_held_back_has_a_sweep_begin", "writes that are held back and want nothing"),
     ("sweeps::a_sweep_does_not_follow_a_log_record_by_record", "a sweep that follows whoever writes on before it"),
+    ("sweeps::who_comes_back_to_the_disk_each_half_second_meets_no_sweep", "a sweep in each pause of clients"),
     ("sweeps::a_stream_over_a_cache_that_was_just_filled_has_the_disk_for_itself", "space won for nobody beside clients"),
     (
         "sweeps::a_sweep_goes_past_the_disks_cache_while_there_are_random_readers_and_only_then",
@@ -34,6 +35,15 @@ pub const TOLD: &[Told] = &[
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a sweep in each pause of clients",
+        story: "Who uses the disk each half second finds its cache and its queue full of what a sweep has put there meanwhile.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "disk_idle: volume.disk_use.is_at_leisure(",
+            new: "disk_idle: volume.disk_use.is_idle(",
+        }],
+    },
     Mistake {
         name: "a stream that pays for a burst that fits",
         story: "Destage begins beside it at half of the space, and the heads go back and forth for what would have had room.",

@@ -6,7 +6,7 @@
 pub struct Load {
     /// Percent of what may be dirty that is.
     pub dirty_percent: u32,
-    /// Clients have not used the disk for the idle time.
+    /// Clients have not used the disk for the idle time, nor for as long as they lately left it between two uses.
     pub disk_idle: bool,
     /// Somebody waits for the volume to be clean: a mode change, a detach, a stop.
     pub wanted_clean: bool,

@@ -14,6 +14,7 @@ pub mod gather;
 pub mod ghost;
 pub mod image;
 pub mod lanes;
+pub mod leisure;
 pub mod pace;
 pub mod pins;
 pub mod reclaim;
