@@ -344,14 +344,15 @@ pub fn catalogue() -> Vec<Load> {
         load("write stream 1 MiB x4 over a cache just filled", writes(one, MIB, 4, WIDE)).filled(),
         load("read stream 1 MiB x4 over a cache just filled", reads(one, MIB, 4, WIDE)).filled(),
         load("SATA disk: write stream 1 MiB x4 over a cache just filled", writes(one, MIB, 4, WIDE)).filled().sata_disk(),
-        // Who uses the disk now and then, and thinks meanwhile.
+        // Who uses the disk now and then, and thinks meanwhile. How a read finds the platter is chance: many of them.
         load(
             "write 1 MiB flushed each half second over a cache just filled",
             writes(one, MIB, 1, WIDE).flushed().bursts(1, SECOND / 2),
         )
         .filled(),
         load("read 4 KiB each half second over a cache just filled", reads(Random, 4 * KIB, 1, WIDE).bursts(1, SECOND / 2))
-            .filled(),
+            .filled()
+            .brief(5, 2400),
         // As in the real form of B1.
         load("SATA disk: two stream writes over a cache filled to the brim", writes(Stream(2), 512 * KIB, 16, 0..512 * MIB))
             .ssd(Cloud)
