@@ -29,7 +29,6 @@ pub mod scene;
 pub mod shrink;
 pub mod sickness;
 pub mod swarm;
-#[cfg(feature = "loads")]
 pub mod target;
 pub mod torture;
 pub mod world;
