@@ -28,6 +28,31 @@ fn served_before(yard: &Yard, devices: &[&str]) {
     daemon.stop();
 }
 
+/// A cache device that may have bad sectors, and its path.
+fn yard_and_disk() -> Option<(Yard, Disk, String)> {
+    let yard = Yard::new();
+    let disk = Disk::new(&yard.path("mount"), 64 * MIB)?;
+    let path = disk.path().display().to_string();
+    Some((yard, disk, path))
+}
+
+/// It is the only one of a pool that has been served.
+fn of_one() -> Option<(Yard, Disk, String)> {
+    let (yard, disk, path) = yard_and_disk()?;
+    yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
+    served_before(&yard, &[&path]);
+    Some((yard, disk, path))
+}
+
+/// It is one of two, beside `a`.
+fn with_a() -> Option<(Yard, Disk, String)> {
+    let (yard, disk, path) = yard_and_disk()?;
+    yard.file("a", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "a", &path]).good();
+    served_before(&yard, &["a", &path]);
+    Some((yard, disk, path))
+}
+
 fn serve_well(yard: &Yard, devices: &[&str]) -> Daemon {
     let daemon = yard.serve(devices);
     assert_eq!(yard.nbd("w").read(0, 4096).unwrap(), [7; 4096]);
@@ -38,12 +63,7 @@ fn serve_well(yard: &Yard, devices: &[&str]) -> Daemon {
 /// The device was left out for good, though three of its four superblocks were whole, and had to be added and filled again.
 #[test]
 fn a_cache_device_with_a_bad_sector_in_one_superblock_serves_on() {
-    let yard = Yard::new();
-    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
-    let path = disk.path().display().to_string();
-    yard.file("a", 64 * MIB);
-    yard.run(&["pool", "create", "pool", "a", &path]).good();
-    served_before(&yard, &["a", &path]);
+    let Some((yard, disk, path)) = with_a() else { return };
     let [third, fourth] = last_two(64 * MIB);
     for bad in [0..4 * KIB, SECOND, third.clone(), fourth] {
         disk.cannot_read(&[bad]);
@@ -60,11 +80,7 @@ fn a_cache_device_with_a_bad_sector_in_one_superblock_serves_on() {
 
 #[test]
 fn a_pool_whose_only_cache_device_has_a_bad_sector_in_one_superblock_starts() {
-    let yard = Yard::new();
-    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
-    let path = disk.path().display().to_string();
-    yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
-    served_before(&yard, &[&path]);
+    let Some((yard, disk, path)) = of_one() else { return };
     disk.cannot_read(&[SECOND]);
     yard.run(&["pool", "list", &path]).told(&["pool pool"]);
     serve_well(&yard, &[&path]).stop();
@@ -87,11 +103,7 @@ fn both_of_the_newest(yard: &Yard, devices: &[&str], size: u64) -> [Range<u64>; 
 /// "No data is lost", it said. A start, which had been refused, went on from before a volume was attached, without all that was dirty on it.
 #[test]
 fn a_superblock_that_cannot_be_read_in_both_copies_is_neither_passed_over_nor_written_over_by_the_offline_tools() {
-    let yard = Yard::new();
-    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
-    let path = disk.path().display().to_string();
-    yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
-    served_before(&yard, &[&path]);
+    let Some((yard, disk, path)) = of_one() else { return };
     let newest = both_of_the_newest(&yard, &[&path], 64 * MIB);
     let before = Contents::of(&[&disk.path(), &yard.path("file")]);
     disk.cannot_read(&newest);
@@ -111,12 +123,7 @@ fn a_superblock_that_cannot_be_read_in_both_copies_is_neither_passed_over_nor_wr
 /// The same of a pool whose newest superblock another device has: there it is known what belongs into those sectors.
 #[test]
 fn a_superblock_that_cannot_be_read_in_both_copies_is_mended_from_another_device_that_is_proved_to_have_the_newest() {
-    let yard = Yard::new();
-    let Some(disk) = Disk::new(&yard.path("mount"), 64 * MIB) else { return };
-    let path = disk.path().display().to_string();
-    yard.file("a", 64 * MIB);
-    yard.run(&["pool", "create", "pool", "a", &path]).good();
-    served_before(&yard, &["a", &path]);
+    let Some((yard, disk, path)) = with_a() else { return };
     let newest = both_of_the_newest(&yard, &["a", &path], 64 * MIB);
     disk.cannot_read_until_written(&newest);
     let check = |more: &[&str]| yard.run(&[&["check", "a", &path], more].concat());
@@ -162,9 +169,7 @@ fn a_disk_with_a_bad_sector_where_a_superblock_would_be_is_served() {
 /// written there, it is made anew.
 fn killed() -> Option<(Yard, Disk, String)> {
     for _ in 0..20 {
-        let yard = Yard::new();
-        let disk = Disk::new(&yard.path("mount"), 64 * MIB)?;
-        let path = disk.path().display().to_string();
+        let (yard, disk, path) = yard_and_disk()?;
         yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
         // A sweep over it takes longer than the daemon lives.
         yard.file("file", 16 << 30);

@@ -680,16 +680,21 @@ fn a_disk_that_is_known_as_another_volumes_is_not_written_to_though_it_is_called
     before.unchanged();
 }
 
+/// Both copies of something dirty that nothing later covers are damaged.
+fn lose_one(yard: &Yard) {
+    let data = dirty_data(yard);
+    let meets = |n: usize, o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
+    let lost = (50..data.len()).find(|n| !data[n + 1..].iter().any(|o| meets(*n, o))).map(|n| data[n].clone()).unwrap();
+    flip(&yard.path("a"), lost.at[0]);
+    flip(&yard.path("b"), lost.at[1]);
+}
+
 /// Found by reading. Where whoever read the output had gone, it ended with 0 and without a word: what was lost, or left, was not told.
 #[test]
 fn a_writeback_whose_output_nobody_reads_any_more_says_that_not_all_is_on_the_disk() {
     let (yard, _, daemon) = with_dirty_data();
     daemon.stop();
-    let data = dirty_data(&yard);
-    let meets = |n: usize, o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
-    let lost = (50..data.len()).find(|n| !data[n + 1..].iter().any(|o| meets(*n, o))).map(|n| data[n].clone()).unwrap();
-    flip(&yard.path("a"), lost.at[0]);
-    flip(&yard.path("b"), lost.at[1]);
+    lose_one(&yard);
     let unread = |args: &[&str]| {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -866,11 +871,7 @@ fn a_detach_that_gives_up_what_is_lost_says_how_much_and_that_the_disk_has_not_a
     let (yard, _, daemon) = with_dirty_data();
     // All of it is in the last checkpoint.
     daemon.stop();
-    let data = dirty_data(&yard);
-    let meets = |n: usize, o: &Dirty| o.range.start < data[n].range.end && data[n].range.start < o.range.end;
-    let lost = (50..data.len()).find(|n| !data[n + 1..].iter().any(|o| meets(*n, o))).map(|n| data[n].clone()).unwrap();
-    flip(&yard.path("a"), lost.at[0]);
-    flip(&yard.path("b"), lost.at[1]);
+    lose_one(&yard);
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["detach", "v"]).said(1, &["no copy of it can be read", "--give-up-lost"]);
     yard.run(&["detach", "v", "--give-up-lost"])

@@ -377,6 +377,14 @@ impl Scene {
         self.world.devices.get_mut(&device).expect("the scene has this device")
     }
 
+    /// A volume's disk is another one from now on: nothing of what was written is on it. The stamp that its first sector has.
+    pub fn exchange_disk(&mut self, volume: u16) -> u64 {
+        const BASE: u64 = 1 << 55;
+        *self.device(Device::Backing(volume)) = SimDevice::new(self.stage.sectors * 512, Some(BASE));
+        self.world.oracles.insert(volume, Oracle::new(BASE));
+        BASE
+    }
+
     /// A device goes away, or comes back as it was.
     pub fn set_dead(&mut self, device: Device, dead: bool) {
         self.device(device).dead = dead;

@@ -4,8 +4,6 @@
 use headpond_engine::format::Mode;
 use headpond_engine::{Command, CommandError, CommandId, Device, DeviceOp, Settings};
 use headpond_sim::SimBuf;
-use headpond_sim::device::SimDevice;
-use headpond_sim::oracle::Oracle;
 use headpond_sim::scene::{Scene, Stage};
 
 const DISK: Device = Device::Backing(0);
@@ -126,9 +124,7 @@ fn nothing_of_it_comes_back_in_the_next_volume() {
     let start = s.begin_start();
     s.ends_well(start);
     assert_eq!(s.status().volumes.len(), 1, "{}: not thrown away", s.story());
-    let base = 1 << 55;
-    *s.device(DISK) = SimDevice::new(s.stage.sectors * 512, Some(base));
-    s.world.oracles.insert(0, Oracle::new(base));
+    s.exchange_disk(0);
     // An attach that does not wait for a checkpoint is done before there is one.
     s.world.command(Command::Attach(s.stage.volume(0)));
     s.pass(100 * MOMENT);

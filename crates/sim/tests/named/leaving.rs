@@ -6,7 +6,6 @@ use headpond_engine::stats::Bypass;
 use headpond_engine::{Buf, Command, CommandError, Degraded, Device, DeviceOp};
 use headpond_sim::SimBuf;
 use headpond_sim::device::SimDevice;
-use headpond_sim::oracle::Oracle;
 use headpond_sim::scene::{Scene, Stage};
 use headpond_sim::world::World;
 use std::cell::Cell;
@@ -308,9 +307,7 @@ fn nothing_is_written_for_a_volume_that_was_detached() {
         s.let_go();
     }
     s.ends_well(detach);
-    let base = 1 << 55;
-    *s.device(Device::Backing(0)) = SimDevice::new(s.stage.sectors * 512, Some(base));
-    s.world.oracles.insert(0, Oracle::new(base));
+    let base = s.exchange_disk(0);
     s.obey(Command::Attach(s.stage.volume(0)));
     s.let_go();
     s.pass(1_000_000_000);

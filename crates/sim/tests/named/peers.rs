@@ -6,8 +6,6 @@ use headpond_engine::stats::Bypass;
 use headpond_engine::{Command, CommandError, Device, DeviceOp};
 use headpond_sim::SimBuf;
 use headpond_sim::buf::Cell;
-use headpond_sim::device::SimDevice;
-use headpond_sim::oracle::Oracle;
 use headpond_sim::scene::{Scene, Stage};
 
 const DISK: Device = Device::Backing(0);
@@ -686,9 +684,7 @@ fn p35_replayed_into_another_volume() {
     let start = s.begin_start();
     s.ends_well(start);
     assert_eq!(s.status().volumes.len(), 1, "{}: not detached", s.story());
-    let base = 1 << 55;
-    *s.device(DISK) = SimDevice::new(s.stage.sectors * 512, Some(base));
-    s.world.oracles.insert(0, Oracle::new(base));
+    s.exchange_disk(0);
     // An attach that does not wait for a checkpoint is done before there is one.
     s.world.command(Command::Attach(s.stage.volume(0)));
     s.pass(100_000_000);

@@ -7,8 +7,6 @@ use super::doubts::failed_under_a_write;
 use headpond_engine::format::{INTENT_PAGE_BYTES, Mode, SUPERBLOCK_BYTES, Superblock};
 use headpond_engine::{Buf, Command, CommandError, Device, DeviceOp, NewVolume, Reach, Settings, StartError};
 use headpond_sim::SimBuf;
-use headpond_sim::device::SimDevice;
-use headpond_sim::oracle::Oracle;
 use headpond_sim::scene::{Scene, Stage};
 use std::ops::Range;
 
@@ -768,9 +766,7 @@ fn another_disk_takes_what_is_clean_with_it() {
     s.rest();
     s.checkpoint();
     s.world.kill_landing(|_, _, _| false);
-    let base = 1 << 55;
-    *s.device(DISK) = SimDevice::new(s.stage.sectors * 512, Some(base));
-    s.world.oracles.insert(0, Oracle::new(base));
+    s.exchange_disk(0);
     s.start();
     assert!(s.status().volumes[0].serving);
     s.read(8000, 8);
