@@ -264,6 +264,7 @@ const MISTAKES: &[Mistake] = &[
                 old: "                    version: from.version(),\n                    sum,\n                    offset,",
                 new: "                    version: moved,\n                    sum,\n                    offset,",
             },
+            Edit { file: "log.rs", old: "!volume.is_being_replaced(*block) && still_there", new: "still_there" },
         ],
     },
     Mistake {
