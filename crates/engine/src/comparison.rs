@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Volume};
 use crate::fetch::{fetch, verify};
-use crate::intent::{self, Bit};
+use crate::intent::{self, Bit, DiskWrite};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
 use crate::loading;
 use crate::map::{Piece, mask, runs};
@@ -30,8 +30,9 @@ pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) 
     if v.map.borrow().dirty_blocks() > 0 {
         v.refused.set(true);
     } else {
-        // A start before the next checkpoint would find it all in the image again, beside what is of this disk. Where no device can take the bits
-        // none is left to start from.
+        // A start before the next checkpoint would find it all in the image again, beside what is of this disk. A checkpoint that is being taken has it in its
+        // image, too, and must not clear the bits. A pool that stands still takes nothing new before its next start, which compares again.
+        let _changed = DiskWrite::begin(core, v, &v.extent());
         let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;
         empty(core, v).await;
     }

@@ -274,14 +274,14 @@ impl<B: Buf> Intent<B> {
     }
 
     /// A write other than destage to the disk begins in these regions: keeps their intent bits from being cleared.
-    pub fn disk_write_begins(&self, regions: &Range<u64>) {
+    fn disk_write_begins(&self, regions: &Range<u64>) {
         let mut uses = self.uses.borrow_mut();
         for r in regions.clone() {
             uses[r as usize].writing += 1;
         }
     }
 
-    pub fn disk_write_ends(&self, regions: &Range<u64>, checkpoints_begun: u64) {
+    fn disk_write_ends(&self, regions: &Range<u64>, checkpoints_begun: u64) {
         let mut uses = self.uses.borrow_mut();
         for r in regions.clone() {
             let u = &mut uses[r as usize];
@@ -362,6 +362,30 @@ impl<B: Buf> Intent<B> {
             put(bits_mut(&mut p.durable, bit), n, false);
         }
         changed
+    }
+}
+
+/// Something else than destage changes the disk: as long as it lives the intent bits there are not cleared, and then by none but a checkpoint that
+/// begins after it.
+pub(crate) struct DiskWrite<B: Buf> {
+    core: Rc<Core<B>>,
+    volume: Rc<Volume<B>>,
+    regions: Range<u64>,
+}
+
+impl<B: Buf> DiskWrite<B> {
+    /// Of a range of sectors.
+    pub fn begin(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, sectors: &Range<u64>) -> Self {
+        let regions = Intent::<B>::regions(sectors);
+        volume.intent.disk_write_begins(&regions);
+        Self { core: core.clone(), volume: volume.clone(), regions }
+    }
+}
+
+impl<B: Buf> Drop for DiskWrite<B> {
+    fn drop(&mut self) {
+        let begun = self.core.segments.borrow().checkpoints_begun;
+        self.volume.intent.disk_write_ends(&self.regions, begun);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::disk_use::DiskWants;
 use crate::diskless;
 use crate::fills::{Fill, insert_clean};
 use crate::flush::{durable, settled};
-use crate::intent::{Bit, Intent, ensure};
+use crate::intent::{Bit, DiskWrite, Intent, ensure};
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, DeviceOp, Reach, RequestError};
 use crate::log::{AppendError, Appended, Item};
 use crate::map::{Map, mask};
@@ -523,9 +523,7 @@ async fn to_disk<B: Buf>(
 ) -> Result<(), RequestError> {
     let beside_sweep = volume.destaging.get();
     let blocks = Volume::<B>::blocks(range);
-    let regions = Intent::<B>::regions(range);
-    volume.intent.disk_write_begins(&regions);
-    let _intended = IntentGuard { core: core.clone(), volume: volume.clone(), regions };
+    let _intended = DiskWrite::begin(core, volume, range);
     let (line, all) = (volume.disk_use.under_way.get(), disk_line(volume));
     let _using = core.use_disk(volume, if is_stream { DiskWants::StreamWrite } else { DiskWants::LoneWrite });
     let ahead = if is_stream { AHEAD } else { 0 };
@@ -693,20 +691,6 @@ fn set_ahead<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, from: u64) {
         let sectors = next * REGION_SECTORS..(next + 1) * REGION_SECTORS;
         ensure(&core2, &volume2, &sectors, Bit::Intent, AHEAD - 1).await;
     });
-}
-
-/// Lets the regions' intent bits be cleared again, by a checkpoint that begins after this.
-struct IntentGuard<B: Buf> {
-    core: Rc<Core<B>>,
-    volume: Rc<Volume<B>>,
-    regions: Range<u64>,
-}
-
-impl<B: Buf> Drop for IntentGuard<B> {
-    fn drop(&mut self) {
-        let begun = self.core.segments.borrow().checkpoints_begun;
-        self.volume.intent.disk_write_ends(&self.regions, begun);
-    }
 }
 
 /// The parts of a range, in whole blocks cut to the range, where something older than `version` is dirty.

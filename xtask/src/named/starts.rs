@@ -61,6 +61,10 @@ pub const TOLD: &[Told] = &[
         "starts::a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_again",
         "what was cached of another disk let go of in memory alone",
     ),
+    (
+        "starts::a_checkpoint_under_way_when_another_disk_comes_does_not_bring_back_the_one_before",
+        "bits of another disk that a checkpoint clears whose image has the one before",
+    ),
     ("starts::another_disk_is_told_from_the_right_one_by_what_is_cached_in_part", "a disk compared by whole pieces alone"),
     (
         "starts::a_disk_is_compared_by_the_pages_that_another_volume_has_read_too",
@@ -298,6 +302,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "comparison.rs",
             old: "        let _ = intent::ensure(core, v, &v.extent(), Bit::Intent, 0).await;\n",
             new: "",
+        }],
+    },
+    Mistake {
+        name: "bits of another disk that a checkpoint clears whose image has the one before",
+        story: "The checkpoint began while they were being set. Behind it nothing tells the next start that what its image has clean is of another disk.",
+        edits: &[Edit {
+            file: "comparison.rs",
+            old: "        let _changed = DiskWrite::begin(core, v, &v.extent());\n",
+            new: "        drop(DiskWrite::begin(core, v, &(0..1)));\n",
         }],
     },
 ];

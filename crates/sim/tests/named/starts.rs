@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 const FIRST: Device = Device::Member(0);
+const SECOND: u64 = 1_000_000_000;
+const DISK: Device = Device::Backing(0);
 const SECOND_ONE: Device = Device::Member(1);
 
 /// Less than a start has patience for: it has for 5 s.
@@ -660,6 +662,41 @@ fn a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_ag
     let start = s.begin_start();
     s.ends_well(start);
     s.until_held();
+    s.write(200_000, 8);
+    s.kill();
+    assert!(s.status().volumes[0].serving, "{}", s.story());
+    sectors.iter().for_each(|sector| s.read(*sector, 8));
+    s.end();
+}
+
+/// The same, and a checkpoint was being taken when the other disk came. Its image had what was cached of the one before; when it was durable it cleared the bits
+/// that were to tell the next start of it. Found by reading.
+#[test]
+fn a_checkpoint_under_way_when_another_disk_comes_does_not_bring_back_the_one_before() {
+    let mut s = Scene::new("another disk under a checkpoint", Stage::default());
+    // More than a segment: the write gets the place of one.
+    let sectors: Vec<u64> = (0..40).map(|n| n * 4000).collect();
+    sectors.iter().for_each(|sector| s.read(*sector, 8));
+    s.rest();
+    s.checkpoint();
+    s.world.kill_landing(|_, _, _| false);
+    s.exchange_disk(0);
+    s.set_dead(DISK, true);
+    s.start();
+    s.set_dead(DISK, false);
+    let layout = s.stage.layout();
+    let holds = layout.intent(0, 0)..layout.slot(0);
+    s.hold_back(move |_, op| matches!(op, DeviceOp::Write { offset, .. } if holds.contains(offset)));
+    let comes = s.world.command(Command::BackingCame { volume: 0 });
+    s.until_held();
+    let checkpoint = s.world.command(Command::Checkpoint);
+    s.pass(SECOND / 100);
+    s.let_go();
+    s.ends_well(comes);
+    s.ends_well(checkpoint);
+    s.pass(SECOND / 100);
+    let last = s.world.elect(true).expect("all is there").superblock.checkpoint.sequence;
+    s.hold_back(move |_, op| superblock_in(op).is_some_and(|it| it.checkpoint.sequence > last));
     s.write(200_000, 8);
     s.kill();
     assert!(s.status().volumes[0].serving, "{}", s.story());
