@@ -570,7 +570,7 @@ async fn to_disk<B: Buf>(
         let since = core.now();
         let whole = core::slice::from_ref(range);
         forget_parts(core, volume, whole, version);
-        let result = overwrite(core, volume, range, content, whole).await;
+        let result = overwrite(core, volume, range, content, whole, true).await;
         match &result {
             Ok(()) => {
                 match is_share {
@@ -621,13 +621,14 @@ async fn partly_absorbed<B: Buf>(
         Content::Data(_) => disk_writes(range, &rest),
         Content::Zeroes | Content::Discarded => rest.clone(),
     };
+    // Before any wait: who changes the mode, or waits until nothing is dirty, is to know that there is something on its way into the log.
+    let _pending = core.begin_moving(volume, blocks.clone());
     if on_disk != rest {
         // What the disk has under dirty data is about to change: a sweep calls none of it clean any more, nor may what is clean beside it
         // stay, even if the write fails.
         withdraw(core, volume, &blocks).await;
         let_go_of_clean(core, volume, range);
     }
-    let _pending = core.begin_moving(volume, blocks.clone());
     // Only until the log has it: what the disk takes as long as it likes for must not keep anything there from being moved.
     let replacing = core.begin_pending(volume, blocks);
     let (core2, volume2, content2, range2, dirty2) =
@@ -640,11 +641,11 @@ async fn partly_absorbed<B: Buf>(
         done.set(appended);
     });
     forget_parts(core, volume, &rest, version);
-    let mut written = overwrite(core, volume, range, content, &on_disk).await;
+    let mut written = overwrite(core, volume, range, content, &on_disk, !rest.is_empty()).await;
     if written.is_err() && on_disk != rest {
         core.mark(Mark::FailsUnderDirtyData);
         // What is dirty need not have been asked of it.
-        written = overwrite(core, volume, range, content, &rest).await;
+        written = overwrite(core, volume, range, content, &rest, true).await;
     }
     match (written, absorbed.get().await) {
         (Ok(()), Ok(())) => {
@@ -736,20 +737,22 @@ fn forget_parts<B: Buf>(core: &Core<B>, volume: &Volume<B>, parts: &[Range<u64>]
     }
 }
 
-/// Writes parts of a range to the disk.
+/// Writes parts of a range to the disk. What it `alone` has a client's flush is for.
 async fn overwrite<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
     whole: &Range<u64>,
     content: &Content<B>,
     parts: &[Range<u64>],
+    alone: bool,
 ) -> Result<(), RequestError> {
     let mut result = Ok(());
     for some in parts.chunks(PARTS_AT_ONCE) {
         let writes: Vec<_> = some.iter().map(|p| core.exec.io(volume.device(), disk_op(volume, whole, content, p))).collect();
         for write in writes {
             match write.await {
-                Ok(_) => volume.disk_flusher.wrote_for_client(),
+                Ok(_) if alone => volume.disk_flusher.wrote_for_client(),
+                Ok(_) => volume.disk_flusher.wrote(),
                 Err(_) => {
                     volume.disk_flusher.wrote();
                     result = Err(RequestError::Io);

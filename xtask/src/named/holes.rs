@@ -9,6 +9,7 @@ pub const TOLD: &[Told] = &[
         "holes::the_disk_has_a_stream_without_holes_where_something_is_dirty",
         "a stream written with holes where something is dirty",
     ),
+    ("holes::the_disk_has_a_stream_without_holes_where_something_is_dirty", "a disk flushed for what the log has"),
     ("holes::the_disk_has_a_stream_without_holes_where_something_is_dirty", "a hole where all of a stream's request is dirty"),
     ("holes::a_disk_that_fails_under_dirty_data_is_asked_for_the_rest_alone", "a write that fails for what is dirty on its way"),
     (
@@ -23,6 +24,11 @@ pub const TOLD: &[Told] = &[
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "a disk flushed for what the log has",
+        story: "A stream comes by what is dirty, and the disk gets it by the way. A client's flush waits for the disk, and is told if that fails.",
+        edits: &[Edit { file: "write.rs", old: "Ok(_) if alone => volume", new: "Ok(_) if alone || true => volume" }],
+    },
     Mistake {
         name: "a stream written with holes where something is dirty",
         story: "The disk misses what comes behind each hole, and needs a revolution for it.",
