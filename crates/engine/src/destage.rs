@@ -229,11 +229,6 @@ fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64
     stuck.whole_sweeps(volume)
 }
 
-/// A sweep passes something over: of all that is dirty it says nothing.
-fn tries_anew<B: Buf>(volume: &Volume<B>) {
-    volume.stuck.set(volume.stuck.get().map(|stuck| Stuck { sweeps: volume.sweeps.get(), ..stuck }));
-}
-
 fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
     let (room, is_wanted) = (core.room_of(volume), core.demand.get().is_there(core.now()));
     Load {
@@ -341,7 +336,6 @@ async fn chunk<B: Buf>(
     blocks.retain(|b| !volume.is_pending(&(*b..b + 1)));
     if blocks.len() < found {
         core.mark(Mark::DestagePassesOver);
-        tries_anew(volume);
     }
     if blocks.is_empty() {
         return Err(End::Later);

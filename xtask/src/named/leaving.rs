@@ -109,10 +109,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what is being moved given up with what is lost",
         story: "Copies are being made again when a detach gives up what has none: what sweeps pass over for that is forgotten with it, though it can be read.",
-        edits: &[
-            Edit { file: "destage.rs", old: "        tries_anew(volume);\n", new: "" },
-            Edit { file: "volumes.rs", old: "        if v.moved.get() == moved {", new: "        if v.moved.get() >= moved {" },
-        ],
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "        if v.moved.get() == moved {",
+            new: "        if v.moved.get() >= moved {",
+        }],
     },
     Mistake {
         name: "a detach that waits for no sweep",
