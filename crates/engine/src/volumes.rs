@@ -148,6 +148,8 @@ pub(crate) async fn backing_came<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) -
     if v.there.replace(true) {
         return Err(CommandError::DiskThere);
     }
+    // Who was about to do that finds it in use.
+    v.thrown_away.set(false);
     comparison::compare_disk(core, &v).await;
     if v.refused.get() {
         return Err(CommandError::Refused);
@@ -416,11 +418,11 @@ pub(crate) async fn abandon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) -> Re
     }
     // What may go in turns goes first: all the rest goes at once.
     drop_clean(core, v).await;
-    // Copies of what is dirty may be being mended.
-    nothing_under_way(core, v).await;
-    // Its disk may have come meanwhile.
+    // Copies of what is dirty may be being mended. Its disk may come meanwhile, and clients with it.
+    while !is_in_use() && is_under_way(v) {
+        ends_soon(core, v).await;
+    }
     if is_in_use() {
-        v.thrown_away.set(false);
         return Err(CommandError::Served);
     }
     if !ours() {
@@ -456,11 +458,20 @@ pub(crate) async fn empty<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
 
 /// Waits until nothing of a volume is on its way into the log or the map, or to its disk.
 async fn nothing_under_way<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
-    let is_swept = || !v.disk_ranges.is_free() || !v.chunks.borrow().is_empty();
-    while !v.fills.is_empty() || v.has_pending() || is_swept() || v.dirty_log.queued() + v.clean_log.queued() > 0 {
-        v.clean_log.hurry(core, v);
-        core.exec.sleep(1_000_000).await;
+    while is_under_way(v) {
+        ends_soon(core, v).await;
     }
+}
+
+fn is_under_way<B: Buf>(v: &Volume<B>) -> bool {
+    let is_swept = || !v.disk_ranges.is_free() || !v.chunks.borrow().is_empty();
+    !v.fills.is_empty() || v.has_pending() || is_swept() || v.dirty_log.queued() + v.clean_log.queued() > 0
+}
+
+/// Gives what is on its way a moment.
+async fn ends_soon<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) {
+    v.clean_log.hurry(core, v);
+    core.exec.sleep(1_000_000).await;
 }
 
 /// Takes a volume of which nothing is cached off the pool.

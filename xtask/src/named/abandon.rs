@@ -20,10 +20,28 @@ pub const TOLD: &[Told] = &[
         "abandon::one_of_which_a_silent_device_has_the_only_copies_is_thrown_away",
         "a silent device waited for with what is thrown away",
     ),
+    (
+        "abandon::one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_clients",
+        "one who waits for clients of what he cannot throw away",
+    ),
+    (
+        "abandon::one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_clients",
+        "what is served taken for thrown away",
+    ),
 ];
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "one who waits for clients of what he cannot throw away",
+        story: "Its disk has come, and it is served: as long as there is always something under way the command has no end.",
+        edits: &[Edit { file: "volumes.rs", old: "while !is_in_use() && is_under_way", new: "while is_under_way" }],
+    },
+    Mistake {
+        name: "what is served taken for thrown away",
+        story: "Its disk has come under the command: a silent device that alone has something dirty of it is given up, and its client is told of an error.",
+        edits: &[Edit { file: "volumes.rs", old: "    v.thrown_away.set(false);\n    comparison", new: "    comparison" }],
+    },
     Mistake {
         name: "a volume thrown away while it is served",
         story: "Somebody names the wrong volume, and what was acknowledged and is not on its disk yet is gone.",

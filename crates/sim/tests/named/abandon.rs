@@ -270,6 +270,41 @@ fn what_is_clean_of_one_that_is_thrown_away_keeps_nobody_waiting() {
     s.end();
 }
 
+/// What is left of it on one cache device is being copied when it is thrown away, and then its disk comes: it is served, and is not thrown away. Who asked for
+/// it waited until its clients had nothing under way, and meanwhile a device that alone had something dirty of it was no more waited for. Found by reading.
+#[test]
+fn one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_clients() {
+    let stage = Stage { volumes: 2, members: 3, ..Stage::default() };
+    let mut s = Scene::new("thrown away, and its disk comes", stage);
+    s.write(0, 8);
+    s.flush();
+    s.set_dead(DISK, true);
+    s.kill();
+    s.rest();
+    let copies: Vec<Device> = s.copies(0).iter().map(|copy| copy.0).collect();
+    let (leaves, stays) = (copies[0], copies[1]);
+    s.hold_back(move |device, op| device == stays && matches!(op, DeviceOp::Read { .. }));
+    s.set_dead(leaves, true);
+    s.obey(Command::Checkpoint);
+    s.until_held();
+    let id = s.world.command(Command::Abandon { volume: 0 });
+    s.pass(10 * MOMENT);
+    s.set_dead(DISK, false);
+    s.obey(Command::BackingCame { volume: 0 });
+    // It is copied all the time.
+    s.pass(10 * MOMENT);
+    assert!(s.world.held_back() > 0, "{}", s.story());
+    assert_eq!(s.world.command_result(id), Some(Err(CommandError::Served)), "{}", s.story());
+    let read = s.world.read(0, 0, 8);
+    s.world.hang(stays, true);
+    s.pass(50_000 * MOMENT);
+    assert!(s.world.waits(read), "{}: not waited for", s.story());
+    s.let_go();
+    s.world.hang(stays, false);
+    assert!(s.answer_to(read), "{}", s.story());
+    s.end();
+}
+
 /// One of its two cache devices has left, and what only the other one has is being copied again when that falls silent, too. Since it alone has something dirty it is
 /// waited for; and who threw the volume away, so that nothing of it is dirty any more, waited with it. Found by reading.
 #[test]
