@@ -195,6 +195,11 @@ const MISTAKES: &[Mistake] = &[
             },
             Edit { file: "loading.rs", old: "            segments.seal(*n);\n", new: "" },
             Edit {
+                file: "membership.rs",
+                old: "        volume.dirty_log.seal(core);\n        volume.clean_log.seal(core);\n        volume.intent",
+                new: "        volume.clean_log.seal(core);\n        volume.intent",
+            },
+            Edit {
                 file: "log.rs",
                 old: "impl<B: Buf> Core<B> {\n",
                 new: "impl<B: Buf> Core<B> {\n    pub(crate) fn reopen(self: &Rc<Self>, segment: u32, volume: u16, at: u32) {\n        let mut segments = self.segments.borrow_mut();\n        let (Some(s), Some(v)) = (segments.get_mut(segment), self.volume(volume)) else { return };\n        if s.class == Class::Mirrored && v.dirty_log.bands.borrow()[0].open.is_none() {\n            (s.state, s.next) = (crate::segments::SegmentState::Open, at);\n            let header = Slot::new(&self.exec);\n            header.set(true);\n            v.dirty_log.bands.borrow_mut()[0].open = Some(Open { segment, header });\n        }\n    }\n\n",

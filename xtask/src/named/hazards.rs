@@ -34,7 +34,6 @@ pub const TOLD: &[Told] = &[
     ("hazards::h8_reserve_for_marks", "no reserve for marks"),
     ("hazards::h9_full_is_not_for_ever", "a write that waits for room for ever"),
     ("hazards::h10_moved_behind_a_newer_one", "relocation that takes a new version"),
-    ("hazards::h10_moved_behind_a_newer_one", "the order of replay taken for the order of writes"),
     ("hazards::h11_no_majority_no_acknowledgement", "a majority taken for granted"),
     ("hazards::h11_epoch_before_the_acknowledgement", "acknowledgement before the epoch"),
     ("hazards::h11_one_epoch_twice", "one epoch twice, and nothing that tells which was agreed on"),
