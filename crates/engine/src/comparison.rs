@@ -1,6 +1,7 @@
 //! Whether a volume's disk is the one that the cache belongs to, when it comes: what is clean is equal on both.
 
 use crate::core::{Core, Volume};
+use crate::exec::IoWait;
 use crate::fetch::{fetch, verify};
 use crate::intent::{self, Bit, DiskWrite};
 use crate::io::{BLOCK_SECTORS, Buf, DeviceOp};
@@ -41,28 +42,46 @@ pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) 
 /// Whether samples of what is clean, where nothing but destage wrote, are equal on both. It is judged by what is known of the map; `None` if there is
 /// nothing to judge by.
 async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Option<bool> {
-    let samples = samples(core, volume);
-    // All at once: one after the other, each would wait for the disk to come round.
-    let read = |(block, piece): &(u64, Piece)| {
-        let offset = volume.disk_offset(block * BLOCK_SECTORS + u64::from(piece.first()));
-        core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(piece.sectors()) * 512, into: None })
-    };
-    let reads: Vec<_> = samples.iter().map(read).collect();
-    // The checksum is over all of a piece. Of one that is covered in part the disk has what covers it.
-    let (by_sum, by_content): (Vec<_>, Vec<_>) = samples.iter().zip(reads).partition(|((_, p), _)| is_whole(p) && !p.zeroes());
-    let in_part: Vec<(u64, Piece)> = by_content.iter().map(|(sample, _)| **sample).filter(|(_, p)| !p.zeroes()).collect();
-    let mut cached = fetch(core, volume, &in_part).await.into_iter();
+    let (whole, in_part): (Vec<_>, Vec<_>) = samples(core, volume).into_iter().partition(|(_, p)| is_whole(p) && !p.zeroes());
+    let mut verdicts = by_sum(core, volume, &whole).await;
+    if verdicts.is_empty() {
+        // Only where it has to be: a cache device may be silent.
+        verdicts = by_content(core, volume, &in_part).await;
+    }
+    (!verdicts.is_empty()).then(|| verdicts.into_iter().all(|same| same))
+}
+
+/// Whether the disk has what the checksums are of, which are over all of a piece.
+async fn by_sum<B: Buf>(core: &Core<B>, volume: &Volume<B>, pieces: &[(u64, Piece)]) -> Vec<bool> {
     let mut verdicts = Vec::new();
-    for ((block, piece), read) in by_sum {
+    for ((block, piece), read) in pieces.iter().zip(reads(core, volume, pieces)) {
         verdicts.extend(read.await.ok().flatten().map(|on_disk| verify(core, volume, *block, piece, &on_disk)));
     }
-    for ((_, piece), read) in by_content {
+    verdicts
+}
+
+/// Whether the disk has what is left of each piece. Of one that is covered in part it has what covers it.
+async fn by_content<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, pieces: &[(u64, Piece)]) -> Vec<bool> {
+    let reads = reads(core, volume, pieces);
+    let with_data: Vec<(u64, Piece)> = pieces.iter().copied().filter(|(_, p)| !p.zeroes()).collect();
+    let mut cached = fetch(core, volume, &with_data).await.into_iter();
+    let mut verdicts = Vec::new();
+    for ((_, piece), read) in pieces.iter().zip(reads) {
         let cached =
             if piece.zeroes() { Some(B::zeroes(usize::from(piece.sectors()) * 512)) } else { cached.next().and_then(Result::ok) };
         let on_disk = read.await.ok().flatten();
         verdicts.extend(cached.zip(on_disk).map(|(cached, on_disk)| is_equal(piece, &cached, &on_disk)));
     }
-    (!verdicts.is_empty()).then(|| verdicts.into_iter().all(|same| same))
+    verdicts
+}
+
+/// What the disk has where the pieces are. All at once: one after the other, each would wait for the disk to come round.
+fn reads<B: Buf>(core: &Core<B>, volume: &Volume<B>, pieces: &[(u64, Piece)]) -> Vec<IoWait<B>> {
+    let read = |(block, piece): &(u64, Piece)| {
+        let offset = volume.disk_offset(block * BLOCK_SECTORS + u64::from(piece.first()));
+        core.exec.io(volume.device(), DeviceOp::Read { offset, len: u32::from(piece.sectors()) * 512, into: None })
+    };
+    pieces.iter().map(read).collect()
 }
 
 /// An even spread over all that is clean, without counting it first.

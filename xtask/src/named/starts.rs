@@ -65,6 +65,10 @@ pub const TOLD: &[Told] = &[
         "starts::a_checkpoint_under_way_when_another_disk_comes_does_not_bring_back_the_one_before",
         "bits of another disk that a checkpoint clears whose image has the one before",
     ),
+    (
+        "starts::a_disk_is_compared_without_the_cache_devices_where_checksums_do",
+        "what is cached in part read to compare a disk, whatever is cached whole",
+    ),
     ("starts::another_disk_is_told_from_the_right_one_by_what_is_cached_in_part", "a disk compared by whole pieces alone"),
     (
         "starts::a_disk_is_compared_by_the_pages_that_another_volume_has_read_too",
@@ -285,6 +289,11 @@ pub const MISTAKES: &[Mistake] = &[
             old: "what it says is wanted here as well.\n                wait.await;\n",
             new: "what it says is wanted here as well.\n                drop(wait);\n                break;\n",
         }],
+    },
+    Mistake {
+        name: "what is cached in part read to compare a disk, whatever is cached whole",
+        story: "A cache device is silent that has the only copy: the volume waits for it, though others tell whose the disk is.",
+        edits: &[Edit { file: "comparison.rs", old: "    if verdicts.is_empty() {", new: "    if true {" }],
     },
     Mistake {
         name: "a disk compared by whole pieces alone",

@@ -723,6 +723,27 @@ fn another_disk_is_told_from_the_right_one_by_what_is_cached_in_part() {
     s.end();
 }
 
+/// A disk comes late, and a cache device answers nothing that has the only copy of a piece of which something newer covers a part. Other pieces tell whose the disk is
+/// without being read, and its volume waited for the device all the same. Found by reading.
+#[test]
+fn a_disk_is_compared_without_the_cache_devices_where_checksums_do() {
+    let mut s = Scene::new("a disk comes beside a silent device", Stage { mode: Mode::WriteAround, ..Stage::default() });
+    [8000, 16_000].iter().for_each(|sector| s.read(*sector, 8));
+    s.rest();
+    s.write(16_002, 3);
+    (0..2).for_each(|_| s.checkpoint());
+    s.world.kill_landing(|_, _, _| false);
+    s.set_dead(DISK, true);
+    s.start();
+    s.set_dead(DISK, false);
+    s.hold_back(|device, op| matches!(device, Device::Member(_)) && matches!(op, DeviceOp::Read { .. }));
+    s.obey(Command::BackingCame { volume: 0 });
+    assert_eq!(s.world.held_back(), 0, "{}", s.story());
+    s.let_go();
+    [8000, 16_000].iter().for_each(|sector| s.read(*sector, 8));
+    s.end();
+}
+
 /// Disks are compared by what pages of the image say that are read for it, here and there. Where another volume had taken on the page that this one came to
 /// it was not waited for: nothing was known yet, and another disk's data was served. Found by the swarm, with disks that are exchanged.
 #[test]
