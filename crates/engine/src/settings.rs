@@ -35,7 +35,8 @@ pub struct Settings {
     /// Destage begins, beside clients' disk I/O, when this many percent of what may be dirty is taken, or would be when the
     /// sweep has gone round.
     pub destage_percent: u32,
-    /// The disk is idle when clients have not used it for this long, and for twice as long as they lately left it. Sweeps over an idle disk begin five times as long apart.
+    /// The disk is idle when clients have not used it for this long, in nanoseconds, and for twice as long as they lately left it, but no more than twenty times
+    /// as long as this. Sweeps over an idle disk begin five times as long apart.
     pub idle_ns: u64,
     /// Runs in one chunk of a destage sweep, unless more are in flight than the least or the disk is slow; each chunk ends
     /// with one disk flush.

@@ -1,7 +1,8 @@
 //! How long clients have to leave a disk alone before a sweep may have all of it: longer than they lately did between two uses.
 //!
 //! A sweep that begins in a pause fills the disk's own cache and queue, and whoever comes next waits for all of that: who writes and flushes a MiB
-//! each half second would wait six times as long as without a cache. What is dirty has time; where it has not, idleness is not asked for.
+//! each half second would wait eighteen times as long as without a cache. What is dirty has time, however long somebody keeps coming back; where space runs
+//! short or somebody waits for it to be clean, idleness is not asked for.
 
 /// Pauses of so many idle times and more are swept whatever was before: of so long a time what one request waits is a small part.
 const LONGEST: u64 = 20;
@@ -15,13 +16,14 @@ pub struct Leisure {
 
 impl Leisure {
     /// Clients use the disk again after a pause of `pause` nanoseconds. One that is shorter than `idle` is none; twice as long ones as the longest of lately
-    /// are to be expected, and half as long ones as were expected after one that was longer than any.
+    /// are to be expected. Each one that is shorter has that forgotten by a sixteenth, and one that is longer than any by half.
     pub fn note(&mut self, pause: u64, idle: u64) {
         let longest = idle.saturating_mul(LONGEST);
         if pause >= longest {
             self.expected /= 2;
         } else if pause >= idle {
-            self.expected = self.expected.max(pause.saturating_mul(2)).min(longest);
+            let faded = self.expected - self.expected / 16;
+            self.expected = faded.max(pause.saturating_mul(2)).min(longest);
         }
     }
 
@@ -47,10 +49,18 @@ mod tests {
         assert_eq!(leisure.after(IDLE), IDLE, "requests one after the other");
         leisure.note(500 * MS, IDLE);
         assert_eq!(leisure.after(IDLE), 1000 * MS);
-        leisure.note(300 * MS, IDLE);
-        assert_eq!(leisure.after(IDLE), 1000 * MS, "a shorter one");
+        leisure.note(480 * MS, IDLE);
+        assert_eq!(leisure.after(IDLE), 960 * MS, "a shorter one");
         leisure.note(3000 * MS, IDLE);
         assert_eq!(leisure.after(IDLE), LONGEST * IDLE);
+    }
+
+    #[test]
+    fn one_long_pause_among_short_ones_is_forgotten() {
+        let mut leisure = Leisure::default();
+        leisure.note(1900 * MS, IDLE);
+        (0..40).for_each(|_| leisure.note(300 * MS, IDLE));
+        assert_eq!(leisure.after(IDLE), 600 * MS);
     }
 
     #[test]
