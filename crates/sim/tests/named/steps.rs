@@ -489,12 +489,13 @@ fn a_durable_write_past_the_cache_waits_for_a_membership_that_is_not_decided() {
     let mut s = Scene::new("a membership not decided", Stage { members: 3, ..Stage::default() });
     until_a_superblock_is_written(&mut s);
     s.hold_back(|device, op| device == DISK && matches!(op, DeviceOp::Flush));
-    let durable = s.world.write(0, 0, PAST, true);
+    // Zeroes: the disk has no part of them by the way.
+    let durable = s.world.write_zeroes(0, 0, 4 * PAST, true);
     s.pass(50 * MOMENT);
     let leaver = s.copies(0)[0].0;
     s.set_dead(leaver, true);
     for n in 0..8 {
-        s.world.write(0, 8000 + n * 8, 8, false);
+        s.world.write(0, 16_000 + n * 8, 8, false);
     }
     s.until("one is known to have failed", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().any(|m| !m.in_sync)));
     assert!(s.world.waits(durable));
