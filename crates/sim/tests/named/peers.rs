@@ -675,8 +675,6 @@ fn p35_replayed_into_another_volume() {
     let mut s = Scene::new("P35, volumes", Stage { volumes: 2, ..Stage::default() });
     s.world.write(1, 0, 8, false);
     s.write(0, 8);
-    // So that no start compares it with the disk.
-    s.write_zeroes(0, 1);
     s.destage();
     let layout = Layout::plan(s.stage.member_bytes(), s.stage.segment_bytes, 4).unwrap();
     let pages = move |device, op: &Op| writes_between(device, op, layout.checkpoint(0), layout.slot(0));
@@ -695,7 +693,8 @@ fn p35_replayed_into_another_volume() {
     // An attach that does not wait for a checkpoint is done before there is one.
     s.world.command(Command::Attach(s.stage.volume(0)));
     s.pass(100_000_000);
-    s.kill();
+    s.world.kill_landing(|_, _, _| true);
+    start_without_comparing(&mut s);
     if s.status().volumes.len() == 1 {
         s.obey(Command::Attach(s.stage.volume(0)));
     }
