@@ -37,6 +37,14 @@ fn an_engine_that_stood_still_takes_no_cache_device_for_silent() {
         s.pass(SECOND);
         assert_eq!(in_sync(&s), 2, "in round {round}; {}", s.story());
     }
+    // Who has something dirty is waited for anyway, where none answers.
+    s.destage();
+    for round in 4..7 {
+        let checkpoint = s.world.command(Command::Checkpoint);
+        s.world.stall(100 * SECOND);
+        s.ends_well(checkpoint);
+        assert_eq!(in_sync(&s), 2, "in round {round}; {}", s.story());
+    }
     // It is listening again: one that is silent from now on leaves.
     s.world.hang(SSD, true);
     s.world.write(0, 80_000, 8, false);
