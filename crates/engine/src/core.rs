@@ -239,6 +239,8 @@ pub(crate) struct Volume<B: Buf> {
     /// What is written below this block the sweep does not take any more before it has gone round.
     pub swept_to: Cell<u64>,
     pub sweep_began: Cell<u64>,
+    /// Nothing is dirty that has been so since before this moment, but what no sweep could write.
+    pub dirty_since: Cell<u64>,
     /// Sweeps that have ended.
     pub sweeps: Cell<u64>,
     /// Segments that would be won by gathering what is left in its sparse ones ([`crate::policy::gather`]), as of late.

@@ -13,7 +13,7 @@ use crate::log::Item;
 use crate::map::Piece;
 use crate::map::runs;
 use crate::marks::Mark;
-use crate::policy::destage::{Load, begin_percent, depth, flush_within, next_sweep};
+use crate::policy::destage::{Load, begin_percent, depth, flush_within, next_sweep, overdue_from};
 use crate::policy::window::{Clients, LONGEST_CHUNK_NS};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -47,7 +47,8 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
     let mut ends: VecDeque<Rc<Slot<End, B>>> = VecDeque::new();
     while !volume.taken_off.get() {
         let now = core.now();
-        let nothing = volume.map.borrow().dirty_blocks() == 0 || core.housekeeping_rests() && volume.wanted_clean.get() == 0;
+        let is_clean = volume.map.borrow().dirty_blocks() == 0;
+        let nothing = is_clean || core.housekeeping_rests() && volume.wanted_clean.get() == 0;
         // Where there is nothing it is not looked again until it is told.
         volume.tell_from.set(if nothing { 0 } else { now + TOLD_NS });
         let depth = if nothing { 0 } else { wanted_depth(&core, &volume) };
@@ -60,7 +61,11 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
             if nothing {
                 volume.work.wait().await;
             } else {
-                volume.work.wait_until(now + core.settings.idle_ns / 4).await;
+                let (look, overdue) = (now + core.settings.idle_ns / 4, overdue_at(&core, &volume));
+                volume.work.wait_until(if overdue > now { look.min(overdue) } else { look }).await;
+            }
+            if is_clean {
+                volume.dirty_since.set(core.now());
             }
             continue;
         }
@@ -130,6 +135,7 @@ fn end_sweep<B: Buf>(volume: &Volume<B>) {
     volume.sweep_at.set(0);
     volume.swept_to.set(0);
     volume.sweeps.set(volume.sweeps.get() + 1);
+    volume.dirty_since.set(volume.sweep_began.get());
     let mut reached = volume.reached.get();
     reached.ran_out();
     volume.reached.set(reached);
@@ -229,17 +235,24 @@ fn still_stuck<B: Buf>(core: &Core<B>, volume: &Volume<B>, why: Obstacle) -> u64
     stuck.whole_sweeps(volume)
 }
 
+/// From when on something of the volume is overdue, unless it is written before.
+fn overdue_at<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> u64 {
+    overdue_from(volume.dirty_since.get(), core.settings.dirty_age_ns)
+}
+
 fn load<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Load {
     let (room, is_wanted) = (core.room_of(volume), core.demand.get().is_there(core.now()));
+    let (now, idle) = (core.now(), core.settings.idle_ns);
     Load {
         // What writes will take counts where there are any.
         dirty_percent: if is_wanted { room.pressure() } else { room.taken_percent },
-        disk_idle: volume.disk_use.is_at_leisure(core.now(), core.settings.idle_ns),
+        disk_idle: volume.disk_use.is_at_leisure(now, idle),
         wanted_clean: volume.wanted_clean.get() > 0,
         degraded: core.pool.borrow().degraded(),
         beside_readers: volume.disk_use.lone_reads.get() > 0,
         begin_percent: begin_percent(room.begin_percent, is_wanted),
-        absorbing: volume.absorbing.get() > 0 || core.now().saturating_sub(volume.last_absorbed.get()) < core.settings.idle_ns,
+        absorbing: volume.absorbing.get() > 0 || now.saturating_sub(volume.last_absorbed.get()) < idle,
+        overdue: now >= overdue_at(core, volume),
     }
 }
 

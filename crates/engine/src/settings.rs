@@ -35,6 +35,9 @@ pub struct Settings {
     /// Destage begins, beside clients' disk I/O, when this many percent of what may be dirty is taken, or would be when the
     /// sweep has gone round.
     pub destage_percent: u32,
+    /// What has been dirty for so long, in nanoseconds, is destaged though clients use the disk, one write at a time. 0: it waits until the disk is idle, or
+    /// the space is wanted.
+    pub dirty_age_ns: u64,
     /// The disk is idle when clients have not used it for this long, in nanoseconds, and for twice as long as they lately left it, but no more than twenty times
     /// as long as this. Sweeps over an idle disk begin five times as long apart.
     pub idle_ns: u64,
@@ -100,6 +103,7 @@ impl Default for Settings {
             zeroes_bytes: 1 << 20,
             dirty_percent: 80,
             destage_percent: 50,
+            dirty_age_ns: 24 * 3_600_000_000_000,
             idle_ns: 200_000_000,
             chunk_runs: 2048,
             destage_depth: 32,

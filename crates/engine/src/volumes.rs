@@ -83,6 +83,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         sweep_at: Cell::new(0),
         swept_to: Cell::new(0),
         sweep_began: Cell::new(0),
+        dirty_since: Cell::new(core.now()),
         sweeps: Cell::new(0),
         sparse: Cell::new(0),
         destage_failures: Cell::new(0),

@@ -94,6 +94,7 @@ pub struct Engine {
     destage_run_bytes: Option<Size>,
     dirty_percent: Option<Percent>,
     destage_percent: Option<Percent>,
+    dirty_hours: Option<u32>,
     free_percent: Option<Percent>,
     degraded: Option<WhenDegraded>,
     route: Option<bool>,
@@ -284,6 +285,8 @@ impl Engine {
         for (given, setting) in percents {
             *setting = given.map_or(*setting, |Percent(percent)| percent);
         }
+        settings.dirty_age_ns =
+            self.dirty_hours.map_or(settings.dirty_age_ns, |hours| u64::from(hours).saturating_mul(3_600_000_000_000));
         let map = self.map_bytes.map_or_else(|| memory() / 2, |Size(bytes)| bytes);
         settings.max_pieces = (map / PIECE_BYTES).max(LEAST_PIECES);
         settings.read_around = self.read_around.unwrap_or(settings.read_around);
@@ -319,6 +322,15 @@ mod tests {
         assert_eq!((settings.degraded, settings.route, settings.read_around), (Degraded::ReadOnly, false, false));
         assert_eq!((config.devices.len(), config.backing["v"].as_str(), config.queues), (2, "modelled:/d", Some(2)));
         assert_eq!(config.log, Some(Log::Json));
+    }
+
+    #[test]
+    fn what_is_dirty_may_be_as_old_as_the_file_says_in_whole_hours() {
+        let age = |text: &str| {
+            parse(&format!("[engine]\n{text}\n")).map(|config| config.engine.settings().dirty_age_ns / 3_600_000_000_000)
+        };
+        assert_eq!(["", "dirty_hours = 0", "dirty_hours = 8"].map(age), [Ok(24), Ok(0), Ok(8)]);
+        assert!(age("dirty_hours = -1").is_err() && age("dirty_hours = 0.5").is_err());
     }
 
     #[test]

@@ -5,6 +5,14 @@ use crate::mistakes::{Edit, Mistake};
 
 /// The scenes of `crates/sim/tests/named/sweeps.rs`.
 pub const TOLD: &[Told] = &[
+    (
+        "sweeps::what_is_dirty_for_long_is_written_though_clients_never_leave_the_disk",
+        "dirty data that waits for an idle disk, however old it gets",
+    ),
+    (
+        "sweeps::what_is_dirty_for_long_is_written_though_clients_never_leave_the_disk",
+        "an age reckoned from before anything was dirty",
+    ),
     ("sweeps::large_writes_that_are_absorbed_do_not_have_a_sweep_go_on", "large writes that want space"),
     ("sweeps::large_writes_are_not_held_back", "large writes that wait for their turn"),
     ("sweeps::who_is_held_back_has_a_sweep_begin", "writes that are held back and want nothing"),
@@ -35,6 +43,20 @@ pub const TOLD: &[Told] = &[
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "dirty data that waits for an idle disk, however old it gets",
+        story: "Clients never leave it for long: what was written once is on the disk in a year, and a detach then waits for it.",
+        edits: &[Edit { file: "policy/destage.rs", old: "return usize::from(load.overdue);", new: "return 0;" }],
+    },
+    Mistake {
+        name: "an age reckoned from before anything was dirty",
+        story: "Nothing was dirty for a day, and what is written then goes down at once, beside clients.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "            if is_clean {\n                volume.dirty_since.set(core.now());\n            }\n",
+            new: "",
+        }],
+    },
     Mistake {
         name: "a sweep in each pause of clients",
         story: "Who uses the disk each half second finds its cache and its queue full of what a sweep has put there meanwhile.",

@@ -18,6 +18,14 @@ pub struct Load {
     pub begin_percent: u32,
     /// Clients write into the cache just now.
     pub absorbing: bool,
+    /// Something is dirty for longer than it may be: see [`overdue_from`].
+    pub overdue: bool,
+}
+
+/// From when on what is dirty is overdue, if none of it is older than `since`, and it may be `age` old; all in nanoseconds. No age is no bound.
+#[must_use]
+pub fn overdue_from(since: u64, age: u64) -> u64 {
+    if age == 0 { u64::MAX } else { since.saturating_add(age) }
 }
 
 /// While no writes want space, only what is more than so many percent is destaged beside clients: room for what little comes.
@@ -67,7 +75,8 @@ const WHOLE_BESIDE_READERS: u32 = 8;
 ///
 /// From the beginning on the depth grows linearly, so that a burst that passes is not felt and one that stays meets the disk's full
 /// sweep rate before writes have to wait. It is whole half way to the full set; beside readers much sooner, where a sweep has no
-/// more places in the disk's queue than they, and with few of them neither is it sorted nor does it get its share.
+/// more places in the disk's queue than they, and with few of them neither is it sorted nor does it get its share. For what is
+/// overdue alone there is one at a time.
 #[must_use]
 pub fn depth(load: &Load, depth: usize) -> usize {
     if load.wanted_clean || load.degraded || load.disk_idle {
@@ -76,7 +85,7 @@ pub fn depth(load: &Load, depth: usize) -> usize {
     let span = 100u32.saturating_sub(load.begin_percent).max(1);
     let over = load.dirty_percent.saturating_sub(load.begin_percent);
     if over == 0 {
-        return 0;
+        return usize::from(load.overdue);
     }
     let whole = if load.beside_readers { span / WHOLE_BESIDE_READERS } else { span / 2 + 1 }.max(1);
     ((depth as u64 * u64::from(over.min(whole))) / u64::from(whole)).max(1) as usize
@@ -147,8 +156,19 @@ mod tests {
         beside_readers: false,
         begin_percent: 50,
         absorbing: false,
+        overdue: false,
     };
     const IDLE: Load = Load { disk_idle: true, ..BUSY };
+
+    #[test]
+    fn what_is_overdue_goes_down_one_by_one_beside_clients_and_presses_nobody() {
+        let load = Load { overdue: true, ..BUSY };
+        assert_eq!(depth(&load, 32), 1);
+        assert_eq!(depth(&Load { disk_idle: true, ..load }, 32), 32);
+        assert!(depth(&Load { dirty_percent: 90, ..load }, 32) > 1);
+        assert_eq!(next_sweep(&load, 1000, 200), next_sweep(&BUSY, 1000, 200));
+        assert_eq!([(100, 50), (100, 0), (u64::MAX, 1)].map(|(since, age)| overdue_from(since, age)), [150, u64::MAX, u64::MAX]);
+    }
 
     #[test]
     fn space_that_nobody_wants_is_not_won_at_the_cost_of_clients() {

@@ -1,8 +1,8 @@
 //! How long clients have to leave a disk alone before a sweep may have all of it: longer than they lately did between two uses.
 //!
 //! A sweep that begins in a pause fills the disk's own cache and queue, and whoever comes next waits for all of that: who writes and flushes a MiB
-//! each half second would wait eighteen times as long as without a cache. What is dirty has time, however long somebody keeps coming back; where space runs
-//! short or somebody waits for it to be clean, idleness is not asked for.
+//! each half second would wait eighteen times as long as without a cache. What is dirty has time; where it has not, since space runs
+//! short, somebody waits for it to be clean, or it is overdue, idleness is not asked for.
 
 /// Pauses of so many idle times and more are swept whatever was before: of so long a time what one request waits is a small part.
 const LONGEST: u64 = 20;

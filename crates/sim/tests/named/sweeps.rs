@@ -28,6 +28,38 @@ fn a_sweep_does_not_follow_a_log_record_by_record() {
     s.end();
 }
 
+/// Somebody reads from the disk all the time, here and there or after pauses that he is used to, and little is dirty: it would stay so for ever.
+#[test]
+fn what_is_dirty_for_long_is_written_though_clients_never_leave_the_disk() {
+    const MS: u64 = 1_000_000;
+    for (pause, age) in [(100, 60_000), (500, 60_000), (100, 0)] {
+        let settings = Settings { idle_ns: 200 * MS, dirty_age_ns: age * MS, ..Stage::default().settings };
+        let mut s = Scene::new(&format!("a read each {pause} ms"), Stage { settings, ..Stage::default() });
+        let mut place = 0;
+        // Nothing twice.
+        let mut reads_for = |s: &mut Scene, ms: u64| {
+            for _ in 0..ms / pause {
+                place = (place + 7919) % 3001;
+                s.read(10_000 + place * 64, 8);
+                s.pass(pause * MS);
+            }
+        };
+        reads_for(&mut s, 10_000);
+        for n in 0..3 {
+            s.write(n * 1000, 8);
+        }
+        reads_for(&mut s, 55_000);
+        assert_eq!(s.dirty(), 3, "{}: before its time", s.story());
+        reads_for(&mut s, 10_000);
+        assert_eq!(s.dirty(), if age == 0 { 3 } else { 0 }, "{}", s.story());
+        // From when it is dirty on, whatever has been before.
+        s.write(0, 8);
+        reads_for(&mut s, 50_000);
+        assert_eq!(s.dirty(), if age == 0 { 3 } else { 1 }, "{}: before its time", s.story());
+        s.end();
+    }
+}
+
 /// Dirty data takes most of its space when those who wrote it end, and another one reads the disk in long streams. Until space was
 /// half empty again he had a quarter of the disk, and the sweep the rest, which nobody wanted: he would have had all of it without
 /// a cache.
