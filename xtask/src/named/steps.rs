@@ -114,11 +114,15 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "an epoch written down that has no votes",
         story: "One that is left alone writes it; the others raise the same one with other members, and its superblock is the newer by number.",
-        edits: &[Edit {
-            file: "membership.rs",
-            old: "let hopeless = !may_agree(voted || votes && joins.is_some());",
-            new: "let hopeless = false;",
-        }],
+        edits: &[
+            Edit {
+                file: "membership.rs",
+                old: "let hopeless = !may_agree(voted || votes && joins.is_some());",
+                new: "let hopeless = false;",
+            },
+            // What was agreed on would count first.
+            Edit { file: "format/superblock.rs", old: "(self.agreed, self.epoch, self.sequence)", new: "(0, self.epoch, self.sequence)" },
+        ],
     },
     Mistake {
         name: "a copy given away while it is repaired",
