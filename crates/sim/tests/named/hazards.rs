@@ -682,6 +682,9 @@ fn one_epoch_twice(reads: u8) {
 #[test]
 fn h11_witness_keeps_its_word() {
     let mut s = Scene::new("H11", Stage::default());
+    // What it has taken so far it keeps, asked or not.
+    let witness = s.device(Device::Witness);
+    witness.flushed(witness.flush_mark());
     s.set_dead(Device::Member(0), true);
     s.write(0, 8);
     s.flush();
