@@ -87,11 +87,15 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what is brought in for a volume that is gone",
         story: "A preload waits, and its volume is detached. What it brings then lies in the pool for good, and the engine looks for room there for ever.",
-        edits: &[Edit {
-            file: "preload.rs",
-            old: "if !takes || !core.room_for_clean(volume)",
-            new: "if !core.room_for_clean(volume)",
-        }],
+        edits: &[
+            Edit { file: "preload.rs", old: "if !takes || !core.room_for_clean(volume)", new: "if !core.room_for_clean(volume)" },
+            // Nor is a segment opened for it.
+            Edit {
+                file: "log.rs",
+                old: "Draw::Carried => of.as_ref().map_or(u32::MAX,",
+                new: "Draw::Carried => of.as_ref().map_or(0,",
+            },
+        ],
     },
     Mistake {
         name: "a destage waited for that nobody does",

@@ -121,7 +121,11 @@ pub const MISTAKES: &[Mistake] = &[
                 new: "let hopeless = false;",
             },
             // What was agreed on would count first.
-            Edit { file: "format/superblock.rs", old: "(self.agreed, self.epoch, self.sequence)", new: "(0, self.epoch, self.sequence)" },
+            Edit {
+                file: "format/superblock.rs",
+                old: "(self.agreed, self.epoch, self.sequence)",
+                new: "(0, self.epoch, self.sequence)",
+            },
         ],
     },
     Mistake {
