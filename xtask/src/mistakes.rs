@@ -451,8 +451,8 @@ const MISTAKES: &[Mistake] = &[
         edits: &[
             Edit {
                 file: "write.rs",
-                old: "    volume.intent.disk_write_begins(&regions);\n",
-                new: "    let version = core.next_version();\n    volume.intent.disk_write_begins(&regions);\n",
+                old: "    let _intended = DiskWrite::begin(core, volume, range);\n",
+                new: "    let version = core.next_version();\n    let _intended = DiskWrite::begin(core, volume, range);\n",
             },
             Edit {
                 file: "write.rs",

@@ -62,7 +62,7 @@ pub const MISTAKES: &[Mistake] = &[
         edits: &[Edit {
             file: "volumes.rs",
             old: "    forget_all(core, v);\n    // Where no superblock",
-            new: "    forget_all(core, v);\n    checkpoint_now(core).await?;\n    // Where no superblock",
+            new: "    forget_all(core, v);\n    checkpoint::now(core).await?;\n    // Where no superblock",
         }],
     },
     Mistake {

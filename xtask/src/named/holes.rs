@@ -66,8 +66,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "The same of a block of which some sectors are dirty, and the rest clean.",
         edits: &[Edit {
             file: "write.rs",
-            old: "        let_go_of_clean(core, volume, range);\n    }\n    let _pending",
-            new: "    }\n    let _pending",
+            old: "        let_go_of_clean(core, volume, range);\n    }\n    // Only",
+            new: "    }\n    // Only",
         }],
     },
 ];

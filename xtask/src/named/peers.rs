@@ -101,8 +101,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "A write went to the disk alone, and is noted as destage's are, which no client waits for: FLUSH leaves the disk out.",
         edits: &[Edit {
             file: "write.rs",
-            old: "Ok(_) => volume.disk_flusher.wrote_for_client(),",
-            new: "Ok(_) => volume.disk_flusher.wrote(),",
+            old: "Ok(_) if alone => volume.disk_flusher.wrote_for_client(),",
+            new: "Ok(_) if alone => volume.disk_flusher.wrote(),",
         }],
     },
     Mistake {
