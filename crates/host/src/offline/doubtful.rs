@@ -42,7 +42,7 @@ impl Doubts {
         self.lacking.contains(&volume) || self.lacking.contains(&NOBODY)
     }
 
-    /// Whether some of that may be had yet, by others or by a repair: a start that steps over it writes over it.
+    /// Whether some of that is on the devices yet, for whoever can read it: a start that steps over it writes over it.
     pub fn is_recoverable(&self, volume: u16) -> bool {
         self.recoverable.contains(&volume) || self.recoverable.contains(&NOBODY)
     }
@@ -56,7 +56,7 @@ struct Doubt {
     block: u64,
     version: u64,
     sectors: u8,
-    /// Others may be able to read it, or a repair.
+    /// It is on the devices yet: others may be able to read it, or its segment's header alone is lost.
     is_recoverable: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Puts right what another copy proves, and nothing else. What is written over is saved first, and can be [put back](super::undo).
+//! Puts right what another copy proves, or the checkpoint, and nothing else. What is written over is saved first, and can be [put back](super::undo).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -315,7 +315,7 @@ fn would_be_overwritten(damaged: &Damaged) -> Option<String> {
         format!(
             "A start does not find dirty data of {}, most likely, that is on the cache devices yet, and would write over it: \
              `headpond check` names the places. Copy a device that cannot read sectors with ddrescue, and name the copy in its place; \
-             run `headpond repair` where a segment's header is lost; or give up with --give-up-lost what is not found.",
+             or give up with --give-up-lost what is not found.",
             names.join(", ")
         )
     })

@@ -1,14 +1,16 @@
 //! Segments of which a start knows nothing, as their headers are lost or cannot be read: what they hold was written whole.
+//!
+//! Their records tell what such a header was, and it is not put back all the same: a daemon that was here since has gone on without
+//! them, and what they hold would come back over what its clients have read and written.
 
 use headpond_format::Place;
 
 use super::Tell;
 use crate::offline::OfflineError;
 use crate::offline::doubtful::Doubts;
-use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::finding::{Finding, Level};
 use crate::offline::media::Pool;
 use crate::offline::segments::Found;
-use crate::offline::slots::NOBODY;
 
 /// Tells each of them, on each of its copies.
 pub(super) fn check(pool: &Pool<'_>, doubts: &Doubts, say: Tell<'_>) -> Result<(), OfflineError> {
@@ -34,15 +36,6 @@ fn blind(pool: &Pool<'_>, place: Place, say: Tell<'_>) -> Result<(), OfflineErro
         ))
 }
 
-/// The header as its records prove it: their place in it, their kinds, and whose the data is by its checksums. Where members are missing the
-/// other copy may have it.
-fn mend(pool: &Pool<'_>, f: &Found, place: Place) -> Option<Mend> {
-    let s = pool.superblock();
-    let is_proved = f.header.volume != NOBODY && pool.election.missing.is_empty();
-    let (device, layout) = pool.index(place.member).zip(pool.layout(place.member)).filter(|_| is_proved)?;
-    Some(Mend { device, offset: layout.slot(place.slot), bytes: f.header.encode(s.key, s.unit as usize) })
-}
-
 fn one(pool: &Pool<'_>, f: &Found, place: Place, say: Tell<'_>) -> Result<(), OfflineError> {
     let s = pool.superblock();
     let Some((device, layout)) = pool.device(place.member).zip(pool.layout(place.member)) else { return Ok(()) };
@@ -58,13 +51,7 @@ fn one(pool: &Pool<'_>, f: &Found, place: Place, say: Tell<'_>) -> Result<(), Of
         .next(
             "`headpond list-damaged` names the ranges. Copy the devices before the pool is started: its slot is written over then. \
              Bring missing cache devices back; else restore these ranges from a backup",
-        )
-        .mended_by(mend(pool, f, place).into_iter().collect());
-    if !finding.mendable.is_empty() {
-        finding.next =
-            "`headpond repair` puts it right, as its records tell what it was. Do so before the pool is started, or written back"
-                .into();
-    }
+        );
     finding.volume = s.volumes.iter().find(|v| v.number == f.header.volume).map(|v| v.name.clone());
     say(finding)
 }
