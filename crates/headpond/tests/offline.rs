@@ -252,6 +252,7 @@ fn data_whose_copies_are_all_damaged_is_listed_to_the_byte_and_all_else_is_writt
     model.0[range.clone()].copy_from_slice(&fs::read(yard.path("disk")).unwrap()[range]);
     let args = ["writeback", "a", "b", "--backing", "disk", "--state", "state", "--json"];
     let ended = yard.run(&args).said(1, &["Not all is on the disks", "What could be written was"]);
+    assert!(!ended.err.contains("missing"), "none is: {ended:?}");
     let written: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!(written["volumes"][0]["lost"], serde_json::json!([{ "offset": from, "bytes": len }]), "{written}");
     assert!(fs::read(yard.path("disk")).unwrap() == model.0, "all but the lost range is on the disk");
@@ -260,6 +261,32 @@ fn data_whose_copies_are_all_damaged_is_listed_to_the_byte_and_all_else_is_writt
     let args = ["writeback", "a", "b", "--backing", "disk", "--state", "state", "--give-up-lost"];
     assert!(yard.run(&args).out.contains("let go of it"));
     yard.run(&["list-damaged", "a", "b"]).good();
+}
+
+/// Found by reading. Where the witness proved that the one cache device that was named is current, `writeback` went on over what this one had lost, and the other one, which had
+/// it whole, was out of date from then on; then it told to bring that one back.
+#[test]
+fn what_one_cache_device_has_lost_is_not_given_up_while_another_that_may_have_it_is_missing() {
+    let (yard, model) = killed();
+    let data = dirty_data(&yard);
+    let is_covered =
+        |n: usize| data[n + 1..].iter().any(|o| o.range.start < data[n].range.end && data[n].range.start < o.range.end);
+    let lost = (20..data.len() - 60).find(|n| !is_covered(*n)).map(|n| data[n].clone()).unwrap();
+    flip(&yard.path("a"), lost.at[0]);
+    fs::rename(yard.path("b"), yard.path("away")).unwrap();
+    let run = |devices: &[&str], more: &[&str]| {
+        yard.run(&[&["writeback", "--state", "state", "--backing", "disk"], devices, more].concat())
+    };
+    let before = Contents::of(&[&yard.path("a"), &yard.path("disk")]);
+    let parts = ["Cache device 1 of pool pool is missing", "lost of v", "Nothing was written", "Bring it back", "--give-up-lost"];
+    run(&["a"], &[]).said(3, &parts);
+    before.unchanged();
+    let a = Contents::of(&[&yard.path("a")]);
+    run(&["a"], &["--without-missing"]).said(1, &["Not all is on the disks", "Bring missing devices back and run it again"]);
+    a.unchanged();
+    fs::rename(yard.path("away"), yard.path("b")).unwrap();
+    run(&["a", "b"], &[]).good();
+    assert!(fs::read(yard.path("disk")).unwrap() == model.0, "the other one had it");
 }
 
 /// After a kill a start cannot tell such a record from one that was never acknowledged, and reads what was there before.

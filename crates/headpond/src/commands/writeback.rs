@@ -159,9 +159,13 @@ fn next(outcome: &Outcome) -> String {
     let is_lost = |v: &&WrittenVolume| !v.lost.is_empty() || !v.doubtful.is_empty();
     let gone: Vec<&str> = outcome.volumes.iter().filter(|v| v.detached).filter(is_lost).map(|v| v.name.as_str()).collect();
     let stays: Vec<&WrittenVolume> = outcome.volumes.iter().filter(|v| !v.detached && !v.is_whole()).collect();
-    let may_be_brought_back = stays.iter().any(|v| is_lost(v) || !v.suspect.is_empty());
-    let of_what_stays = match (may_be_brought_back, stays.is_empty()) {
-        (true, _) => ". Bring missing devices back and run it again, or restore the ranges from a backup",
+    let is_lacking = stays.iter().any(|v| is_lost(v) || !v.suspect.is_empty());
+    let of_what_stays = match (is_lacking, stays.is_empty()) {
+        // Only then is it another run's to have.
+        (true, _) if !outcome.missing.is_empty() && !outcome.proven => {
+            ". Bring missing devices back and run it again, or restore the ranges from a backup"
+        }
+        (true, _) => ". Restore the ranges from a backup",
         (false, false) => ". Nothing is missing. Run it again with what is said of each volume above",
         (false, true) => "",
     };

@@ -78,13 +78,16 @@ pub struct Extent {
 impl Damaged {
     /// Whether all can be read.
     pub fn is_none(&self) -> bool {
-        let is_known =
-            |v: &DamagedVolume| !v.refused && !v.untold && v.damaged.is_empty() && v.doubtful.is_empty() && v.suspect.is_empty();
-        self.refused.is_none() && self.volumes.iter().all(is_known)
+        self.refused.is_none() && self.volumes.iter().all(|v| !v.refused && !v.untold && !v.lacks_data())
     }
 }
 
 impl DamagedVolume {
+    /// Whether some of its dirty data is lost, or is not found, or may not be.
+    pub fn lacks_data(&self) -> bool {
+        [&self.damaged, &self.doubtful, &self.suspect].iter().any(|list| !list.is_empty())
+    }
+
     /// With what is in doubt of it.
     pub(super) fn with(self, pool: &Pool<'_>, volume: &VolumeEntry, doubts: &Doubts) -> DamagedVolume {
         let suspect = match doubts.is_lacking(volume.number) && !self.refused {

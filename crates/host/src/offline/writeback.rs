@@ -14,7 +14,7 @@ use headpond_format::{Superblock, VolumeEntry};
 use serde::Serialize;
 
 use super::damaged::{Damaged, DamagedVolume, Extent, list_damaged};
-use super::media::Media;
+use super::media::{Media, Pool};
 use super::{OfflineError, Step, Watch, salvage, save};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::device::DevicesError;
@@ -157,6 +157,8 @@ pub struct Outcome {
     /// It was proved that these devices hold all that there is, and the pool was told what is clean now. Else they are as
     /// they were, and the pool must not be served again with these disks.
     pub proven: bool,
+    /// Members in sync that were not named.
+    pub missing: Vec<u8>,
     /// It was ended before its end, by whoever watched.
     pub cancelled: bool,
     /// The volumes.
@@ -196,7 +198,8 @@ pub struct WrittenVolume {
 
 impl Outcome {
     pub(super) fn of(pool: &Superblock, proven: bool, volumes: Vec<WrittenVolume>) -> Outcome {
-        Outcome { pool: pool.name.clone(), id: hex(&pool.pool), epoch: pool.epoch, proven, cancelled: false, volumes }
+        let (name, id, missing) = (pool.name.clone(), hex(&pool.pool), Vec::new());
+        Outcome { pool: name, id, epoch: pool.epoch, proven, missing, cancelled: false, volumes }
     }
 
     /// Whether all that was dirty is on the disks.
@@ -217,6 +220,7 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     let media = Media::open(&what.devices, what.patience)?;
     let pool = media.pool(media.vote(Some(&what.state))?)?;
     let superblock = pool.superblock().clone();
+    let missing = pool.election.missing.clone();
     let specs = specs(what, &superblock)?;
     let saves = save::of(&what.saves, &superblock)?;
     let damaged = list_damaged(&pool, watch)?;
@@ -227,7 +231,7 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
             superblock.name
         )),
         (None, false) if specs.is_empty() || what.give_up_lost => None,
-        (None, false) => would_be_overwritten(&damaged),
+        (None, false) => may_be_on_missing(&pool, &damaged).or_else(|| would_be_overwritten(&damaged)),
     };
     if let Some(why) = why.as_ref().filter(|_| !what.without_missing) {
         let lost = at_risk(&damaged, pool.unproven.is_some());
@@ -265,7 +269,7 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     for volume in outcome.volumes.iter_mut().filter(|volume| volume.problem.is_none() && is_untold(&volume.name)) {
         volume.problem = Some(CommandError::Unkept.to_string());
     }
-    Ok(outcome)
+    Ok(Outcome { missing, ..outcome })
 }
 
 /// Where no disk was named, nothing is changed: how the volumes stand.
@@ -306,6 +310,21 @@ impl WrittenVolume {
             problem: None,
         }
     }
+}
+
+/// Why no engine is started where one that is missing may have what the others have lost: without it they go on, and it is out of date.
+fn may_be_on_missing(pool: &Pool<'_>, damaged: &Damaged) -> Option<String> {
+    let missing: Vec<String> = pool.election.missing.iter().map(ToString::to_string).collect();
+    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.lacks_data()).map(|v| v.name.as_str()).collect();
+    (!missing.is_empty() && !names.is_empty()).then(|| {
+        format!(
+            "Cache device {} of pool {} is missing, and may have what these have lost of {}: written back without it, they leave it out of date. \
+             Bring it back, and name it as well; or give up with --give-up-lost what these do not have.",
+            missing.join(", "),
+            damaged.pool,
+            names.join(", ")
+        )
+    })
 }
 
 /// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.
