@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::silent::Disk;
 use common::{Contents, Daemon, Ended, MIB, Yard, forge};
+use headpond_host::backing::Spec;
+use headpond_host::offline::{self, Media, Watch};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -902,6 +904,46 @@ fn of_several_volumes_none_is_written_back_where_one_is_refused() {
     before.unchanged();
     yard.run(&args).said(1, &["Not all is on the disks"]);
     assert!(fs::read(yard.path("disk")).unwrap() == model.0);
+}
+
+/// Found by reading. On a pool of some TiB each of these takes minutes: `check` and `list-damaged` read the beginning of each slot and the checkpoint twice, and `writeback`
+/// started up to three rehearsals.
+#[test]
+fn each_offline_tool_rehearses_one_start_and_reads_the_slots_once() {
+    let (yard, _, daemon) = with_dirty_data();
+    // So that there is a checkpoint.
+    daemon.stop();
+    let devices = ["a", "b"].map(|name| yard.path(name));
+    let begun = |tool: &mut dyn FnMut(Watch<'_>)| {
+        let mut begun = Vec::new();
+        tool(&mut |step| {
+            let is_first = step.done == if step.what == "rehearsing a start" { 1 } else { 0 };
+            begun.extend(Some(step.what).filter(|_| is_first));
+            true
+        });
+        ["rehearsing a start", "reading segment headers", "reading the checkpoint"]
+            .map(|what| begun.iter().filter(|it| **it == what).count())
+    };
+    let media = Media::open(&devices, Duration::ZERO).unwrap();
+    let vote = media.vote(None).unwrap();
+    let read = begun(&mut |watch| drop(offline::check(&media, vote, &mut |_| Ok(()), watch).unwrap()));
+    assert_eq!(read, [1, 1, 1], "check");
+    let read = begun(&mut |watch| drop(offline::list_damaged(&media.pool(vote).unwrap(), watch).unwrap()));
+    assert_eq!(read, [1, 1, 1], "list-damaged");
+    drop(media);
+    let what = offline::WriteBack {
+        devices: vec![yard.path("a")],
+        state: yard.path("nowhere"),
+        backings: vec![(String::new(), Spec::new(yard.path("disk").to_str().unwrap()))],
+        saves: Vec::new(),
+        other_disk: false,
+        without_missing: true,
+        keep: false,
+        give_up_lost: false,
+        patience: Duration::ZERO,
+    };
+    let read = begun(&mut |watch| drop(offline::writeback(&what, watch).unwrap()));
+    assert_eq!(read, [1, 1, 1], "writeback");
 }
 
 /// It was told that the disk holds all that was written, and can be used by itself.

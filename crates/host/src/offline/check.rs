@@ -11,7 +11,7 @@ use super::damaged::{DamagedVolume, of_volume};
 use super::finding::{Finding, Level};
 use super::media::{Media, Pool};
 use super::rehearsal::Rehearsal;
-use super::{OfflineError, Watch, doubtful};
+use super::{OfflineError, Watch, doubtful, slots};
 use crate::backing::HasDisk;
 use crate::state::hex;
 
@@ -130,10 +130,11 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
         ))?;
     }
     let rehearsal = rehearsal.ok();
-    let counts = logs::check(&pool, &table, rehearsal.as_ref(), &mut say, watch)?;
+    let slots = slots::all(&pool, &table, watch)?;
+    let counts = logs::check(&pool, &slots, rehearsal.as_ref(), &mut say, watch)?;
     let mut volumes = Vec::new();
     if let Some(rehearsal) = &rehearsal {
-        let doubts = doubtful::list(&pool, rehearsal, watch)?;
+        let doubts = doubtful::list(&pool, &slots, rehearsal, watch)?;
         headless::check(&pool, &doubts, &mut say)?;
         for volume in &pool.superblock().volumes {
             let found = of_volume(&pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;

@@ -7,12 +7,14 @@ use headpond_engine::io::{BLOCK_SECTORS, Buf, SECTOR};
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry, grid_shift};
 use serde::Serialize;
 
+use super::check::table_of;
 use super::doubtful::{self, Doubts};
 use super::media::Pool;
 use super::rehearsal::{Live, Rehearsal};
-use super::{OfflineError, Watch, told};
+use super::{OfflineError, Watch, slots, told};
 use crate::backing::HasDisk;
 use crate::buf::HostBuf;
+use crate::state::hex;
 
 /// Dirty pieces whose reads are sorted and merged together.
 const BATCH: usize = 1024;
@@ -76,6 +78,11 @@ pub struct Extent {
 }
 
 impl Damaged {
+    fn of(pool: &Pool<'_>, refused: Option<String>, volumes: Vec<DamagedVolume>) -> Damaged {
+        let s = pool.superblock();
+        Damaged { pool: s.name.clone(), id: hex(&s.pool), epoch: s.epoch, refused, volumes }
+    }
+
     /// Whether all can be read.
     pub fn is_none(&self) -> bool {
         self.refused.is_none() && self.volumes.iter().all(|v| !v.refused && !v.untold && !v.lacks_data())
@@ -86,6 +93,12 @@ impl DamagedVolume {
     /// Whether some of its dirty data is lost, or is not found, or may not be.
     pub fn lacks_data(&self) -> bool {
         [&self.damaged, &self.doubtful, &self.suspect].iter().any(|list| !list.is_empty())
+    }
+
+    /// With what was found to be in doubt of it before.
+    pub(super) fn in_doubt_as(self, known: &DamagedVolume) -> DamagedVolume {
+        let (doubtful, suspect) = (known.doubtful.clone(), known.suspect.clone());
+        DamagedVolume { doubtful, suspect, recoverable: known.recoverable, ..self }
     }
 
     /// With what is in doubt of it.
@@ -105,36 +118,41 @@ impl DamagedVolume {
 /// # Errors
 /// It was cancelled.
 pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, OfflineError> {
-    let rehearsal = Rehearsal::start(pool, watch)?;
-    let s = pool.superblock();
-    let refused = match (&rehearsal, &pool.unproven) {
-        (Err(error), _) => Some(error.to_string()),
-        (Ok(_), unproven) => unproven.as_ref().map(ToString::to_string),
-    };
-    let doubts = match &rehearsal {
-        Ok(rehearsal) => doubtful::list(pool, rehearsal, watch)?,
-        Err(_) => Doubts::default(),
-    };
-    let mut volumes = Vec::new();
-    for volume in &s.volumes {
-        volumes.push(match &rehearsal {
-            Ok(rehearsal) => of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?.with(pool, volume, &doubts),
-            Err(_) => DamagedVolume {
-                name: volume.name.clone(),
-                bytes: volume.sectors * SECTOR,
-                without_disk: !volume.has_disk(),
-                dirty_bytes: 0,
-                refused: true,
-                untold: volume.doubts.untold,
-                damaged: Vec::new(),
-                doubtful: Vec::new(),
-                is_comparable: false,
-                suspect: suspect(pool, volume),
-                recoverable: false,
-            },
-        });
+    match Rehearsal::start(pool, watch)? {
+        Ok(rehearsal) => of_pool(pool, &rehearsal, watch),
+        Err(error) => {
+            let volumes = pool.superblock().volumes.iter().map(|volume| not_started(pool, volume)).collect();
+            Ok(Damaged::of(pool, Some(error.to_string()), volumes))
+        }
     }
-    Ok(Damaged { pool: s.name.clone(), id: crate::state::hex(&s.pool), epoch: s.epoch, refused, volumes })
+}
+
+/// The same of a pool that a start was rehearsed of already.
+pub(super) fn of_pool(pool: &Pool<'_>, rehearsal: &Rehearsal, watch: Watch<'_>) -> Result<Damaged, OfflineError> {
+    let slots = slots::all(pool, &table_of(pool, watch)?, watch)?;
+    let doubts = doubtful::list(pool, &slots, rehearsal, watch)?;
+    let mut volumes = Vec::new();
+    for volume in &pool.superblock().volumes {
+        volumes.push(of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?.with(pool, volume, &doubts));
+    }
+    Ok(Damaged::of(pool, pool.unproven.as_ref().map(ToString::to_string), volumes))
+}
+
+/// A volume of a pool that does not start: what it has is not known.
+fn not_started(pool: &Pool<'_>, volume: &VolumeEntry) -> DamagedVolume {
+    DamagedVolume {
+        name: volume.name.clone(),
+        bytes: volume.sectors * SECTOR,
+        without_disk: !volume.has_disk(),
+        dirty_bytes: 0,
+        refused: true,
+        untold: volume.doubts.untold,
+        damaged: Vec::new(),
+        doubtful: Vec::new(),
+        is_comparable: false,
+        suspect: suspect(pool, volume),
+        recoverable: false,
+    }
 }
 
 /// What is done with each run of sectors whose data is good: its first sector in the volume, and the data; `None`: zeroes,

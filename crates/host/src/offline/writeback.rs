@@ -13,8 +13,9 @@ use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
 use headpond_format::{Superblock, VolumeEntry};
 use serde::Serialize;
 
-use super::damaged::{Damaged, DamagedVolume, Extent, list_damaged};
+use super::damaged::{Damaged, DamagedVolume, Extent, of_pool};
 use super::media::{Media, Pool};
+use super::rehearsal::Rehearsal;
 use super::{OfflineError, Step, Watch, salvage, save};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::device::DevicesError;
@@ -223,32 +224,27 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     let missing = pool.election.missing.clone();
     let specs = specs(what, &superblock)?;
     let saves = save::of(&what.saves, &superblock)?;
-    let damaged = list_damaged(&pool, watch)?;
-    let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
-        (Some(why), _) => Some(why.clone()),
-        (None, true) => Some(format!(
-            "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
-            superblock.name
-        )),
-        (None, false) if specs.is_empty() || what.give_up_lost => None,
-        (None, false) => may_be_on_missing(&pool, &damaged).or_else(|| would_be_overwritten(&damaged)),
-    };
-    if let Some(why) = why.as_ref().filter(|_| !what.without_missing) {
-        let lost = at_risk(&damaged, pool.unproven.is_some());
-        return Err(WritebackError::NotProven { why: why.clone(), lost });
+    let rehearsal = Rehearsal::start(&pool, watch)?.map_err(WritebackError::Start)?;
+    let damaged = of_pool(&pool, &rehearsal, watch)?;
+    let changes_devices = !specs.is_empty();
+    let refusal = refusal(&pool, &damaged, changes_devices && !what.give_up_lost);
+    let only_reads = refusal.is_some();
+    if let Some(refusal) = refusal.filter(|_| !what.without_missing) {
+        return Err(refusal);
     }
     if !saves.is_empty() {
         // A disk that is refused leaves no file behind.
         drop(disks(what, &superblock, &specs)?);
-        save::all(&pool, &saves, watch)?;
+        save::all(&pool, &rehearsal, &saves, watch)?;
     }
-    let mut outcome = match why {
-        Some(_) => {
+    let mut outcome = match only_reads {
+        true => {
             let disks = disks(what, &superblock, &specs)?;
-            salvage::copy(&pool, &disks, watch)?
+            salvage::copy(&pool, &rehearsal, &disks, &damaged, watch)?
         }
-        None if specs.is_empty() => only_read(&superblock, &damaged),
-        None => {
+        false if !changes_devices => only_read(&superblock, &damaged),
+        false => {
+            drop(rehearsal);
             drop(pool);
             drop(media);
             by_engine(what, &superblock, &specs, &damaged, watch)?
@@ -310,6 +306,21 @@ impl WrittenVolume {
             problem: None,
         }
     }
+}
+
+/// Why the engine is not started over the devices. `is_kept`: what it would not find is not given up.
+fn refusal(pool: &Pool<'_>, damaged: &Damaged, is_kept: bool) -> Option<WritebackError> {
+    let lost = at_risk(damaged, pool.unproven.is_some());
+    let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
+        (Some(why), _) => Some(why.clone()),
+        (None, true) => Some(format!(
+            "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
+            damaged.pool
+        )),
+        (None, false) if is_kept => may_be_on_missing(pool, damaged).or_else(|| would_be_overwritten(damaged)),
+        (None, false) => None,
+    };
+    why.map(|why| WritebackError::NotProven { why, lost })
 }
 
 /// Why no engine is started where one that is missing may have what the others have lost: without it they go on, and it is out of date.
