@@ -174,6 +174,24 @@ impl Backing {
     /// was recorded; to where it leads; and as the disk was named when this host served it last. No other name will do, and
     /// no device that has a name which was recorded ever since. Whether the data is the volume's the engine asks in any case.
     pub fn is_known_as(&self, recorded: &str) -> bool {
+        let is_it = self.leads_to(recorded, self.spec.is_last);
+        if is_it && self.identity() != recorded {
+            let (now, own) = (self.spec.path.display(), self.claim.facts().identity.as_deref().unwrap_or("its path"));
+            tracing::info!(
+                "{now} is taken for the disk that was known as {} alone, and compared with what is cached. Detached and attached again, \
+                 the volume knows it by {own}",
+                recorded.trim_start_matches(MODELLED).trim_start_matches(PATH)
+            );
+        }
+        is_it
+    }
+
+    /// The same of another volume's disk, which was named `last` when this host served it last.
+    pub fn is_known_as_anothers(&self, recorded: &str, last: Option<&Spec>) -> bool {
+        self.leads_to(recorded, self.spec.clone().after(last).is_last)
+    }
+
+    fn leads_to(&self, recorded: &str, is_last: bool) -> bool {
         if self.identity() == recorded {
             return true;
         }
@@ -188,16 +206,7 @@ impl Backing {
             let own = rustix::fs::fstat(self.claim.as_fd()).map(|it| it.st_rdev);
             fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device() && Ok(it.rdev()) == own)
         };
-        let is_it = path == self.spec.path || self.spec.is_last || leads_here();
-        if is_it {
-            let (now, own) = (self.spec.path.display(), facts.identity.as_deref().unwrap_or("its path"));
-            tracing::info!(
-                "{now} is taken for the disk that was known as {} alone, and compared with what is cached. Detached and attached again, \
-                 the volume knows it by {own}",
-                path.display()
-            );
-        }
-        is_it
+        path == self.spec.path || is_last || leads_here()
     }
 
     /// Its path.

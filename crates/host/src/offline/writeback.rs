@@ -101,7 +101,7 @@ pub enum WritebackError {
     #[error(
         "{path} is the disk of volume {other}, not of volume {volume}: the pool knows it by {found}. Nothing was changed, --other-disk or not: the \
          one's data would lie over the other's. Name each volume's own disk. If that path leads to another disk now, name this one by another \
-         path"
+         path, and volume {other}'s own disk as well"
     )]
     OfAnother { path: PathBuf, volume: String, other: String, found: String },
     #[error("{path} has {found} bytes, and volume {volume} has {expected}. Nothing was changed. Name the volume's own disk")]
@@ -391,30 +391,35 @@ fn specs(what: &WriteBack, superblock: &Superblock) -> Result<BTreeMap<u16, Spec
 fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>) -> Result<Disks, WritebackError> {
     let mut disks = Disks::new();
     let places = State::at(&what.state).places(&superblock.pool);
+    let last = |volume: &VolumeEntry| places.volumes.get(&volume.name).map(|text| Spec::new(text));
     for volume in &superblock.volumes {
         let Some(spec) = specs.get(&volume.number) else { continue };
-        let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
-        let backing = Backing::open(&spec.clone().after(last.as_ref()), what.patience)?;
-        is_no_other_volumes(volume, &backing, superblock)?;
-        is_the_disk(volume, &backing, what.other_disk)?;
+        let backing = Backing::open(&spec.clone().after(last(volume).as_ref()), what.patience)?;
+        let is_own = backing.is_known_as(&volume.backing);
+        for other in superblock.volumes.iter().filter(|other| other.number != volume.number) {
+            // A path that leads elsewhere since a boot says nothing where that one's disk was named as well.
+            let is_followed = !is_own && specs.get(&other.number).is_none_or(|named| named.leads_where(spec));
+            let by_path = || backing.is_known_as_anothers(&other.backing, last(other).as_ref());
+            if backing.identity() == other.backing || is_followed && by_path() {
+                return Err(of_another(volume, &backing, other));
+            }
+        }
+        is_the_disk(volume, &backing, is_own || what.other_disk)?;
         disks.insert(volume.number, backing);
     }
     Ok(disks)
 }
 
-/// Whatever is said of a disk, it is not one volume's by the very name that the pool knows another's by.
-fn is_no_other_volumes(volume: &VolumeEntry, backing: &Backing, superblock: &Superblock) -> Result<(), WritebackError> {
-    let found = backing.identity();
-    let other = superblock.volumes.iter().find(|other| other.number != volume.number && other.backing == found);
-    other.map_or(Ok(()), |other| {
-        let (path, volume, other) = (backing.path().to_owned(), volume.name.clone(), other.name.clone());
-        Err(WritebackError::OfAnother { path, volume, other, found })
-    })
+/// Whatever is said of a disk, it is not one volume's by what the pool knows another's by.
+fn of_another(volume: &VolumeEntry, backing: &Backing, other: &VolumeEntry) -> WritebackError {
+    let (path, found) = (backing.path().to_owned(), other.backing.clone());
+    WritebackError::OfAnother { path, volume: volume.name.clone(), other: other.name.clone(), found }
 }
 
-fn is_the_disk(volume: &VolumeEntry, backing: &Backing, other_disk: bool) -> Result<(), WritebackError> {
+/// Whether a disk is a volume's: it is known to be, or called so, and large enough.
+fn is_the_disk(volume: &VolumeEntry, backing: &Backing, is_called_so: bool) -> Result<(), WritebackError> {
     let (path, name) = (|| backing.path().to_owned(), || volume.name.clone());
-    if !other_disk && !backing.is_known_as(&volume.backing) {
+    if !is_called_so {
         let (found, expected) = (backing.identity(), volume.backing.clone());
         return Err(WritebackError::Identity { path: path(), volume: name(), found, expected });
     }
