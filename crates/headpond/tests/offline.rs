@@ -657,7 +657,7 @@ fn a_repair_whose_output_nobody_reads_any_more_says_what_it_has_done() {
 }
 
 /// Found by reading. That a flush of the disk had failed over acknowledged writes was kept in the superblock for the next client to hear of, and where no daemon came any more
-/// nobody heard of it: `check` called the pool clean, and `writeback` said that all was written.
+/// nobody heard of it: `check` called the pool clean, and `writeback` said that all was written. Later it told of a flush of its disk also of a volume that has none.
 #[test]
 fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
     let yard = Yard::new();
@@ -665,6 +665,7 @@ fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
     yard.file("disk", 16 * MIB);
     let daemon = yard.serve(&["a", "b"]);
     yard.run(&["attach", "v", "disk"]).good();
+    yard.run(&["volume", "create", "j", "--size", "1MiB"]).good();
     daemon.stop();
     let of_the_flush = |doubt: fn(&mut headpond_format::Doubts)| {
         for device in ["a", "b"] {
@@ -677,14 +678,22 @@ fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
     of_the_flush(|doubts| doubts.untold = true);
     let checked = yard.run(&["check", "a", "b", "--json"]);
     assert!(checked.code == Some(1) && checked.out.contains("\"kind\":\"flush-failed\""), "{checked:?}");
-    assert_eq!(yard.run(&["list-damaged", "a", "b"]).said(1, &["is known to be on the disk"]).out, "v 0 16777216 untold\n");
-    let disk = ["--state", "state", "--backing", "disk"];
+    assert_eq!(
+        yard.run(&["list-damaged", "a", "b"]).said(1, &["is known to be on the disk"]).out,
+        "v 0 16777216 untold\nj 0 1048576 untold\n"
+    );
+    let disk = ["--state", "state", "--backing", "v=disk"];
     let run = |devices: &[&str], more: &[&str]| yard.run(&[&["writeback"], devices, &disk, more].concat());
     let said = |ended: Ended| {
         assert!(ended.code == Some(1) && ended.out.contains("A flush of the backing device failed"), "{ended:?}");
+        let (_, of_j) = ended.out.split_once("volume j: ").unwrap();
+        assert!(
+            of_j.contains("The last copies of something on it were lost") && !of_j.contains("backing device failed"),
+            "{of_j}"
+        );
     };
     said(run(&["a", "b"], &["--keep"]));
-    said(yard.run(&["writeback", "b", "--state", "new", "--backing", "disk", "--without-missing"]));
+    said(yard.run(&["writeback", "b", "--state", "new", "--backing", "v=disk", "--without-missing"]));
     said(run(&["a", "b"], &[]));
 }
 

@@ -263,9 +263,19 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     // No client comes any more, perhaps, who would hear of it.
     let is_untold = |name: &str| superblock.volumes.iter().any(|v| v.name == name && v.doubts.untold);
     for volume in outcome.volumes.iter_mut().filter(|volume| volume.problem.is_none() && is_untold(&volume.name)) {
-        volume.problem = Some(CommandError::Unkept.to_string());
+        volume.problem = Some(untold(volume.without_disk));
     }
     Ok(Outcome { missing, ..outcome })
+}
+
+/// What no client was told, for whoever is here in its place.
+fn untold(without_disk: bool) -> String {
+    match without_disk {
+        true => "The last copies of something on it were lost with cache devices, and no client was told. What is lost fails when it is read. Look at \
+                 the logs of the devices that failed, and check the file system before you rely on it"
+            .into(),
+        false => CommandError::Unkept.to_string(),
+    }
 }
 
 /// Where no disk was named, nothing is changed: how the volumes stand.
