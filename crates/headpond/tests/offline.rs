@@ -355,6 +355,8 @@ fn a_record_or_a_segment_that_a_start_steps_over_is_no_clean_pool_unless_it_is_a
         let (code, report) = check(&yard, &["a", "b"]);
         let kinds = kinds(&report);
         assert!(code == Some(1) && wanted.iter().all(|kind| kinds.contains(&(*kind).to_owned())), "{wanted:?}: {report}");
+        let losses = report["findings"].as_array().unwrap().iter().filter(|f| f["level"] == "loss");
+        losses.for_each(|f| assert!(f["meaning"].as_str().unwrap().contains("Only if the power failed"), "{f}"));
         let ended = yard.run(&["list-damaged", "a", "b"]).said(1, &["Not all data can be read"]);
         assert!(ended.out.lines().all(|line| line.ends_with(listed)) && !ended.out.is_empty(), "{}", ended.out);
     };

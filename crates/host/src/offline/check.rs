@@ -231,7 +231,7 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
         .of(name)
         .means(
             "They were acknowledged, most likely, and are lost. A start takes them for writes that were cut off: it reads there \
-             what was there before, without an error",
+             what was there before, without an error. Only if the power failed before a client had flushed them were they promised to nobody",
         )
         .next(
             "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else restore \
@@ -248,7 +248,8 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
         .of(name)
         .means(format!(
             "They were acknowledged, most likely. A start steps over them, and reads there what was there before, without an \
-                 error: somewhere within {} of the volume's {} MiB, unless something later covers it",
+                 error: somewhere within {} of the volume's {} MiB, unless something later covers it. Only if the power failed before a client \
+                 had flushed them were they promised to nobody",
             mib(bytes),
             mib(damaged.bytes)
         ))

@@ -46,7 +46,7 @@ fn one(pool: &Pool<'_>, f: &Found, place: Place, say: Tell<'_>) -> Result<(), Of
         .at(device.path(), Some(place.member), layout.slot(place.slot), u64::from(s.unit))
         .means(
             "It was opened after the last checkpoint, and its records were acknowledged, most likely. A start does not know of it, \
-             and reads what was there before",
+             and reads what was there before. Only if the power failed before a client had flushed them were they promised to nobody",
         )
         .next(
             "`headpond list-damaged` names the ranges. Copy the devices before the pool is started: its slot is written over then. \

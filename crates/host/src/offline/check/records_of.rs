@@ -222,8 +222,8 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
         ),
         "record-data-torn" => (
             "data of a record at the end of the log does not match its checksum",
-            "It was being written when the daemon or the power failed, and was never acknowledged: then nothing is lost. If it was, \
-             it is lost, and the disk's older data is read in its place",
+            "It was being written when the daemon or the power failed, and was never acknowledged, or nobody had flushed it when the power failed: \
+             then nothing is lost. If it was, it is lost, and the disk's older data is read in its place",
             "Nothing needs to be done where the daemon or the power had failed; else bring back any cache device that is missing",
         ),
         "record-header-damaged" => (
@@ -233,18 +233,21 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
         ),
         "record-torn" => (
             "a record's header is not whole",
-            "It was being written when a daemon ended, and was never acknowledged",
-            "Nothing needs to be done",
+            "It was being written when a daemon ended, and was never acknowledged, or nobody had flushed it when the power failed: then nothing is \
+             lost. If it was, it is lost, and what was there before is read in its place",
+            "Nothing needs to be done where the daemon or the power had failed; else bring back any cache device that is missing",
         ),
         "record-lost" => (
             "there is no whole record here, and others were written after it",
-            "What it held is not known. It was acknowledged, most likely, and is lost: the disk's older data is read in its place",
+            "What it held is not known. It was acknowledged, most likely, and is lost: the disk's older data is read in its place. Only if the power \
+             failed before a client had flushed it was it promised to nobody",
             "`headpond list-damaged` names the ranges that it may be in. Bring back any cache device that is missing before the \
              pool is started; else restore what was written last from a backup",
         ),
         "hole" => (
             "between records there is none",
-            "Records that were being written when a daemon ended were never acknowledged. If these were, they are lost",
+            "Records that were being written when a daemon ended were never acknowledged, and what nobody had flushed when the power failed was \
+             promised to nobody. If these were, they are lost",
             "Nothing needs to be done where the daemon or the power had failed",
         ),
         "data-damaged" => (
