@@ -341,7 +341,8 @@ fn log_of(yard: &Yard, class: &str) -> Vec<Logged> {
 }
 
 /// Found by reading: where a record's header had lost its first bytes, or a segment opened since the checkpoint its header, on all copies,
-/// `check` called the pool clean, and `writeback` the disk whole, though a start steps over what was flushed there.
+/// `check` called the pool clean, and `writeback` the disk whole, though a start steps over what was flushed there. Later `check` ended with "all of it can be read" beside such a
+/// loss, took it for proved that all had been acknowledged, though after a power cut what nobody had flushed may be gone as well, and `writeback` named no next step.
 #[test]
 fn a_record_or_a_segment_that_a_start_steps_over_is_no_clean_pool_unless_it_is_at_the_end_of_the_log() {
     let (yard, _) = killed();
@@ -357,6 +358,8 @@ fn a_record_or_a_segment_that_a_start_steps_over_is_no_clean_pool_unless_it_is_a
         assert!(code == Some(1) && wanted.iter().all(|kind| kinds.contains(&(*kind).to_owned())), "{wanted:?}: {report}");
         let losses = report["findings"].as_array().unwrap().iter().filter(|f| f["level"] == "loss");
         losses.for_each(|f| assert!(f["meaning"].as_str().unwrap().contains("Only if the power failed"), "{f}"));
+        let text = yard.run(&["check", "a", "b"]).out;
+        assert!(text.contains("LOST") && !text.contains("all of it can be read"), "{text}");
         let ended = yard.run(&["list-damaged", "a", "b"]).said(1, &["Not all data can be read"]);
         assert!(ended.out.lines().all(|line| line.ends_with(listed)) && !ended.out.is_empty(), "{}", ended.out);
     };
@@ -371,6 +374,7 @@ fn a_record_or_a_segment_that_a_start_steps_over_is_no_clean_pool_unless_it_is_a
     let long = segments.iter().find(|segment| segment.records.len() > 20).expect("a segment with many records");
     flip_both(long, 20);
     told(&["segment-lost", "dirty-data-doubtful"], "doubtful");
+    yard.run(&["list-damaged", "a", "b"]).said(1, &["Some of v may be had yet", "Copy the devices"]);
     // Its slot is free to a start, and would be written over.
     yard.run(&writeback).said(3, &["Nothing was written", "--give-up-lost"]);
     flip_both(long, 20);

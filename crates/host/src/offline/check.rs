@@ -74,6 +74,12 @@ pub struct VolumeSummary {
     pub dirty_bytes: u64,
     /// Bytes of dirty data that no copy holds, those in doubt included.
     pub damaged_bytes: u64,
+    /// Bytes in which there may be dirty data of which nothing is known.
+    pub suspect_bytes: u64,
+    /// A flush of its disk failed, or last copies were lost, and no client was told.
+    pub untold: bool,
+    /// Some of what is in doubt is on the devices yet, for whoever can read it.
+    pub recoverable: bool,
     /// Whether a start refuses it.
     pub refused: bool,
 }
@@ -146,6 +152,9 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
                 without_disk: damaged.without_disk,
                 dirty_bytes: damaged.dirty_bytes,
                 damaged_bytes: damaged.damaged.iter().chain(&damaged.doubtful).map(|e| e.bytes).sum(),
+                suspect_bytes: damaged.suspect.iter().map(|e| e.bytes).sum(),
+                untold: damaged.untold,
+                recoverable: damaged.recoverable,
                 refused: damaged.refused,
             });
         }
