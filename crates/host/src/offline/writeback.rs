@@ -39,7 +39,7 @@ pub struct WriteBack {
     pub saves: Vec<(String, PathBuf)>,
     /// The disks are the volumes', though their identity is another.
     pub other_disk: bool,
-    /// Go on though what is missing may hold newer or more dirty data: the cache devices are only read then.
+    /// Go on though what is missing may hold newer or more dirty data, or some may be had yet: the cache devices are only read then.
     pub without_missing: bool,
     /// Keep the volumes, and the clean data in the cache.
     pub keep: bool,
@@ -117,6 +117,13 @@ pub enum WritebackError {
          not change them. What may be lost by it: {lost}"
     )]
     NotProven { why: String, lost: String },
+    #[error(
+        "A start does not find dirty data of {volumes}, most likely, that is on the cache devices yet, and would write over it. Nothing was \
+         written. `headpond check` names the places. Copy a device that cannot read sectors with ddrescue, and name the copy in its place. If \
+         that does not help: give --without-missing, which writes what is found, and does not change the cache devices; or give up with \
+         --give-up-lost what is not found, and the disk keeps there what it had before"
+    )]
+    NotFound { volumes: String },
     #[error("{0} Nothing was written to a disk.")]
     Start(CommandError),
     #[error(
@@ -140,6 +147,7 @@ impl WritebackError {
             | WritebackError::Changed { .. }
             | WritebackError::SaveExists { .. }
             | WritebackError::NotProven { .. }
+            | WritebackError::NotFound { .. }
             | WritebackError::Start(_) => true,
             _ => false,
         }
@@ -191,6 +199,8 @@ pub struct WrittenVolume {
     pub doubtful: Vec<Extent>,
     /// Where cache devices that are missing, or records that are lost, may have held more: byte ranges of the volume.
     pub suspect: Vec<Extent>,
+    /// Some of what is doubtful or suspect is on the cache devices yet, for whoever can read it.
+    pub recoverable: bool,
     /// The pool has let go of it: the disk is whole, and used alone from now on.
     pub detached: bool,
     /// What went wrong.
@@ -294,8 +304,12 @@ pub(super) fn no_disk_named(volume: &str) -> String {
 impl WrittenVolume {
     /// Whether all that was dirty is on its disk, and nothing is to be told.
     pub fn is_whole(&self) -> bool {
-        let lists = [&self.lost, &self.doubtful, &self.suspect];
-        self.problem.is_none() && self.left_bytes == 0 && lists.iter().all(|list| list.is_empty())
+        self.problem.is_none() && self.left_bytes == 0 && !self.lacks_data()
+    }
+
+    /// Whether some of its data is lost, or was not found, or may not have been.
+    pub fn lacks_data(&self) -> bool {
+        [&self.lost, &self.doubtful, &self.suspect].iter().any(|list| !list.is_empty())
     }
 
     /// Of one that was only read.
@@ -312,6 +326,7 @@ impl WrittenVolume {
             lost: found.damaged.clone(),
             doubtful: found.doubtful.clone(),
             suspect: found.suspect.clone(),
+            recoverable: found.recoverable,
             detached: false,
             problem: None,
         }
@@ -327,44 +342,43 @@ fn refusal(pool: &Pool<'_>, damaged: &Damaged, is_kept: bool) -> Option<Writebac
             "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
             damaged.pool
         )),
-        (None, false) if is_kept => may_be_on_missing(pool, damaged).or_else(|| would_be_overwritten(damaged)),
-        (None, false) => None,
+        (None, false) => may_be_on_missing(pool, damaged).filter(|_| is_kept),
     };
-    why.map(|why| WritebackError::NotProven { why, lost })
+    let not_proven = why.map(|why| WritebackError::NotProven { why, lost });
+    not_proven.or_else(|| would_be_overwritten(damaged).filter(|_| is_kept))
 }
 
 /// Why no engine is started where one that is missing may have what the others have lost: without it they go on, and it is out of date.
 fn may_be_on_missing(pool: &Pool<'_>, damaged: &Damaged) -> Option<String> {
     let missing: Vec<String> = pool.election.missing.iter().map(ToString::to_string).collect();
-    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.lacks_data()).map(|v| v.name.as_str()).collect();
+    let names = names(damaged, DamagedVolume::lacks_data);
     (!missing.is_empty() && !names.is_empty()).then(|| {
         format!(
             "Cache device {} of pool {} is missing, and may have what these have lost of {}: written back without it, they leave it out of date. \
              Bring it back, and name it as well; or give up with --give-up-lost what these do not have.",
             missing.join(", "),
             damaged.pool,
-            names.join(", ")
+            names
         )
     })
 }
 
 /// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.
-fn would_be_overwritten(damaged: &Damaged) -> Option<String> {
-    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.recoverable).map(|v| v.name.as_str()).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "A start does not find dirty data of {}, most likely, that is on the cache devices yet, and would write over it: \
-             `headpond check` names the places. Copy a device that cannot read sectors with ddrescue, and name the copy in its place; \
-             or give up with --give-up-lost what is not found.",
-            names.join(", ")
-        )
-    })
+fn would_be_overwritten(damaged: &Damaged) -> Option<WritebackError> {
+    let volumes = names(damaged, |v| v.recoverable);
+    (!volumes.is_empty()).then_some(WritebackError::NotFound { volumes })
+}
+
+/// The names of some of the volumes, as they are listed in a sentence.
+fn names(damaged: &Damaged, which: fn(&DamagedVolume) -> bool) -> String {
+    let names: Vec<&str> = damaged.volumes.iter().filter(|v| which(v)).map(|v| v.name.as_str()).collect();
+    names.join(", ")
 }
 
 /// What the owner risks, in words.
 fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
-    let names: Vec<&str> = damaged.volumes.iter().map(|v| v.name.as_str()).collect();
-    let names = if names.is_empty() { "no volume".into() } else { names.join(", ") };
+    let names = names(damaged, if is_unproven { |_| true } else { |v| v.refused || v.lacks_data() });
+    let names = if names.is_empty() { "no volume".into() } else { names };
     match is_unproven {
         true => format!(
             "if the pool went on without these devices, all that was written to {names} since; and where the disk got newer data \
@@ -471,7 +485,8 @@ fn by_engine(
     for volume in &superblock.volumes {
         let found = damaged.volumes.iter().find(|v| v.name == volume.name);
         if let Some(found) = found.filter(|found| found.without_disk) {
-            volumes.push(WrittenVolume::read(found));
+            // What it does not find the engine takes for free space.
+            volumes.push(WrittenVolume { recoverable: false, ..WrittenVolume::read(found) });
             continue;
         }
         let (doubtful, suspect) = found.map(|v| (v.doubtful.clone(), v.suspect.clone())).unwrap_or_default();
@@ -512,6 +527,7 @@ fn one(
         lost: found.map_or(Vec::new(), |found| found.damaged.clone()),
         doubtful: Vec::new(),
         suspect: Vec::new(),
+        recoverable: false,
         detached: false,
         problem: None,
     };
@@ -541,8 +557,8 @@ fn one(
             (written.left_bytes, written.problem) = (0, Some(error.to_string()));
         }
         // What is lost is listed as such; all the rest is on the disk.
-        Ok(Err(error @ CommandError::Lost { .. })) => {
-            (written.left_bytes, written.problem) = (0, Some(error.to_string()));
+        Ok(Err(CommandError::Lost { blocks })) => {
+            (written.left_bytes, written.problem) = (0, Some(no_copy_of(blocks)));
         }
         Ok(Err(error)) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
         Err(error) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
@@ -550,6 +566,13 @@ fn one(
     // Of what was found before all of it began: another volume's turn leaves this one's disk time, too.
     written.written_bytes = found.map_or(0, |found| found.dirty_bytes).saturating_sub(written.left_bytes);
     written
+}
+
+fn no_copy_of(blocks: u64) -> String {
+    format!(
+        "{blocks} blocks hold data that was not on the disk yet, and no copy of it can be read: they fail rather than show what was there before. All \
+         else is on the disk. Give --give-up-lost to have the pool let go of the volume: the disk keeps in those blocks what it had before"
+    )
 }
 
 fn dirty_bytes(handle: &Handle, volume: u16) -> u64 {
