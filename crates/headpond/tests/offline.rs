@@ -285,7 +285,9 @@ fn what_one_cache_device_has_lost_is_not_given_up_while_another_that_may_have_it
     run(&["a"], &[]).said(3, &parts);
     before.unchanged();
     let a = Contents::of(&[&yard.path("a")]);
-    run(&["a"], &["--without-missing"]).said(1, &["Not all is on the disks", "Bring missing devices back and run it again"]);
+    let written = run(&["a"], &["--without-missing"]);
+    assert!(written.out.contains("Keep them for as long as the missing ones may turn up"), "{written:?}");
+    written.said(1, &["Not all is on the disks", "Bring missing devices back and run it again"]);
     a.unchanged();
     fs::rename(yard.path("away"), yard.path("b")).unwrap();
     run(&["a", "b"], &[]).good();
