@@ -1,0 +1,63 @@
+//! Why `writeback` does not start the engine over the devices, though they are there: it would go on without what others may have, or write over what is
+//! not found.
+
+use super::damaged::{Damaged, DamagedVolume};
+use super::media::Pool;
+use super::writeback::WritebackError;
+
+/// Why the engine is not started over the devices. `is_kept`: what it would not find is not given up.
+pub(super) fn refusal(pool: &Pool<'_>, damaged: &Damaged, is_kept: bool) -> Option<WritebackError> {
+    let lost = at_risk(damaged, pool.unproven.is_some());
+    let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
+        (Some(why), _) => Some(why.clone()),
+        (None, true) => Some(format!(
+            "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
+            damaged.pool
+        )),
+        (None, false) => may_be_on_missing(pool, damaged).filter(|_| is_kept),
+    };
+    let not_proven = why.map(|why| WritebackError::NotProven { why, lost });
+    not_proven.or_else(|| would_be_overwritten(damaged).filter(|_| is_kept))
+}
+
+/// Why no engine is started where one that is missing may have what the others have lost: without it they go on, and it is out of date.
+fn may_be_on_missing(pool: &Pool<'_>, damaged: &Damaged) -> Option<String> {
+    let missing: Vec<String> = pool.election.missing.iter().map(ToString::to_string).collect();
+    let names = names(damaged, DamagedVolume::lacks_data);
+    (!missing.is_empty() && !names.is_empty()).then(|| {
+        format!(
+            "Cache device {} of pool {} is missing, and may have what these have lost of {}: written back without it, they leave it out of date. \
+             Bring it back, and name it as well; or give up with --give-up-lost what these do not have.",
+            missing.join(", "),
+            damaged.pool,
+            names
+        )
+    })
+}
+
+/// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.
+fn would_be_overwritten(damaged: &Damaged) -> Option<WritebackError> {
+    let volumes = names(damaged, |v| v.recoverable);
+    (!volumes.is_empty()).then_some(WritebackError::NotFound { volumes })
+}
+
+/// The names of some of the volumes, as they are listed in a sentence.
+fn names(damaged: &Damaged, which: fn(&DamagedVolume) -> bool) -> String {
+    let names: Vec<&str> = damaged.volumes.iter().filter(|v| which(v)).map(|v| v.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// What the owner risks, in words.
+fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
+    let names = names(damaged, if is_unproven { |_| true } else { |v| v.refused || v.lacks_data() });
+    let names = if names.is_empty() { "no volume".into() } else { names };
+    match is_unproven {
+        true => format!(
+            "if the pool went on without these devices, all that was written to {names} since; and where the disk got newer data \
+             then, older data is written over it."
+        ),
+        false => format!(
+            "dirty data of {names} that was on the missing devices alone, or cannot be read; the disk, where there is one, keeps older data there."
+        ),
+    }
+}
