@@ -233,7 +233,10 @@ fn flushed_data_that_cannot_be_read_is_told_and_not_written_over_before_it_is_gi
     let bad = written[20].1 + 3584..written[20].1 + 4096;
     disk.cannot_read(std::slice::from_ref(&bad));
     let ended = yard.run(&[&args[..], &["--without-missing"]].concat()).said(1, &["What could be written was. Copy a device"]);
-    assert!(ended.out.contains("Keep them: some of v is on them alone") && !ended.err.contains("missing devices"), "{ended:?}");
+    assert!(
+        ended.out.contains("Keep them until what of v is on them alone") && !ended.err.contains("missing devices"),
+        "{ended:?}"
+    );
     let mut first = [0; 4096];
     fs::File::open(yard.path("file")).unwrap().read_exact_at(&mut first, 256 << 20).unwrap();
     assert_eq!(first, [1; 4096]);

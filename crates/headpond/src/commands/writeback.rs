@@ -114,18 +114,17 @@ fn of_the_cache_devices(outcome: &Outcome) -> String {
         ),
     };
     let held: Vec<&str> = volumes.iter().filter(|v| is_held(v)).map(|v| v.name.as_str()).collect();
-    let until = match (held.is_empty(), may_be_on_missing(outcome)) {
-        (false, _) => format!(
-            "Keep them: some of {} is on them alone, as is said above. When that is had as well, or given up, free them with",
-            held.join(", ")
-        ),
-        (true, true) => {
-            "Keep them for as long as the missing ones may turn up, which may have what is lost. After that free them with".into()
-        }
-        (true, false) => "When what was written has been looked at, free them with".into(),
+    let completed = match may_be_on_missing(outcome) {
+        true => " Keep them for as long as the missing ones may turn up, which may have what is lost.",
+        false => "",
+    };
+    let alone = match held.is_empty() {
+        true => String::new(),
+        false => format!(" Keep them until what of {} is on them alone is had as well, or given up.", held.join(", ")),
     };
     format!(
-        "The cache devices were not changed.{again} {until} `headpond pool destroy DEVICE... --discard-dirty {}:{}`.",
+        "The cache devices were not changed.{again}{completed}{alone} When what was written has been looked at, and nothing on them is wanted any \
+         more, free them with `headpond pool destroy DEVICE... --discard-dirty {}:{}`.",
         outcome.id, outcome.epoch
     )
 }
@@ -187,6 +186,9 @@ fn next(outcome: &Outcome) -> String {
         }
         true if may_be_on_missing(outcome) => {
             ". Bring missing devices back and run it again, before anything else is written to the disks; or restore the ranges from a backup"
+        }
+        true if stays.iter().any(|v| v.left_bytes > 0) => {
+            ". Run it again with what is said of each volume above; then restore the ranges from a backup, and check the file system"
         }
         true => ". Restore the ranges from a backup, and check the file system",
         false if stays.is_empty() => "",
