@@ -462,7 +462,10 @@ fn a_copy_of_the_disk_is_taken_only_when_it_is_called_the_disk_and_holds_what_th
     let before = Contents::of(&files.each_ref().map(|path| path.as_path()));
     let to =
         |disk: &str, more: &[&str]| yard.run(&[&["writeback", "a", "b", "--state", "state", "--backing", disk], more].concat());
-    to("copy", &[]).said(3, &["copy is another device", "volume v was made on", "Nothing was changed", "--other-disk"]);
+    to("copy", &[]).said(
+        3,
+        &["copy is another device", "volume v was made on", "Nothing was changed", "--other-disk", "Look at the disks first"],
+    );
     to("small", &["--other-disk"]).said(3, &["small has 8388608 bytes", "16777216", "Nothing was changed"]);
     to("w=disk", &[]).said(2, &["no volume \"w\"", "Its volumes are: v"]);
     to("a", &[]).said(3, &["a is a cache device of pool pool", "Nothing was changed"]);
@@ -708,7 +711,7 @@ fn what_no_client_was_told_of_a_failed_flush_is_told_by_the_offline_tools() {
 }
 
 /// Found by reading. `--other-disk` was taken as said of whatever disk was named: those of two volumes, swapped, were written over with each other's data where
-/// nothing was clean to compare them with.
+/// nothing was clean to compare them with. Later one that was named by a link, or with `modelled:` before it, was taken for another one.
 #[test]
 fn a_disk_that_is_known_as_another_volumes_is_not_written_to_though_it_is_called_the_disk() {
     let yard = Yard::new();
@@ -732,6 +735,13 @@ fn a_disk_that_is_known_as_another_volumes_is_not_written_to_though_it_is_called
     before.unchanged();
     // Nor a part of it; and of copies it is said that they are taken at their word.
     run("other", "copy-of-other").said(3, &["is the disk of volume w"]);
+    run("modelled:other", "copy-of-other").said(3, &["is the disk of volume w"]);
+    std::os::unix::fs::symlink(yard.path("other"), yard.path("link")).unwrap();
+    for path in ["v=link", "v=modelled:link"] {
+        let args = ["writeback", "a", "b", "--state", "state", "--other-disk", "--backing", path];
+        yard.run(&args).said(3, &["is the disk of volume w"]);
+    }
+    before.unchanged();
     let written = run("copy-of-disk", "copy-of-other").good().out;
     assert_eq!(written.matches("nothing in the cache could be compared with that disk").count(), 2, "{written}");
     for (disk, byte) in [("copy-of-disk", 1), ("copy-of-other", 2)] {

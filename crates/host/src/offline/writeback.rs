@@ -96,13 +96,16 @@ pub enum WritebackError {
     Save { path: PathBuf, source: std::io::Error },
     #[error(
         "{path} is another device ({found}) than the one that volume {volume} was made on ({expected}). Nothing was changed. \
-         Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk"
+         Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk. Look at the disks first: only \
+         what is clean in the cache is compared with them"
     )]
     Identity { path: PathBuf, volume: String, found: String, expected: String },
     #[error(
         "{path} is the disk of volume {other}, not of volume {volume}: the pool knows it by {found}. Nothing was changed, --other-disk or not: the \
          one's data would lie over the other's. Name each volume's own disk. If that path leads to another disk now, name this one by another \
-         path, and volume {other}'s own disk as well"
+         path, and volume {other}'s own disk as well. If volume {other}'s disk is gone, name a new file of its size for it: --backing \
+         {other}=FILE takes what the cache has of it. If something clean is cached of it, that file is refused: let go of volume {other} with \
+         `headpond detach --throw-away {other}` first"
     )]
     OfAnother { path: PathBuf, volume: String, other: String, found: String },
     #[error("{path} has {found} bytes, and volume {volume} has {expected}. Nothing was changed. Name the volume's own disk")]
@@ -366,9 +369,9 @@ fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>)
         let is_own = backing.is_known_as(&volume.backing);
         for other in superblock.volumes.iter().filter(|other| other.number != volume.number) {
             // A path that leads elsewhere since a boot says nothing where that one's disk was named as well.
-            let is_followed = !is_own && specs.get(&other.number).is_none_or(|named| named.leads_where(spec));
-            let by_path = || backing.is_known_as_anothers(&other.backing, last(other).as_ref());
-            if backing.identity() == other.backing || is_followed && by_path() {
+            let is_followed = !is_own && specs.get(&other.number).is_none_or(|named| named.is_one_with(spec));
+            let by_path = || backing.is_at_anothers_path(&other.backing, last(other).as_ref());
+            if backing.is_named(&other.backing) || is_followed && by_path() {
                 return Err(of_another(volume, &backing, other));
             }
         }
