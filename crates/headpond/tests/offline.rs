@@ -253,6 +253,9 @@ fn data_whose_copies_are_all_damaged_is_listed_to_the_byte_and_all_else_is_writt
     let range = from as usize..spoiled.range.end as usize;
     model.0[range.clone()].copy_from_slice(&fs::read(yard.path("disk")).unwrap()[range]);
     let args = ["writeback", "a", "b", "--backing", "disk", "--state", "state", "--json"];
+    // Each of them refuses the other.
+    let kept = yard.run(&[&args[..], &["--keep"]].concat()).said(1, &["Not all is on the disks"]);
+    assert!(kept.out.contains("--give-up-lost, and without --keep"), "{kept:?}");
     let ended = yard.run(&args).said(1, &["Not all is on the disks", "What could be written was"]);
     assert!(!ended.err.contains("missing"), "none is: {ended:?}");
     let written: Value = serde_json::from_str(&ended.out).unwrap();

@@ -505,7 +505,7 @@ fn one(
         }
         // What is lost is listed as such; all the rest is on the disk.
         Ok(Err(CommandError::Lost { blocks })) => {
-            (written.left_bytes, written.problem) = (0, Some(no_copy_of(blocks)));
+            (written.left_bytes, written.problem) = (0, Some(no_copy_of(blocks, what.keep)));
         }
         Ok(Err(error)) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
         Err(error) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
@@ -515,10 +515,11 @@ fn one(
     written
 }
 
-fn no_copy_of(blocks: u64) -> String {
+fn no_copy_of(blocks: u64, is_kept: bool) -> String {
+    let how = if is_kept { "Run it with --give-up-lost, and without --keep," } else { "Give --give-up-lost" };
     format!(
         "{blocks} blocks hold data that was not on the disk yet, and no copy of it can be read: they fail rather than show what was there before. All \
-         else is on the disk. Give --give-up-lost to have the pool let go of the volume: the disk keeps in those blocks what it had before"
+         else is on the disk. {how} to have the pool let go of the volume: the disk keeps in those blocks what it had before"
     )
 }
 
