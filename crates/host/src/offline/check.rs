@@ -202,11 +202,7 @@ fn of_flushes(volume: &VolumeEntry, say: Tell<'_>) -> Result<(), OfflineError> {
 fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<(), OfflineError> {
     let name = &damaged.name;
     if damaged.refused {
-        let s = pool.superblock();
-        let gone = match usize::from(s.left) + pool.election.missing.len() {
-            few if few < usize::from(s.copies) => "As many cache devices have left before as there are copies".to_owned(),
-            gone => format!("{gone} cache devices have left, as many as there are copies"),
-        };
+        let gone = who_is_gone(pool);
         let bytes: u64 = damaged.suspect.iter().map(|e| e.bytes).sum();
         say(Finding::new(Level::Loss, "volume-refused", format!("Volume {name} is refused by a start"))
             .of(name)
@@ -286,6 +282,20 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
         ))?;
     }
     Ok(())
+}
+
+/// What is to be tried before a backup where a device cannot read sectors.
+fn or_copy(is_unreadable: bool) -> &'static str {
+    if is_unreadable { "; else copy a device that cannot read sectors with ddrescue, and check the copy" } else { "" }
+}
+
+/// Why a volume is refused: as many are gone as there are copies.
+pub(super) fn who_is_gone(pool: &Pool<'_>) -> String {
+    let s = pool.superblock();
+    match usize::from(s.left) + pool.election.missing.len() {
+        few if few < usize::from(s.copies) => "As many cache devices have left before as there are copies".to_owned(),
+        gone => format!("{gone} cache devices have left, as many as there are copies"),
+    }
 }
 
 fn mib(bytes: u64) -> u64 {

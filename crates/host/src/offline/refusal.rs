@@ -1,15 +1,19 @@
 //! Why `writeback` does not start the engine over the devices, though they are there: it would go on without what others may have, or write over what is
 //! not found.
 
+use super::check::who_is_gone;
 use super::damaged::{Damaged, DamagedVolume};
 use super::media::Pool;
 use super::writeback::WritebackError;
 
 /// Why the engine is not started over the devices. `is_kept`: what it would not find is not given up.
 pub(super) fn refusal(pool: &Pool<'_>, damaged: &Damaged, is_kept: bool) -> Option<WritebackError> {
-    let lost = at_risk(damaged, pool.unproven.is_some());
+    let lost = at_risk(pool, damaged);
     let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
         (Some(why), _) => Some(why.clone()),
+        (None, true) if pool.election.missing.is_empty() => {
+            Some(format!("{} in pool {}: dirty data may be on them alone.", who_is_gone(pool), damaged.pool))
+        }
         (None, true) => Some(format!(
             "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
             damaged.pool
@@ -48,7 +52,9 @@ fn names(damaged: &Damaged, which: fn(&DamagedVolume) -> bool) -> String {
 }
 
 /// What the owner risks, in words.
-fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
+fn at_risk(pool: &Pool<'_>, damaged: &Damaged) -> String {
+    let is_unproven = pool.unproven.is_some();
+    let whom = if pool.election.missing.is_empty() { "devices that have left" } else { "the missing devices" };
     let names = names(damaged, if is_unproven { |_| true } else { |v| v.refused || v.lacks_data() });
     let names = if names.is_empty() { "no volume".into() } else { names };
     match is_unproven {
@@ -57,7 +63,7 @@ fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
              then, older data is written over it."
         ),
         false => format!(
-            "dirty data of {names} that was on the missing devices alone, or cannot be read; the disk, where there is one, keeps older data there."
+            "dirty data of {names} that was on {whom} alone, or cannot be read; the disk, where there is one, keeps older data there."
         ),
     }
 }

@@ -117,7 +117,7 @@ pub enum WritebackError {
     )]
     Changed { path: PathBuf, volume: String },
     #[error(
-        "{why} Nothing was written. If what is missing is gone for good: give --without-missing, which writes what these devices hold, and does \
+        "{why} Nothing was written. If what is missing, or has left, is gone for good: give --without-missing, which writes what these devices hold, and does \
          not change them. What may be lost by it: {lost}"
     )]
     NotProven { why: String, lost: String },
