@@ -108,8 +108,13 @@ fn state(v: &VolumeSummary) -> String {
 }
 
 fn closing(s: &Summary) -> String {
-    let next = match (s.losses, s.damages) {
-        (0, _) => "No data is lost. `headpond repair` mends what another copy proves",
+    let is_in_doubt = s.volumes.iter().any(|v| v.doubtful_bytes > 0 || v.suspect_bytes > 0 && !v.refused);
+    let next = match s.losses {
+        0 => "No data is lost. `headpond repair` mends what another copy, or the checkpoint, proves",
+        _ if is_in_doubt => {
+            "Some data is lost or cannot be had: `headpond list-damaged` names it; what it calls doubtful or suspect was promised to nobody if the \
+             power failed before a client had flushed it. Copy the devices before anything else"
+        }
         _ => "Some data is lost or cannot be had: `headpond list-damaged` names it. Copy the devices before anything else",
     };
     format!("Problems were found: {} without loss, {} with. Nothing was changed. {next}", s.damages, s.losses)

@@ -197,7 +197,8 @@ fn next(outcome: &Outcome) -> String {
     let of_what_is_gone = match gone.is_empty() {
         true => String::new(),
         false => format!(
-            ". The pool has let go of {}: what was not found is lost. Restore these ranges from a backup, and check the file system",
+            ". The pool has let go of {}: what was not found is lost, unless the power failed before a client had flushed it, and it was promised to \
+             nobody. Restore these ranges from a backup, and check the file system",
             gone.join(", ")
         ),
     };

@@ -74,6 +74,8 @@ pub struct VolumeSummary {
     pub dirty_bytes: u64,
     /// Bytes of dirty data that no copy holds, those in doubt included.
     pub damaged_bytes: u64,
+    /// Of these, bytes of what is in doubt: after a power cut it may never have been flushed.
+    pub doubtful_bytes: u64,
     /// Bytes in which there may be dirty data of which nothing is known.
     pub suspect_bytes: u64,
     /// A flush of its disk failed, or last copies were lost, and no client was told.
@@ -132,7 +134,7 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
     if let Err(error) = &rehearsal {
         let what = "A start with these devices is refused".to_owned();
         say(Finding::new(Level::Loss, "start-refused", what).means(error.to_string()).next(
-            "Bring back the devices that are missing, if there are any; `headpond repair` mends what another copy proves",
+            "Bring back the devices that are missing, if there are any; `headpond repair` mends what another copy, or the checkpoint, proves",
         ))?;
     }
     let rehearsal = rehearsal.ok();
@@ -152,6 +154,7 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
                 without_disk: damaged.without_disk,
                 dirty_bytes: damaged.dirty_bytes,
                 damaged_bytes: damaged.damaged.iter().chain(&damaged.doubtful).map(|e| e.bytes).sum(),
+                doubtful_bytes: damaged.doubtful.iter().map(|e| e.bytes).sum(),
                 suspect_bytes: damaged.suspect.iter().map(|e| e.bytes).sum(),
                 untold: damaged.untold,
                 recoverable: damaged.recoverable,
