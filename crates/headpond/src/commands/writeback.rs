@@ -136,7 +136,7 @@ fn is_held(volume: &WrittenVolume) -> bool {
 
 /// Whether cache devices that were not named may have what was not found, and could be written back with these yet.
 fn may_be_on_missing(outcome: &Outcome) -> bool {
-    !outcome.proven && !outcome.missing.is_empty() && outcome.volumes.iter().any(WrittenVolume::lacks_data)
+    !outcome.cache_changed && !outcome.missing.is_empty() && outcome.volumes.iter().any(WrittenVolume::lacks_data)
 }
 
 fn line(volume: &WrittenVolume) -> String {
@@ -179,20 +179,18 @@ fn next(outcome: &Outcome) -> String {
     let is_gone = |v: &&WrittenVolume| v.detached && v.lacks_data();
     let gone: Vec<&str> = outcome.volumes.iter().filter(is_gone).map(|v| v.name.as_str()).collect();
     let stays: Vec<&WrittenVolume> = outcome.volumes.iter().filter(|v| !v.detached && !v.is_whole()).collect();
+    let again = how_to_have_more(outcome, stays.iter().any(|v| v.recoverable));
     let of_what_stays = match stays.iter().any(|v| v.lacks_data()) {
-        true if stays.iter().any(|v| v.recoverable) => {
-            ". Copy a device that cannot read sectors with ddrescue, and run it again with the copy in its place, before anything else is written to \
-             the disks; or restore the ranges from a backup"
-        }
-        true if may_be_on_missing(outcome) => {
-            ". Bring missing devices back and run it again, before anything else is written to the disks; or restore the ranges from a backup"
-        }
+        true if !again.is_empty() => format!(
+            ". {}, before anything else is written to the disks. Restore the ranges from a backup if that gives nothing",
+            again.join(". If that is not enough: ")
+        ),
         true if stays.iter().any(|v| v.left_bytes > 0) => {
-            ". Run it again with what is said of each volume above; then restore the ranges from a backup, and check the file system"
+            ". Run it again with what is said of each volume above; then restore the ranges from a backup, and check the file system".into()
         }
-        true => ". Restore the ranges from a backup, and check the file system",
-        false if stays.is_empty() => "",
-        false => ". Nothing is missing. Run it again with what is said of each volume above",
+        true => ". Restore the ranges from a backup, and check the file system".into(),
+        false if stays.is_empty() => String::new(),
+        false => ". Nothing is missing. Run it again with what is said of each volume above".into(),
     };
     let of_what_is_gone = match gone.is_empty() {
         true => String::new(),
@@ -202,5 +200,19 @@ fn next(outcome: &Outcome) -> String {
             gone.join(", ")
         ),
     };
-    of_what_is_gone + of_what_stays
+    of_what_is_gone + &of_what_stays
+}
+
+/// What may have more of what was not found, the surest first.
+fn how_to_have_more(outcome: &Outcome, is_recoverable: bool) -> Vec<&'static str> {
+    let is_away = outcome.missing.iter().any(|member| !outcome.unread.contains(member));
+    let ways = [
+        (may_be_on_missing(outcome) && is_away, "Bring missing devices back and run it again"),
+        (
+            may_be_on_missing(outcome) && !outcome.unread.is_empty(),
+            "Mend the superblock of the device that was left out with `headpond repair`, with --state, and run it again",
+        ),
+        (is_recoverable, "Copy a device that cannot read sectors with ddrescue, and run it again with the copy in its place"),
+    ];
+    ways.into_iter().filter_map(|(is_so, way)| is_so.then_some(way)).collect()
 }

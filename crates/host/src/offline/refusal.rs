@@ -26,17 +26,27 @@ pub(super) fn refusal(pool: &Pool<'_>, damaged: &Damaged, is_kept: bool) -> Opti
 
 /// Why no engine is started where one that is missing may have what the others have lost: without it they go on, and it is out of date.
 fn may_be_on_missing(pool: &Pool<'_>, damaged: &Damaged) -> Option<String> {
-    let missing: Vec<String> = pool.election.missing.iter().map(ToString::to_string).collect();
+    let named = pool.named_but_unread();
+    let missing: Vec<String> = pool.election.missing.iter().filter(|m| !named.contains(m)).map(ToString::to_string).collect();
     let names = names(damaged, DamagedVolume::lacks_data);
-    (!missing.is_empty() && !names.is_empty()).then(|| {
-        format!(
-            "Cache device {} of pool {} is missing, and may have what these have lost of {}: written back without it, they leave it out of date. \
-             Bring it back, and name it as well; or give up with --give-up-lost what these do not have.",
-            missing.join(", "),
-            damaged.pool,
-            names
-        )
-    })
+    if pool.election.missing.is_empty() || names.is_empty() {
+        return None;
+    }
+    let pool = &damaged.pool;
+    let (what, next) = match named.first() {
+        Some(member) if missing.is_empty() => (
+            format!(
+                "The newest superblock of cache device {member} of pool {pool} cannot be read in both copies: it is left out"
+            ),
+            "Mend it with `headpond repair`, with the state folder of the host that served the pool as --state, or copy the device with ddrescue, and \
+             name the copy",
+        ),
+        _ => (format!("Cache device {} of pool {pool} is missing", missing.join(", ")), "Bring it back, and name it as well"),
+    };
+    Some(format!(
+        "{what}, and may have what these have lost of {names}: written back without it, they leave it out of date. {next}; or give up with \
+         --give-up-lost what these do not have."
+    ))
 }
 
 /// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.

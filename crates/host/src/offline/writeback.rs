@@ -167,11 +167,14 @@ pub struct Outcome {
     pub id: String,
     /// Its epoch before.
     pub epoch: u64,
-    /// It was proved that these devices hold all that there is, and the pool was told what is clean now. Else they are as
-    /// they were, and the pool must not be served again with these disks.
+    /// It was proved that these devices hold all that there is. Else the pool must not be served again with these disks.
     pub proven: bool,
-    /// Members in sync that were not named.
+    /// The pool was told what is clean now: those that were not named are out of date. Else the cache devices are as they were.
+    pub cache_changed: bool,
+    /// Members in sync that were not named, or could not be read.
     pub missing: Vec<u8>,
+    /// Of these, those that were named: their newest superblock cannot be read in both copies.
+    pub unread: Vec<u8>,
     /// It was ended before its end, by whoever watched.
     pub cancelled: bool,
     /// The volumes.
@@ -213,8 +216,8 @@ pub struct WrittenVolume {
 
 impl Outcome {
     pub(super) fn of(pool: &Superblock, proven: bool, volumes: Vec<WrittenVolume>) -> Outcome {
-        let (name, id, missing) = (pool.name.clone(), hex(&pool.pool), Vec::new());
-        Outcome { pool: name, id, epoch: pool.epoch, proven, missing, cancelled: false, volumes }
+        let (name, id, missing, unread) = (pool.name.clone(), hex(&pool.pool), Vec::new(), Vec::new());
+        Outcome { pool: name, id, epoch: pool.epoch, proven, cache_changed: false, missing, unread, cancelled: false, volumes }
     }
 
     /// Whether all that was dirty is on the disks.
@@ -235,7 +238,7 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     let media = Media::open(&what.devices, what.patience)?;
     let pool = media.pool(media.vote(Some(&what.state))?)?;
     let superblock = pool.superblock().clone();
-    let missing = pool.election.missing.clone();
+    let (missing, unread) = (pool.election.missing.clone(), pool.named_but_unread());
     let specs = specs(what, &superblock)?;
     let saves = save::of(&what.saves, &superblock)?;
     let rehearsal = Rehearsal::start(&pool, watch)?.map_err(WritebackError::Start)?;
@@ -279,7 +282,7 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     for volume in outcome.volumes.iter_mut().filter(|volume| volume.problem.is_none() && is_untold(&volume.name)) {
         volume.problem = Some(untold(volume.without_disk));
     }
-    Ok(Outcome { missing, ..outcome })
+    Ok(Outcome { missing, unread, ..outcome })
 }
 
 /// What no client was told, for whoever is here in its place.
@@ -447,7 +450,7 @@ fn by_engine(
     }
     // Ended cleanly, so that the devices need no replay at their next start.
     let _ = end();
-    Ok(Outcome { cancelled, ..Outcome::of(superblock, true, volumes) })
+    Ok(Outcome { cancelled, cache_changed: true, ..Outcome::of(superblock, true, volumes) })
 }
 
 /// One volume, by the engine.
