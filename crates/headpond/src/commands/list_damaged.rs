@@ -36,14 +36,14 @@ fn verdict(damaged: &Damaged) -> anyhow::Result<()> {
     let had_yet = match recoverable.is_empty() {
         true => String::new(),
         false => format!(
-            " Some of {} may be had yet: `headpond check` names the places. Copy the devices with ddrescue before the pool is started, which writes \
+            " Some of {} may be had yet: `headpond check` names the places. Copy the devices with ddrescue before the pool is started, which may write \
              over them, and list what is on the copies.",
             recoverable.join(", ")
         ),
     };
     Err(Found(format!(
-        "Not all data can be read, or is known to be on the disk. Nothing was changed.{had_yet} Bring back any cache device that is missing, and \
-         list again; `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
+        "Not all data can be read, or is known to be on the disk. Nothing was changed. Bring back any cache device that is missing, and list \
+         again.{had_yet} `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
     ))
     .into())
 }

@@ -80,7 +80,7 @@ pub struct VolumeSummary {
     pub suspect_bytes: u64,
     /// A flush of its disk failed, or last copies were lost, and no client was told.
     pub untold: bool,
-    /// Some of what is in doubt is on the devices yet, for whoever can read it.
+    /// Some of what is lost, or in doubt, is on the devices yet, for whoever can read it.
     pub recoverable: bool,
     /// Whether a start refuses it.
     pub refused: bool,
@@ -241,10 +241,11 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
             "They were acknowledged, most likely, and are lost. A start takes them for writes that were cut off: it reads there \
              what was there before, without an error. Only if the power failed before a client had flushed them were they promised to nobody",
         )
-        .next(
-            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else restore \
-             these ranges from a backup",
-        ))?;
+        .next(format!(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started{}; else restore these ranges \
+             from a backup",
+            or_copy(damaged.would_be_overwritten)
+        )))?;
     }
     let bytes: u64 = damaged.suspect.iter().map(|e| e.bytes).sum();
     if bytes > 0 && !damaged.refused {
@@ -261,10 +262,11 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
             mib(bytes),
             mib(damaged.bytes)
         ))
-        .next(
-            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else \
-                 look through these ranges (check the file system), or restore them from a backup",
-        ))?;
+        .next(format!(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started{}; else look through these \
+             ranges (check the file system), or restore them from a backup",
+            or_copy(damaged.would_be_overwritten)
+        )))?;
     }
     let bytes: u64 = damaged.damaged.iter().map(|e| e.bytes).sum();
     if bytes > 0 {
@@ -279,10 +281,10 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
             true => "There is no disk that has them. Reading them fails; all else of the volume can be read",
             false => "They were not on the disk yet. Reading them fails; all else of the volume can be read",
         })
-        .next(
-            "`headpond list-damaged` names the ranges. Bring missing cache devices back; else restore these ranges from a \
-             backup",
-        ))?;
+        .next(format!(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back{}; else restore these ranges from a backup",
+            or_copy(damaged.is_lost_recoverable)
+        )))?;
     }
     Ok(())
 }

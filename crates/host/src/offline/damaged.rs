@@ -63,9 +63,14 @@ pub struct DamagedVolume {
     /// Where there may be dirty data of which nothing is known: of a refused volume, or of one whose log has lost records that tell
     /// what they held. Outside, its disk is right.
     pub suspect: Vec<Extent>,
-    /// Some of what is doubtful or suspect may be had yet: it is in sectors that a device cannot read, and others perhaps can, or in a segment
-    /// whose header alone is lost. A start writes over it.
+    /// Some of what is lost, doubtful or suspect may be had yet: it is in sectors that a device cannot read, and others perhaps can.
     pub recoverable: bool,
+    /// The same of what is lost alone, of which a start knows.
+    #[serde(skip)]
+    pub is_lost_recoverable: bool,
+    /// The same of what is doubtful or suspect: a start writes over it.
+    #[serde(skip)]
+    pub would_be_overwritten: bool,
 }
 
 /// A run of bytes of a volume.
@@ -97,8 +102,10 @@ impl DamagedVolume {
 
     /// With what was found to be in doubt of it before.
     pub(super) fn in_doubt_as(self, known: &DamagedVolume) -> DamagedVolume {
-        let (doubtful, suspect) = (known.doubtful.clone(), known.suspect.clone());
-        DamagedVolume { doubtful, suspect, recoverable: known.recoverable, ..self }
+        let (doubtful, suspect, would_be_overwritten) =
+            (known.doubtful.clone(), known.suspect.clone(), known.would_be_overwritten);
+        let recoverable = self.recoverable || would_be_overwritten;
+        DamagedVolume { doubtful, suspect, recoverable, would_be_overwritten, ..self }
     }
 
     /// With what is in doubt of it.
@@ -108,8 +115,9 @@ impl DamagedVolume {
             false => self.suspect,
         };
         let doubtful = in_doubt(volume, &doubts.runs);
-        let recoverable = doubts.is_recoverable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
-        DamagedVolume { doubtful, suspect, recoverable, ..self }
+        let would_be_overwritten = doubts.is_recoverable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
+        let recoverable = self.recoverable || would_be_overwritten;
+        DamagedVolume { doubtful, suspect, recoverable, would_be_overwritten, ..self }
     }
 }
 
@@ -152,6 +160,8 @@ fn not_started(pool: &Pool<'_>, volume: &VolumeEntry) -> DamagedVolume {
         is_comparable: false,
         suspect: suspect(pool, volume),
         recoverable: false,
+        is_lost_recoverable: false,
+        would_be_overwritten: false,
     }
 }
 
@@ -173,7 +183,7 @@ pub(super) fn of_volume(
     let shift = grid_shift(volume.phase);
     let mut damaged: Vec<Extent> = Vec::new();
     let (mut dirty_bytes, mut done, mut result) = (0, 0, Ok(()));
-    let mut is_comparable = false;
+    let (mut is_comparable, mut is_unreadable) = (false, false);
     let mut batch: Vec<Live> = Vec::new();
     let mut flush = |batch: &mut Vec<Live>| -> Result<(), OfflineError> {
         told(watch, "reading dirty data", done, total)?;
@@ -185,7 +195,10 @@ pub(super) fn of_volume(
                 let sectors = from..from + u64::from(run.end - run.start);
                 let bytes = (sectors.end - sectors.start) * SECTOR;
                 match &data {
-                    Data::Lost => add(&mut damaged, sectors.start * SECTOR, bytes),
+                    Data::Lost { cannot_be_read } => {
+                        is_unreadable |= *cannot_be_read;
+                        add(&mut damaged, sectors.start * SECTOR, bytes);
+                    }
                     Data::Zeroes => {
                         dirty_bytes += bytes;
                         good(sectors, None)?;
@@ -216,7 +229,7 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    let (untold, doubtful, recoverable) = (volume.doubts.untold, Vec::new(), false);
+    let (untold, doubtful) = (volume.doubts.untold, Vec::new());
     Ok(DamagedVolume {
         name,
         bytes,
@@ -228,7 +241,9 @@ pub(super) fn of_volume(
         doubtful,
         is_comparable,
         suspect,
-        recoverable,
+        recoverable: is_unreadable,
+        is_lost_recoverable: is_unreadable,
+        would_be_overwritten: false,
     })
 }
 
@@ -249,16 +264,20 @@ fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
 enum Data {
     Good(HostBuf),
     Zeroes,
-    Lost,
+    /// On no copy that can be read. Whether there is one that cannot, and others perhaps can.
+    Lost {
+        cannot_be_read: bool,
+    },
 }
 
 /// The data of each piece, from whatever copy is good. What lies side by side is read at once.
 fn read_all(pool: &Pool<'_>, rehearsal: &Rehearsal, batch: &[Live]) -> Vec<Data> {
     let key = pool.superblock().key;
-    let mut data: Vec<Data> = batch.iter().map(|l| if l.piece.zeroes() { Data::Zeroes } else { Data::Lost }).collect();
+    let begun = |l: &Live| if l.piece.zeroes() { Data::Zeroes } else { Data::Lost { cannot_be_read: false } };
+    let mut data: Vec<Data> = batch.iter().map(begun).collect();
     for copy in 0..2 {
         let mut wanted: BTreeMap<(u8, u64), usize> = BTreeMap::new();
-        for (n, live) in batch.iter().enumerate().filter(|(n, _)| matches!(data[*n], Data::Lost)) {
+        for (n, live) in batch.iter().enumerate().filter(|(n, _)| matches!(data[*n], Data::Lost { .. })) {
             let place = rehearsal.copies(live.piece.segment).nth(copy);
             if let Some((place, layout)) = place.and_then(|place| Some((place, pool.layout(place.member)?))) {
                 let at = layout.slot(place.slot) + u64::from(live.piece.offset) * SECTOR;
@@ -283,6 +302,9 @@ fn read_all(pool: &Pool<'_>, rehearsal: &Rehearsal, batch: &[Live]) -> Vec<Data>
                     // One of them cannot be read, perhaps: the others can.
                     None => pool.read(member, from, bytes),
                 };
+                if own.is_none() && pool.device(member).is_some() {
+                    data[n] = Data::Lost { cannot_be_read: true };
+                }
                 if let Some(own) = own.filter(|own| batch[n].is(key, own)) {
                     data[n] = Data::Good(own);
                 }

@@ -40,7 +40,7 @@ impl Doubts {
         self.lacking.contains(&volume) || self.lacking.contains(&NOBODY)
     }
 
-    /// Whether some of that is on the devices yet, for whoever can read it: a start that steps over it writes over it.
+    /// Whether some of that is in sectors that a device cannot read, and others perhaps can: a start that steps over it writes over it.
     pub fn is_recoverable(&self, volume: u16) -> bool {
         self.recoverable.contains(&volume) || self.recoverable.contains(&NOBODY)
     }
@@ -54,7 +54,7 @@ struct Doubt {
     block: u64,
     version: u64,
     sectors: u8,
-    /// It is on the devices yet: others may be able to read it, or its segment's header alone is lost.
+    /// A device cannot read it, or the header of its segment, and others perhaps can.
     is_recoverable: bool,
 }
 
@@ -121,12 +121,14 @@ impl Search {
             return;
         }
         self.headless.push(f.clone());
+        // One that reads well, and is none, nobody has any more.
+        let is_unreadable = copies.iter().any(|copy| copy.cannot_read(&header));
         if volume == NOBODY {
-            self.lack(volume, true);
+            self.lack(volume, is_unreadable);
         }
         let is_dirty = |e: &&Entry| matches!(e.kind, EntryKind::Dirty | EntryKind::Zeroes);
         for (whole, _) in records(&seen, &followed) {
-            whole.record.entries.iter().filter(is_dirty).for_each(|e| self.doubt(volume, e, true));
+            whole.record.entries.iter().filter(is_dirty).for_each(|e| self.doubt(volume, e, is_unreadable));
         }
     }
 

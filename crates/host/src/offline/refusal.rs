@@ -51,7 +51,7 @@ fn may_be_on_missing(pool: &Pool<'_>, damaged: &Damaged) -> Option<String> {
 
 /// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.
 fn would_be_overwritten(damaged: &Damaged) -> Option<WritebackError> {
-    let volumes = names(damaged, |v| v.recoverable);
+    let volumes = names(damaged, |v| v.would_be_overwritten);
     (!volumes.is_empty()).then_some(WritebackError::NotFound { volumes })
 }
 

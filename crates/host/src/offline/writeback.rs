@@ -206,7 +206,7 @@ pub struct WrittenVolume {
     pub doubtful: Vec<Extent>,
     /// Where cache devices that are missing, or records that are lost, may have held more: byte ranges of the volume.
     pub suspect: Vec<Extent>,
-    /// Some of what is doubtful or suspect is on the cache devices yet, for whoever can read it.
+    /// Some of what is lost, doubtful or suspect is on the cache devices yet, for whoever can read it.
     pub recoverable: bool,
     /// The pool has let go of it: the disk is whole, and used alone from now on.
     pub detached: bool,
@@ -436,7 +436,7 @@ fn by_engine(
         let found = damaged.volumes.iter().find(|v| v.name == volume.name);
         if let Some(found) = found.filter(|found| found.without_disk) {
             // What it does not find the engine takes for free space.
-            volumes.push(WrittenVolume { recoverable: false, ..WrittenVolume::read(found) });
+            volumes.push(WrittenVolume { recoverable: found.is_lost_recoverable, ..WrittenVolume::read(found) });
             continue;
         }
         let (doubtful, suspect) = found.map(|v| (v.doubtful.clone(), v.suspect.clone())).unwrap_or_default();
@@ -446,7 +446,8 @@ fn by_engine(
             !cancelled
         });
         let compared = written.backing.is_some() && found.is_some_and(|found| found.is_comparable);
-        volumes.push(WrittenVolume { doubtful, suspect, compared, ..written });
+        let recoverable = !written.detached && found.is_some_and(|found| found.is_lost_recoverable);
+        volumes.push(WrittenVolume { doubtful, suspect, compared, recoverable, ..written });
     }
     // Ended cleanly, so that the devices need no replay at their next start.
     let _ = end();

@@ -183,7 +183,8 @@ impl Judge<'_> {
     fn finding(&self, fault: Fault) -> Finding {
         let Fault { level, kind, copy, sectors: (first, count), mends } = fault;
         let (segment, bytes) = (self.found.header.segment, u64::from(count) * SECTOR);
-        let (what, meaning, next) = words(kind);
+        let is_unreadable = self.read.iter().any(|read| read.cannot_read(&(first..first + count)));
+        let (what, meaning, next) = if is_unreadable && kind == "dirty-data-damaged" { UNREADABLE } else { words(kind) };
         let place = self.read[copy.unwrap_or(0)].place;
         let at = self.pool.layout(place.member).map_or(0, |l| l.slot(place.slot)) + u64::from(first) * SECTOR;
         let path = self.pool.device(place.member).map_or(Path::new(""), |device| device.path());
@@ -211,6 +212,14 @@ impl Judge<'_> {
 fn is_dirty(e: &Entry) -> bool {
     matches!(e.kind, EntryKind::Dirty)
 }
+
+/// Dirty data of which a copy cannot be read: others perhaps can.
+const UNREADABLE: (&str, &str, &str) = (
+    "dirty data cannot be read, or does not match its checksum",
+    "It was not on the disk yet. What cannot be read may be had yet",
+    "`headpond list-damaged` names what of the volume cannot be read. Bring back any cache device that is missing; else copy the device with \
+     ddrescue, and check the copy",
+);
 
 /// What each kind is, what it means, and what to do.
 fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
