@@ -165,21 +165,24 @@ fn a_disk_with_a_bad_sector_where_a_superblock_would_be_is_served() {
     yard.run(&["attach", "x", &member]).said(3, &["is a cache device of pool second", "Nothing was changed"]);
 }
 
-/// A pool on one device, whose daemon died with 59 flushed blocks that its disk does not have. Where the machine was so busy that some had been
-/// written there, it is made anew.
-fn killed() -> Option<(Yard, Disk, String)> {
+/// A pool on one device, or beside `a`, whose daemon died with 59 flushed blocks that its disk does not have. Where the machine was so busy that some had
+/// been written there, it is made anew.
+fn killed(beside: &[&str]) -> Option<(Yard, Disk, String)> {
     for _ in 0..20 {
         let (yard, disk, path) = yard_and_disk()?;
-        yard.run(&["pool", "create", "pool", &path, "--copies", "1"]).good();
+        beside.iter().for_each(|name| drop(yard.file(name, 64 * MIB)));
+        let (devices, copies) = ([beside, &[&path]].concat(), (1 + beside.len()).to_string());
+        yard.run(&[&["pool", "create", "pool", "--copies", &copies], &devices[..]].concat()).good();
         // A sweep over it takes longer than the daemon lives.
         yard.file("file", 16 << 30);
         fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
-        let daemon = yard.serve(&[&path, "--config", "toml"]);
+        let daemon = yard.serve(&[&["--config", "toml"], &devices[..]].concat());
         yard.run(&["attach", "v", "modelled:file"]).good();
+        yard.run(&["volume", "create", "idle", "--size", "1MiB"]).good();
         let mut nbd = yard.nbd("v");
         (1..60u64).for_each(|n| nbd.write(n * (256 << 20), &[n as u8; 4096], true).unwrap());
         daemon.kill();
-        let report: Value = serde_json::from_str(&yard.run(&["check", "--json", &path]).good().out).unwrap();
+        let report: Value = serde_json::from_str(&yard.run(&[&["check", "--json"], &devices[..]].concat()).good().out).unwrap();
         if report["summary"]["volumes"][0]["dirty_bytes"] == 59 * 4096 {
             return Some((yard, disk, path));
         }
@@ -187,21 +190,32 @@ fn killed() -> Option<(Yard, Disk, String)> {
     panic!("a machine with a moment to spare");
 }
 
+/// What a tool says of these devices.
+fn json(yard: &Yard, args: &[&str], devices: &[&str]) -> Value {
+    serde_json::from_str(&yard.run(&[args, &["--json"], devices].concat()).out).unwrap()
+}
+
+/// Dirty data in the log: the byte of its volume, and where it is on the last of the devices.
+fn records(yard: &Yard, devices: &[&str]) -> Vec<(u64, u64)> {
+    let dump = json(yard, &["dump", "--records"], devices);
+    let of = |s: &Value| -> Vec<(u64, u64)> {
+        let member = devices.len() - 1;
+        let copy = s["copies"].as_array().unwrap().iter().find(|copy| copy["member"] == member).unwrap();
+        let at = |e: &Value| copy["offset"].as_u64().unwrap() + e["sector"].as_u64().unwrap() * 512;
+        let entries = s["records"].as_array().unwrap().iter().flat_map(|r| r["entries"].as_array().unwrap());
+        entries.filter(|e| e["kind"] == "dirty").map(|e| (e["block"].as_u64().unwrap() * 4096, at(e))).collect()
+    };
+    dump["segments"].as_array().unwrap().iter().filter(|s| s["class"] == "mirrored").flat_map(of).collect()
+}
+
 /// Found by reading: one sector that could not be read hid its whole segment from `list-damaged` and `writeback`, `check` called what was in it dead,
-/// and `writeback` wrote zeroes over it, so that nothing could have it any more.
+/// and `writeback` wrote zeroes over it, so that nothing could have it any more. Later it was refused in words of missing devices and of all volumes, and
+/// `--without-missing` ended with the command that destroys the pool, though what it had not found was there yet.
 #[test]
 fn flushed_data_that_cannot_be_read_is_told_and_not_written_over_before_it_is_given_up() {
-    let Some((yard, disk, path)) = killed() else { return };
-    let json = |args: &[&str]| -> Value { serde_json::from_str(&yard.run(&[args, &["--json", &path]].concat()).out).unwrap() };
-    let records = || -> Vec<(u64, u64)> {
-        let dump = json(&["dump", "--records"]);
-        let of = |s: &Value| -> Vec<(u64, u64)> {
-            let at = |e: &Value| s["copies"][0]["offset"].as_u64().unwrap() + e["sector"].as_u64().unwrap() * 512;
-            let entries = s["records"].as_array().unwrap().iter().flat_map(|r| r["entries"].as_array().unwrap());
-            entries.filter(|e| e["kind"] == "dirty").map(|e| (e["block"].as_u64().unwrap() * 4096, at(e))).collect()
-        };
-        dump["segments"].as_array().unwrap().iter().filter(|s| s["class"] == "mirrored").flat_map(of).collect()
-    };
+    let Some((yard, disk, path)) = killed(&[]) else { return };
+    let json = |args: &[&str]| json(&yard, args, &[&path]);
+    let records = || records(&yard, &[&path]);
     let written = records();
     let list = || yard.run(&["list-damaged", &path]);
     let args = ["writeback", &path, "--state", "state", "--backing", "v=modelled:file"];
@@ -212,8 +226,11 @@ fn flushed_data_that_cannot_be_read_is_told_and_not_written_over_before_it_is_gi
         let report = json(&["check"]);
         let found = report["findings"].as_array().unwrap();
         assert!(kinds.iter().all(|kind| found.iter().any(|f| f["kind"] == *kind)), "{kinds:?}: {report}");
-        yard.run(&args)
-            .said(3, &["A start does not find dirty data of v", "Nothing was written", "ddrescue", "--without-missing"]);
+        let of_it = found.iter().filter(|f| f["kind"].as_str().unwrap().starts_with("dirty-data"));
+        of_it.for_each(|f| assert!(f["next"].as_str().unwrap().contains("ddrescue"), "{f}"));
+        let parts = ["A start does not find dirty data of v,", "Nothing was written", "ddrescue", "--without-missing"];
+        let refused = yard.run(&args).said(3, &parts);
+        assert!(!refused.err.contains("idle") && !refused.err.contains("what is missing"), "{refused:?}");
     };
     // In the middle of the log, and where what a dead daemon left may be unfinished: but that can be read.
     for (volume_at, at) in [written[20], written[written.len() - 1]] {
@@ -229,7 +246,11 @@ fn flushed_data_that_cannot_be_read_is_told_and_not_written_over_before_it_is_gi
     is_told(slot..slot + 8192, &["slot-unreadable", "dirty-data-unknown"], &format!("v {} {} suspect", 256 << 20, 64 << 20));
     let bad = written[20].1 + 3584..written[20].1 + 4096;
     disk.cannot_read(std::slice::from_ref(&bad));
-    yard.run(&[&args[..], &["--without-missing"]].concat()).said(1, &["What could be written was"]);
+    let ended = yard.run(&[&args[..], &["--without-missing"]].concat()).said(1, &["What could be written was. Copy a device"]);
+    assert!(
+        ended.out.contains("Keep them until what of v is on them alone") && !ended.err.contains("missing devices"),
+        "{ended:?}"
+    );
     let mut first = [0; 4096];
     fs::File::open(yard.path("file")).unwrap().read_exact_at(&mut first, 256 << 20).unwrap();
     assert_eq!(first, [1; 4096]);
@@ -239,4 +260,65 @@ fn flushed_data_that_cannot_be_read_is_told_and_not_written_over_before_it_is_gi
     disk.cannot_read(&[bad]);
     yard.run(&[&args[..], &["--give-up-lost"]].concat())
         .said(1, &["Not all is on the disks", "Restore these ranges from a backup"]);
+}
+
+/// Found by reading. Where the checkpoint knows of such data it was told as lost for good, to be restored from a backup, though a copy by `ddrescue` may have it.
+#[test]
+fn data_of_the_checkpoint_in_sectors_that_cannot_be_read_may_be_had_yet() {
+    let Some((yard, disk, path)) = killed(&[]) else { return };
+    yard.serve(&[&path, "--config", "toml"]).stop();
+    let listed = |at: u64| {
+        let bad = at + 3584..at + 4096;
+        disk.cannot_read(std::slice::from_ref(&bad));
+        yard.run(&["list-damaged", &path])
+    };
+    // Some of it may be on the disk by now.
+    let is_lost = |(to, at): &(u64, u64)| listed(*at).out == format!("v {to} 4096 lost\n");
+    let (to, at) = records(&yard, &[&path]).into_iter().find(is_lost).unwrap();
+    listed(at).said(1, &["Some of v may be had yet", "ddrescue"]);
+    let report = json(&yard, &["check"], &[&path]);
+    let found = report["findings"].as_array().unwrap().iter().filter(|f| f["level"] == "loss");
+    assert!(found.clone().count() > 1 && report["summary"]["volumes"][0]["recoverable"] == true, "{report}");
+    found.for_each(|f| assert!(f["next"].as_str().unwrap().contains("ddrescue"), "{f}"));
+    let writeback = || yard.run(&["writeback", &path, "--state", "state", "--backing", "v=modelled:file"]);
+    writeback().said(1, &["Not all is on the disks", "Copy a device that cannot read sectors with ddrescue, and run it again"]);
+    disk.cannot_read(&[]);
+    writeback().good();
+    let mut found = [0; 4096];
+    fs::File::open(yard.path("file")).unwrap().read_exact_at(&mut found, to).unwrap();
+    assert_eq!(found, [(to >> 28) as u8; 4096]);
+}
+
+/// Found by reading. A device that was named, and whose newest superblock cannot be read, was called missing, and to be named; and where another was missing,
+/// `ddrescue` was named before that.
+#[test]
+fn what_may_have_the_rest_is_told_as_what_it_is_before_a_copy_of_what_cannot_be_read() {
+    let Some((yard, disk, path)) = killed(&["a"]) else { return };
+    let both = ["a", &path];
+    let newest = both_of_the_newest(&yard, &both, 64 * MIB);
+    let written = records(&yard, &both);
+    let bad = written[20].1 + 3584..written[20].1 + 4096;
+    let run = |devices: &[&str], more: &[&str]| {
+        yard.run(&[&["writeback", "--state", "state", "--backing", "v=modelled:file"], devices, more].concat())
+    };
+    disk.cannot_read(std::slice::from_ref(&bad));
+    let comes_first = |err: &str| err.find("ring").zip(err.find("ddrescue")).is_some_and(|(bring, copy)| bring < copy);
+    let listed = yard.run(&["list-damaged", &path, "--state", "state"]).said(1, &["Some of v may be had yet"]);
+    assert!(comes_first(&listed.err), "{listed:?}");
+    let written_back = run(&[&path], &["--without-missing"]).said(1, &["Bring missing devices back and run it again"]);
+    assert!(comes_first(&written_back.err), "{written_back:?}");
+
+    // The other way round, it is named, and lacks its superblock alone.
+    disk.cannot_read_until_written(&newest);
+    let a = fs::OpenOptions::new().write(true).open(yard.path("a")).unwrap();
+    let (_, at) = records(&yard, &["a"])[20];
+    a.write_all_at(&[0xff; 8], at).unwrap();
+    let refused = run(&both, &[])
+        .said(3, &["superblock of cache device 1 of pool pool cannot be read in both copies", "`headpond repair`", "ddrescue"]);
+    assert!(!refused.err.contains("Bring it back"), "{refused:?}");
+    let written_back = run(&both, &["--without-missing"]).said(1, &["`headpond repair`"]);
+    assert!(!written_back.err.contains("Bring missing devices back"), "{written_back:?}");
+    let mended = yard.run(&["repair", "a", &path, "--state", "state", "--save", "saved"]).said(1, &["left as they are"]);
+    assert!(mended.out.contains("2 places"), "{mended:?}");
+    run(&both, &[]).good();
 }

@@ -84,6 +84,38 @@ fn a_disk_that_was_attached_by_a_link_is_served_by_it_whatever_its_number_and_an
     daemon.stop();
 }
 
+/// Found by reading. `--other-disk` asked whether the disk has the very name that another volume's is known by: by a link to it the one's data was written over the other's.
+/// Later it asked for that one's own disk where there was none any more, and took a disk with `modelled:` before its path for another one.
+#[test]
+fn a_disk_that_another_volume_is_known_to_have_is_not_written_to_by_another_path_either() {
+    let yard = Yard::new();
+    yard.pool();
+    let files = ["disk", "other", "third"].map(|name| yard.file(name, 16 * MIB));
+    let Some(disk) = Loop::over(&files[0]) else { return };
+    let other = Loop::over(&files[1]).unwrap();
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", disk.0.to_str().unwrap()]).good();
+    yard.run(&["attach", "w", other.0.to_str().unwrap()]).good();
+    yard.nbd("v").write(0, &block(1), true).unwrap();
+    yard.nbd("w").write(0, &block(2), true).unwrap();
+    yard.nbd("w").write(place(5), &block(3), true).unwrap();
+    daemon.kill();
+    lead(&yard.path("link"), &other);
+    let content = Contents::of(&files.each_ref().map(|file| file.as_path()));
+    let args = ["writeback", "a", "b", "--state", "state", "--other-disk", "--backing", "v=link"];
+    let parts = ["link is the disk of volume w", "Nothing was changed", "volume w's own disk as well", "--backing w=FILE"];
+    yard.run(&args).said(3, &parts);
+    yard.run(&[&args[..7], &["v=modelled:link"]].concat()).said(3, &parts[..2]);
+    content.unchanged();
+    // As after a boot that counts otherwise: it is said where the other one's disk is. That is gone for good, and a new file has what the cache has of it.
+    yard.run(&[&args[..], &["--backing", "w=third"]].concat()).good();
+    for (file, number) in [(&files[1], 1), (&files[2], 2)] {
+        assert!(fs::read(file).unwrap().starts_with(&block(number)), "{}", file.display());
+    }
+    assert_eq!(fs::read(&files[2]).unwrap()[place(5) as usize..][..4096], block(3));
+}
+
 /// What was recorded of a disk before it was known by more than its number is that number. Such a volume is served by the name that it was
 /// served by last, online and offline, and by no other.
 #[test]

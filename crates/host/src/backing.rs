@@ -29,7 +29,12 @@ const PATH: &str = "path:";
 
 /// Whether a recorded identity is a path, and no name of a device's own.
 pub(crate) fn is_path(identity: &str) -> bool {
-    identity.trim_start_matches(MODELLED).starts_with(PATH)
+    without_pace(identity).starts_with(PATH)
+}
+
+/// What was recorded of the device itself.
+fn without_pace(identity: &str) -> &str {
+    identity.trim_start_matches(MODELLED)
 }
 
 /// Volumes with a backing device, and such that have none: what they hold is on the cache devices alone.
@@ -76,6 +81,11 @@ impl Spec {
 
     /// Whether both lead to one device or file, and say the same of its pace, as far as can be seen without opening it.
     pub fn leads_where(&self, other: &Spec) -> bool {
+        self.modelled == other.modelled && self.is_one_with(other)
+    }
+
+    /// The same, whatever they say of its pace.
+    pub fn is_one_with(&self, other: &Spec) -> bool {
         let node = |spec: &Spec| {
             let it = facts::look(&spec.path).ok()?;
             Some(match facts::kind(&it) {
@@ -84,7 +94,7 @@ impl Spec {
             })
         };
         let own = node(self);
-        self.modelled == other.modelled && own.is_some() && own == node(other)
+        own.is_some() && own == node(other)
     }
 
     /// The device or file itself.
@@ -174,30 +184,49 @@ impl Backing {
     /// was recorded; to where it leads; and as the disk was named when this host served it last. No other name will do, and
     /// no device that has a name which was recorded ever since. Whether the data is the volume's the engine asks in any case.
     pub fn is_known_as(&self, recorded: &str) -> bool {
+        let is_it = self.leads_to(recorded, self.spec.is_last);
+        if is_it && self.identity() != recorded {
+            let (now, own) = (self.spec.path.display(), self.claim.facts().identity.as_deref().unwrap_or("its path"));
+            tracing::info!(
+                "{now} is taken for the disk that was known as {} alone, and compared with what is cached. Detached and attached again, \
+                 the volume knows it by {own}",
+                recorded.trim_start_matches(MODELLED).trim_start_matches(PATH)
+            );
+        }
+        is_it
+    }
+
+    /// Whether it has the very name, or path, that was `recorded`, at whatever pace it was served.
+    pub fn is_named(&self, recorded: &str) -> bool {
+        without_pace(&self.identity()) == without_pace(recorded)
+    }
+
+    /// Whether it is another volume's disk, of which a path alone was `recorded`, and which was named `last` when this host served it last.
+    pub fn is_at_anothers_path(&self, recorded: &str, last: Option<&Spec>) -> bool {
+        let Some(path) = without_pace(recorded).strip_prefix(PATH) else { return false };
+        let is_last = last.is_some_and(|last| last.path == self.spec.path);
+        self.had_no_name() && (is_last || self.spec.is_one_with(&Spec::new(path)))
+    }
+
+    fn leads_to(&self, recorded: &str, is_last: bool) -> bool {
         if self.identity() == recorded {
             return true;
         }
         let is_modelled = recorded.starts_with(MODELLED);
         let Some(path) = recorded.trim_start_matches(MODELLED).strip_prefix(PATH).map(Path::new) else { return false };
-        let facts = self.claim.facts();
-        let had_no_name = facts.identity.as_ref().is_none_or(|own| own.starts_with("dm:") || own.starts_with("md:"));
-        if is_modelled != self.spec.modelled || facts.kind != facts::Kind::Block || !had_no_name {
+        if is_modelled != self.spec.modelled || self.claim.facts().kind != facts::Kind::Block || !self.had_no_name() {
             return false;
         }
         let leads_here = || {
             let own = rustix::fs::fstat(self.claim.as_fd()).map(|it| it.st_rdev);
             fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device() && Ok(it.rdev()) == own)
         };
-        let is_it = path == self.spec.path || self.spec.is_last || leads_here();
-        if is_it {
-            let (now, own) = (self.spec.path.display(), facts.identity.as_deref().unwrap_or("its path"));
-            tracing::info!(
-                "{now} is taken for the disk that was known as {} alone, and compared with what is cached. Detached and attached again, \
-                 the volume knows it by {own}",
-                path.display()
-            );
-        }
-        is_it
+        path == self.spec.path || is_last || leads_here()
+    }
+
+    /// Whether it has no name of its own, or had none before arrays were known by their UUIDs.
+    fn had_no_name(&self) -> bool {
+        self.claim.facts().identity.as_ref().is_none_or(|own| own.starts_with("dm:") || own.starts_with("md:"))
     }
 
     /// Its path.

@@ -21,6 +21,7 @@ mod finding;
 mod lost;
 mod media;
 mod records;
+mod refusal;
 mod rehearsal;
 mod repair;
 mod salvage;

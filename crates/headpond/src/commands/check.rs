@@ -1,7 +1,7 @@
 //! `headpond check`.
 
 use clap::Args;
-use headpond_host::offline::{self, Finding, Level, Media, Summary};
+use headpond_host::offline::{self, Finding, Level, Media, Summary, VolumeSummary};
 use serde_json::json;
 
 use super::offline::{AtRest, Listing, Watching, harmless, line, place};
@@ -80,11 +80,7 @@ fn text(s: &Summary) -> String {
         size::show(s.bytes)
     );
     for v in &s.volumes {
-        let state = match (v.refused, v.damaged_bytes) {
-            (true, _) => "REFUSED by a start".into(),
-            (false, 0) => "all of it can be read".into(),
-            (false, lost) => format!("{} LOST", size::show(lost)),
-        };
+        let state = state(v);
         let kind = if v.without_disk { "on the cache devices alone" } else { "dirty" };
         text +=
             &format!("  volume {}: {}, {} {kind}, {state}\n", harmless(&v.name), size::show(v.bytes), size::show(v.dirty_bytes));
@@ -96,9 +92,29 @@ fn text(s: &Summary) -> String {
     }
 }
 
+/// How a volume stands: what is told of it among the findings as well.
+fn state(v: &VolumeSummary) -> String {
+    if v.refused {
+        return "REFUSED by a start".into();
+    }
+    let said = [
+        (v.damaged_bytes > 0, format!("{} LOST", size::show(v.damaged_bytes))),
+        (v.suspect_bytes > 0, format!("something is LOST within {}", size::show(v.suspect_bytes))),
+        (v.recoverable, "some of that may be had yet".into()),
+        (v.untold, "a failure that no client was told of".into()),
+    ];
+    let said: Vec<String> = said.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect();
+    if said.is_empty() { "all of it can be read".into() } else { said.join(", ") }
+}
+
 fn closing(s: &Summary) -> String {
-    let next = match (s.losses, s.damages) {
-        (0, _) => "No data is lost. `headpond repair` mends what another copy proves",
+    let is_in_doubt = s.volumes.iter().any(|v| v.doubtful_bytes > 0 || v.suspect_bytes > 0 && !v.refused);
+    let next = match s.losses {
+        0 => "No data is lost. `headpond repair` mends what another copy, or the checkpoint, proves",
+        _ if is_in_doubt => {
+            "Some data is lost or cannot be had: `headpond list-damaged` names it; what it calls doubtful or suspect was promised to nobody if the \
+             power failed before a client had flushed it. Copy the devices before anything else"
+        }
         _ => "Some data is lost or cannot be had: `headpond list-damaged` names it. Copy the devices before anything else",
     };
     format!("Problems were found: {} without loss, {} with. Nothing was changed. {next}", s.damages, s.losses)

@@ -32,11 +32,19 @@ fn verdict(damaged: &Damaged) -> anyhow::Result<()> {
     if damaged.is_none() {
         return Ok(());
     }
-    Err(Found(
-        "Not all data can be read, or is known to be on the disk. Nothing was changed. Bring back any cache device that is missing, and list again; \
-         `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
-            .into(),
-    )
+    let recoverable: Vec<String> = damaged.volumes.iter().filter(|v| v.recoverable).map(|v| harmless(&v.name)).collect();
+    let had_yet = match recoverable.is_empty() {
+        true => String::new(),
+        false => format!(
+            " Some of {} may be had yet: `headpond check` names the places. Copy the devices with ddrescue before the pool is started, which may write \
+             over them, and list what is on the copies.",
+            recoverable.join(", ")
+        ),
+    };
+    Err(Found(format!(
+        "Not all data can be read, or is known to be on the disk. Nothing was changed. Bring back any cache device that is missing, and list \
+         again.{had_yet} `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
+    ))
     .into())
 }
 

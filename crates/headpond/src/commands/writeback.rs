@@ -30,8 +30,8 @@ pub struct Writeback {
     /// The disks named are the volumes' own, though they go by another identity: copies, or the same by other names
     #[arg(long)]
     other_disk: bool,
-    /// Write what these devices hold, though others or the witness are missing that may hold newer data; the cache devices
-    /// are not changed then
+    /// Write what is found on these devices, though others or the witness are missing that may hold newer data, or some of it may be had
+    /// yet that is not found; the cache devices are not changed then
     #[arg(long)]
     without_missing: bool,
     /// Keep the volumes and what is clean in the cache; only if nobody writes to the disks before the pool is served again
@@ -96,27 +96,47 @@ fn text(outcome: &Outcome, other_disk: bool) -> String {
         }
     }
     if !outcome.proven {
-        let (pool, without_disk) = (&outcome.pool, |v: &WrittenVolume| v.without_disk);
-        let again = match outcome.volumes.iter().all(without_disk) {
-            true => String::new(),
-            false => format!(
-                " Do not serve pool {pool} with these disks again: it would write older data over what is changed there from now on."
-            ),
-        };
-        let gone = match outcome.volumes.iter().any(without_disk) {
-            true => " Volumes without a backing device are gone with them, but for what --save has copied.",
-            false => "",
-        };
-        lines.push(format!(
-            "The cache devices were not changed.{again} When what was written has been looked at, free the devices with `headpond pool \
-             destroy DEVICE... --discard-dirty {}:{}`.{gone}",
-            outcome.id, outcome.epoch
-        ));
+        lines.push(of_the_cache_devices(outcome));
     }
     if lines.is_empty() {
         lines.push(format!("pool {} has no volumes", outcome.pool));
     }
     lines.iter().map(|line| harmless(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// What becomes of cache devices that were only read.
+fn of_the_cache_devices(outcome: &Outcome) -> String {
+    let (pool, volumes) = (&outcome.pool, &outcome.volumes);
+    let again = match volumes.iter().all(|v| v.without_disk) {
+        true => String::new(),
+        false => format!(
+            " Do not serve pool {pool} with these disks again: it would write older data over what is changed there from now on."
+        ),
+    };
+    let held: Vec<&str> = volumes.iter().filter(|v| is_held(v)).map(|v| v.name.as_str()).collect();
+    let completed = match may_be_on_missing(outcome) {
+        true => " Keep them for as long as the missing ones may turn up, which may have what is lost.",
+        false => "",
+    };
+    let alone = match held.is_empty() {
+        true => String::new(),
+        false => format!(" Keep them until what of {} is on them alone is had as well, or given up.", held.join(", ")),
+    };
+    format!(
+        "The cache devices were not changed.{again}{completed}{alone} When what was written has been looked at, and nothing on them is wanted any \
+         more, free them with `headpond pool destroy DEVICE... --discard-dirty {}:{}`.",
+        outcome.id, outcome.epoch
+    )
+}
+
+/// Whether the cache devices have something of a volume that is nowhere else now.
+fn is_held(volume: &WrittenVolume) -> bool {
+    volume.recoverable || volume.left_bytes > 0 || volume.kept_bytes > 0 && volume.saved.is_none()
+}
+
+/// Whether cache devices that were not named may have what was not found, and could be written back with these yet.
+fn may_be_on_missing(outcome: &Outcome) -> bool {
+    !outcome.cache_changed && !outcome.missing.is_empty() && outcome.volumes.iter().any(WrittenVolume::lacks_data)
 }
 
 fn line(volume: &WrittenVolume) -> String {
@@ -156,21 +176,43 @@ fn closing(outcome: &Outcome) -> String {
 
 /// What to do about what is not on the disks. What the pool has let go of no run brings back.
 fn next(outcome: &Outcome) -> String {
-    let is_lost = |v: &&WrittenVolume| !v.lost.is_empty() || !v.doubtful.is_empty();
-    let gone: Vec<&str> = outcome.volumes.iter().filter(|v| v.detached).filter(is_lost).map(|v| v.name.as_str()).collect();
+    let is_gone = |v: &&WrittenVolume| v.detached && v.lacks_data();
+    let gone: Vec<&str> = outcome.volumes.iter().filter(is_gone).map(|v| v.name.as_str()).collect();
     let stays: Vec<&WrittenVolume> = outcome.volumes.iter().filter(|v| !v.detached && !v.is_whole()).collect();
-    let may_be_brought_back = stays.iter().any(|v| is_lost(v) || !v.suspect.is_empty());
-    let of_what_stays = match (may_be_brought_back, stays.is_empty()) {
-        (true, _) => ". Bring missing devices back and run it again, or restore the ranges from a backup",
-        (false, false) => ". Nothing is missing. Run it again with what is said of each volume above",
-        (false, true) => "",
+    let again = how_to_have_more(outcome, stays.iter().any(|v| v.recoverable));
+    let of_what_stays = match stays.iter().any(|v| v.lacks_data()) {
+        true if !again.is_empty() => format!(
+            ". {}, before anything else is written to the disks. Restore the ranges from a backup if that gives nothing",
+            again.join(". If that is not enough: ")
+        ),
+        true if stays.iter().any(|v| v.left_bytes > 0) => {
+            ". Run it again with what is said of each volume above; then restore the ranges from a backup, and check the file system".into()
+        }
+        true => ". Restore the ranges from a backup, and check the file system".into(),
+        false if stays.is_empty() => String::new(),
+        false => ". Nothing is missing. Run it again with what is said of each volume above".into(),
     };
     let of_what_is_gone = match gone.is_empty() {
         true => String::new(),
         false => format!(
-            ". The pool has let go of {}: what could not be read is lost. Restore these ranges from a backup, and check the file system",
+            ". The pool has let go of {}: what was not found is lost, unless the power failed before a client had flushed it, and it was promised to \
+             nobody. Restore these ranges from a backup, and check the file system",
             gone.join(", ")
         ),
     };
-    of_what_is_gone + of_what_stays
+    of_what_is_gone + &of_what_stays
+}
+
+/// What may have more of what was not found, the surest first.
+fn how_to_have_more(outcome: &Outcome, is_recoverable: bool) -> Vec<&'static str> {
+    let is_away = outcome.missing.iter().any(|member| !outcome.unread.contains(member));
+    let ways = [
+        (may_be_on_missing(outcome) && is_away, "Bring missing devices back and run it again"),
+        (
+            may_be_on_missing(outcome) && !outcome.unread.is_empty(),
+            "Mend the superblock of the device that was left out with `headpond repair`, with --state, and run it again",
+        ),
+        (is_recoverable, "Copy a device that cannot read sectors with ddrescue, and run it again with the copy in its place"),
+    ];
+    ways.into_iter().filter_map(|(is_so, way)| is_so.then_some(way)).collect()
 }

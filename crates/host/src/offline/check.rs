@@ -11,7 +11,7 @@ use super::damaged::{DamagedVolume, of_volume};
 use super::finding::{Finding, Level};
 use super::media::{Media, Pool};
 use super::rehearsal::Rehearsal;
-use super::{OfflineError, Watch, doubtful};
+use super::{OfflineError, Watch, doubtful, slots};
 use crate::backing::HasDisk;
 use crate::state::hex;
 
@@ -74,6 +74,14 @@ pub struct VolumeSummary {
     pub dirty_bytes: u64,
     /// Bytes of dirty data that no copy holds, those in doubt included.
     pub damaged_bytes: u64,
+    /// Of these, bytes of what is in doubt: after a power cut it may never have been flushed.
+    pub doubtful_bytes: u64,
+    /// Bytes in which there may be dirty data of which nothing is known.
+    pub suspect_bytes: u64,
+    /// A flush of its disk failed, or last copies were lost, and no client was told.
+    pub untold: bool,
+    /// Some of what is lost, or in doubt, is on the devices yet, for whoever can read it.
+    pub recoverable: bool,
     /// Whether a start refuses it.
     pub refused: bool,
 }
@@ -126,14 +134,15 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
     if let Err(error) = &rehearsal {
         let what = "A start with these devices is refused".to_owned();
         say(Finding::new(Level::Loss, "start-refused", what).means(error.to_string()).next(
-            "Bring back the devices that are missing, if there are any; `headpond repair` mends what another copy proves",
+            "Bring back the devices that are missing, if there are any; `headpond repair` mends what another copy, or the checkpoint, proves",
         ))?;
     }
     let rehearsal = rehearsal.ok();
-    let counts = logs::check(&pool, &table, rehearsal.as_ref(), &mut say, watch)?;
+    let slots = slots::all(&pool, &table, watch)?;
+    let counts = logs::check(&pool, &slots, rehearsal.as_ref(), &mut say, watch)?;
     let mut volumes = Vec::new();
     if let Some(rehearsal) = &rehearsal {
-        let doubts = doubtful::list(&pool, rehearsal, watch)?;
+        let doubts = doubtful::list(&pool, &slots, rehearsal, watch)?;
         headless::check(&pool, &doubts, &mut say)?;
         for volume in &pool.superblock().volumes {
             let found = of_volume(&pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?;
@@ -145,6 +154,10 @@ pub fn check(media: &Media, vote: WitnessVote, tell: Tell<'_>, watch: Watch<'_>)
                 without_disk: damaged.without_disk,
                 dirty_bytes: damaged.dirty_bytes,
                 damaged_bytes: damaged.damaged.iter().chain(&damaged.doubtful).map(|e| e.bytes).sum(),
+                doubtful_bytes: damaged.doubtful.iter().map(|e| e.bytes).sum(),
+                suspect_bytes: damaged.suspect.iter().map(|e| e.bytes).sum(),
+                untold: damaged.untold,
+                recoverable: damaged.recoverable,
                 refused: damaged.refused,
             });
         }
@@ -192,11 +205,7 @@ fn of_flushes(volume: &VolumeEntry, say: Tell<'_>) -> Result<(), OfflineError> {
 fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<(), OfflineError> {
     let name = &damaged.name;
     if damaged.refused {
-        let s = pool.superblock();
-        let gone = match usize::from(s.left) + pool.election.missing.len() {
-            few if few < usize::from(s.copies) => "As many cache devices have left before as there are copies".to_owned(),
-            gone => format!("{gone} cache devices have left, as many as there are copies"),
-        };
+        let gone = who_is_gone(pool);
         let bytes: u64 = damaged.suspect.iter().map(|e| e.bytes).sum();
         say(Finding::new(Level::Loss, "volume-refused", format!("Volume {name} is refused by a start"))
             .of(name)
@@ -230,12 +239,13 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
         .of(name)
         .means(
             "They were acknowledged, most likely, and are lost. A start takes them for writes that were cut off: it reads there \
-             what was there before, without an error",
+             what was there before, without an error. Only if the power failed before a client had flushed them were they promised to nobody",
         )
-        .next(
-            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else restore \
-             these ranges from a backup",
-        ))?;
+        .next(format!(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started{}; else restore these ranges \
+             from a backup",
+            or_copy(damaged.would_be_overwritten)
+        )))?;
     }
     let bytes: u64 = damaged.suspect.iter().map(|e| e.bytes).sum();
     if bytes > 0 && !damaged.refused {
@@ -247,14 +257,16 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
         .of(name)
         .means(format!(
             "They were acknowledged, most likely. A start steps over them, and reads there what was there before, without an \
-                 error: somewhere within {} of the volume's {} MiB, unless something later covers it",
+                 error: somewhere within {} of the volume's {} MiB, unless something later covers it. Only if the power failed before a client \
+                 had flushed them were they promised to nobody",
             mib(bytes),
             mib(damaged.bytes)
         ))
-        .next(
-            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started; else \
-                 look through these ranges (check the file system), or restore them from a backup",
-        ))?;
+        .next(format!(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back before the pool is started{}; else look through these \
+             ranges (check the file system), or restore them from a backup",
+            or_copy(damaged.would_be_overwritten)
+        )))?;
     }
     let bytes: u64 = damaged.damaged.iter().map(|e| e.bytes).sum();
     if bytes > 0 {
@@ -269,12 +281,26 @@ fn of_damage(pool: &Pool<'_>, damaged: &DamagedVolume, say: Tell<'_>) -> Result<
             true => "There is no disk that has them. Reading them fails; all else of the volume can be read",
             false => "They were not on the disk yet. Reading them fails; all else of the volume can be read",
         })
-        .next(
-            "`headpond list-damaged` names the ranges. Bring missing cache devices back; else restore these ranges from a \
-             backup",
-        ))?;
+        .next(format!(
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back{}; else restore these ranges from a backup",
+            or_copy(damaged.is_lost_recoverable)
+        )))?;
     }
     Ok(())
+}
+
+/// What is to be tried before a backup where a device cannot read sectors.
+fn or_copy(is_unreadable: bool) -> &'static str {
+    if is_unreadable { "; else copy a device that cannot read sectors with ddrescue, and check the copy" } else { "" }
+}
+
+/// Why a volume is refused: as many are gone as there are copies.
+pub(super) fn who_is_gone(pool: &Pool<'_>) -> String {
+    let s = pool.superblock();
+    match usize::from(s.left) + pool.election.missing.len() {
+        few if few < usize::from(s.copies) => "As many cache devices have left before as there are copies".to_owned(),
+        gone => format!("{gone} cache devices have left, as many as there are copies"),
+    }
 }
 
 fn mib(bytes: u64) -> u64 {

@@ -7,12 +7,14 @@ use headpond_engine::io::{BLOCK_SECTORS, Buf, SECTOR};
 use headpond_format::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, VolumeEntry, grid_shift};
 use serde::Serialize;
 
+use super::check::table_of;
 use super::doubtful::{self, Doubts};
 use super::media::Pool;
 use super::rehearsal::{Live, Rehearsal};
-use super::{OfflineError, Watch, told};
+use super::{OfflineError, Watch, slots, told};
 use crate::backing::HasDisk;
 use crate::buf::HostBuf;
+use crate::state::hex;
 
 /// Dirty pieces whose reads are sorted and merged together.
 const BATCH: usize = 1024;
@@ -61,9 +63,14 @@ pub struct DamagedVolume {
     /// Where there may be dirty data of which nothing is known: of a refused volume, or of one whose log has lost records that tell
     /// what they held. Outside, its disk is right.
     pub suspect: Vec<Extent>,
-    /// Some of what is doubtful or suspect may be had yet: it is in sectors that a device cannot read, and others perhaps can, or in a segment
-    /// whose header alone is lost. A start writes over it.
+    /// Some of what is lost, doubtful or suspect may be had yet: it is in sectors that a device cannot read, and others perhaps can.
     pub recoverable: bool,
+    /// The same of what is lost alone, of which a start knows.
+    #[serde(skip)]
+    pub is_lost_recoverable: bool,
+    /// The same of what is doubtful or suspect: a start writes over it.
+    #[serde(skip)]
+    pub would_be_overwritten: bool,
 }
 
 /// A run of bytes of a volume.
@@ -76,15 +83,31 @@ pub struct Extent {
 }
 
 impl Damaged {
+    fn of(pool: &Pool<'_>, refused: Option<String>, volumes: Vec<DamagedVolume>) -> Damaged {
+        let s = pool.superblock();
+        Damaged { pool: s.name.clone(), id: hex(&s.pool), epoch: s.epoch, refused, volumes }
+    }
+
     /// Whether all can be read.
     pub fn is_none(&self) -> bool {
-        let is_known =
-            |v: &DamagedVolume| !v.refused && !v.untold && v.damaged.is_empty() && v.doubtful.is_empty() && v.suspect.is_empty();
-        self.refused.is_none() && self.volumes.iter().all(is_known)
+        self.refused.is_none() && self.volumes.iter().all(|v| !v.refused && !v.untold && !v.lacks_data())
     }
 }
 
 impl DamagedVolume {
+    /// Whether some of its dirty data is lost, or is not found, or may not be.
+    pub fn lacks_data(&self) -> bool {
+        [&self.damaged, &self.doubtful, &self.suspect].iter().any(|list| !list.is_empty())
+    }
+
+    /// With what was found to be in doubt of it before.
+    pub(super) fn in_doubt_as(self, known: &DamagedVolume) -> DamagedVolume {
+        let (doubtful, suspect, would_be_overwritten) =
+            (known.doubtful.clone(), known.suspect.clone(), known.would_be_overwritten);
+        let recoverable = self.recoverable || would_be_overwritten;
+        DamagedVolume { doubtful, suspect, recoverable, would_be_overwritten, ..self }
+    }
+
     /// With what is in doubt of it.
     pub(super) fn with(self, pool: &Pool<'_>, volume: &VolumeEntry, doubts: &Doubts) -> DamagedVolume {
         let suspect = match doubts.is_lacking(volume.number) && !self.refused {
@@ -92,8 +115,9 @@ impl DamagedVolume {
             false => self.suspect,
         };
         let doubtful = in_doubt(volume, &doubts.runs);
-        let recoverable = doubts.is_recoverable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
-        DamagedVolume { doubtful, suspect, recoverable, ..self }
+        let would_be_overwritten = doubts.is_recoverable(volume.number) && !(doubtful.is_empty() && suspect.is_empty());
+        let recoverable = self.recoverable || would_be_overwritten;
+        DamagedVolume { doubtful, suspect, recoverable, would_be_overwritten, ..self }
     }
 }
 
@@ -102,36 +126,43 @@ impl DamagedVolume {
 /// # Errors
 /// It was cancelled.
 pub fn list_damaged(pool: &Pool<'_>, watch: Watch<'_>) -> Result<Damaged, OfflineError> {
-    let rehearsal = Rehearsal::start(pool, watch)?;
-    let s = pool.superblock();
-    let refused = match (&rehearsal, &pool.unproven) {
-        (Err(error), _) => Some(error.to_string()),
-        (Ok(_), unproven) => unproven.as_ref().map(ToString::to_string),
-    };
-    let doubts = match &rehearsal {
-        Ok(rehearsal) => doubtful::list(pool, rehearsal, watch)?,
-        Err(_) => Doubts::default(),
-    };
-    let mut volumes = Vec::new();
-    for volume in &s.volumes {
-        volumes.push(match &rehearsal {
-            Ok(rehearsal) => of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?.with(pool, volume, &doubts),
-            Err(_) => DamagedVolume {
-                name: volume.name.clone(),
-                bytes: volume.sectors * SECTOR,
-                without_disk: !volume.has_disk(),
-                dirty_bytes: 0,
-                refused: true,
-                untold: volume.doubts.untold,
-                damaged: Vec::new(),
-                doubtful: Vec::new(),
-                is_comparable: false,
-                suspect: suspect(pool, volume),
-                recoverable: false,
-            },
-        });
+    match Rehearsal::start(pool, watch)? {
+        Ok(rehearsal) => of_pool(pool, &rehearsal, watch),
+        Err(error) => {
+            let volumes = pool.superblock().volumes.iter().map(|volume| not_started(pool, volume)).collect();
+            Ok(Damaged::of(pool, Some(error.to_string()), volumes))
+        }
     }
-    Ok(Damaged { pool: s.name.clone(), id: crate::state::hex(&s.pool), epoch: s.epoch, refused, volumes })
+}
+
+/// The same of a pool that a start was rehearsed of already.
+pub(super) fn of_pool(pool: &Pool<'_>, rehearsal: &Rehearsal, watch: Watch<'_>) -> Result<Damaged, OfflineError> {
+    let slots = slots::all(pool, &table_of(pool, watch)?, watch)?;
+    let doubts = doubtful::list(pool, &slots, rehearsal, watch)?;
+    let mut volumes = Vec::new();
+    for volume in &pool.superblock().volumes {
+        volumes.push(of_volume(pool, rehearsal, volume, &mut |_, _| Ok(()), watch)?.with(pool, volume, &doubts));
+    }
+    Ok(Damaged::of(pool, pool.unproven.as_ref().map(ToString::to_string), volumes))
+}
+
+/// A volume of a pool that does not start: what it has is not known.
+fn not_started(pool: &Pool<'_>, volume: &VolumeEntry) -> DamagedVolume {
+    DamagedVolume {
+        name: volume.name.clone(),
+        bytes: volume.sectors * SECTOR,
+        without_disk: !volume.has_disk(),
+        dirty_bytes: 0,
+        refused: true,
+        untold: volume.doubts.untold,
+        damaged: Vec::new(),
+        doubtful: Vec::new(),
+        is_comparable: false,
+        suspect: suspect(pool, volume),
+        recoverable: false,
+        is_lost_recoverable: false,
+        would_be_overwritten: false,
+    }
 }
 
 /// What is done with each run of sectors whose data is good: its first sector in the volume, and the data; `None`: zeroes,
@@ -152,7 +183,7 @@ pub(super) fn of_volume(
     let shift = grid_shift(volume.phase);
     let mut damaged: Vec<Extent> = Vec::new();
     let (mut dirty_bytes, mut done, mut result) = (0, 0, Ok(()));
-    let mut is_comparable = false;
+    let (mut is_comparable, mut is_unreadable) = (false, false);
     let mut batch: Vec<Live> = Vec::new();
     let mut flush = |batch: &mut Vec<Live>| -> Result<(), OfflineError> {
         told(watch, "reading dirty data", done, total)?;
@@ -164,7 +195,10 @@ pub(super) fn of_volume(
                 let sectors = from..from + u64::from(run.end - run.start);
                 let bytes = (sectors.end - sectors.start) * SECTOR;
                 match &data {
-                    Data::Lost => add(&mut damaged, sectors.start * SECTOR, bytes),
+                    Data::Lost { cannot_be_read } => {
+                        is_unreadable |= *cannot_be_read;
+                        add(&mut damaged, sectors.start * SECTOR, bytes);
+                    }
                     Data::Zeroes => {
                         dirty_bytes += bytes;
                         good(sectors, None)?;
@@ -195,7 +229,7 @@ pub(super) fn of_volume(
     let damaged = merged(damaged);
     let suspect = if refused { suspect(pool, volume) } else { Vec::new() };
     let (name, bytes, without_disk) = (volume.name.clone(), volume.sectors * SECTOR, !volume.has_disk());
-    let (untold, doubtful, recoverable) = (volume.doubts.untold, Vec::new(), false);
+    let (untold, doubtful) = (volume.doubts.untold, Vec::new());
     Ok(DamagedVolume {
         name,
         bytes,
@@ -207,7 +241,9 @@ pub(super) fn of_volume(
         doubtful,
         is_comparable,
         suspect,
-        recoverable,
+        recoverable: is_unreadable,
+        is_lost_recoverable: is_unreadable,
+        would_be_overwritten: false,
     })
 }
 
@@ -228,16 +264,20 @@ fn in_doubt(volume: &VolumeEntry, doubts: &[(u16, u64, u64)]) -> Vec<Extent> {
 enum Data {
     Good(HostBuf),
     Zeroes,
-    Lost,
+    /// On no copy that can be read. Whether there is one that cannot, and others perhaps can.
+    Lost {
+        cannot_be_read: bool,
+    },
 }
 
 /// The data of each piece, from whatever copy is good. What lies side by side is read at once.
 fn read_all(pool: &Pool<'_>, rehearsal: &Rehearsal, batch: &[Live]) -> Vec<Data> {
     let key = pool.superblock().key;
-    let mut data: Vec<Data> = batch.iter().map(|l| if l.piece.zeroes() { Data::Zeroes } else { Data::Lost }).collect();
+    let begun = |l: &Live| if l.piece.zeroes() { Data::Zeroes } else { Data::Lost { cannot_be_read: false } };
+    let mut data: Vec<Data> = batch.iter().map(begun).collect();
     for copy in 0..2 {
         let mut wanted: BTreeMap<(u8, u64), usize> = BTreeMap::new();
-        for (n, live) in batch.iter().enumerate().filter(|(n, _)| matches!(data[*n], Data::Lost)) {
+        for (n, live) in batch.iter().enumerate().filter(|(n, _)| matches!(data[*n], Data::Lost { .. })) {
             let place = rehearsal.copies(live.piece.segment).nth(copy);
             if let Some((place, layout)) = place.and_then(|place| Some((place, pool.layout(place.member)?))) {
                 let at = layout.slot(place.slot) + u64::from(live.piece.offset) * SECTOR;
@@ -262,6 +302,9 @@ fn read_all(pool: &Pool<'_>, rehearsal: &Rehearsal, batch: &[Live]) -> Vec<Data>
                     // One of them cannot be read, perhaps: the others can.
                     None => pool.read(member, from, bytes),
                 };
+                if own.is_none() && pool.device(member).is_some() {
+                    data[n] = Data::Lost { cannot_be_read: true };
+                }
                 if let Some(own) = own.filter(|own| batch[n].is(key, own)) {
                     data[n] = Data::Good(own);
                 }

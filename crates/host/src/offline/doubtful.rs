@@ -10,7 +10,6 @@ use headpond_engine::io::{BLOCK_SECTORS, SECTOR};
 use headpond_engine::map::mask;
 use headpond_format::{Class, Entry, EntryKind, Place};
 
-use super::check::table_of;
 use super::copies::{self, Copy};
 use super::damaged::suspect;
 use super::lost::{GENERATIONS, Log, gaps};
@@ -18,11 +17,10 @@ use super::media::Pool;
 use super::records::{Seen, Whole, walk};
 use super::rehearsal::Rehearsal;
 use super::segments::Found;
-use super::slots::{self, NOBODY};
+use super::slots::{NOBODY, Slots};
 use super::{OfflineError, Watch, told};
 
 /// What a start does not find.
-#[derive(Default)]
 pub(super) struct Doubts {
     /// Runs of sectors of each volume's grid: volume, first sector, how many; in order of address.
     pub runs: Vec<(u16, u64, u64)>,
@@ -42,7 +40,7 @@ impl Doubts {
         self.lacking.contains(&volume) || self.lacking.contains(&NOBODY)
     }
 
-    /// Whether some of that may be had yet, by others or by a repair: a start that steps over it writes over it.
+    /// Whether some of that is in sectors that a device cannot read, and others perhaps can: a start that steps over it writes over it.
     pub fn is_recoverable(&self, volume: u16) -> bool {
         self.recoverable.contains(&volume) || self.recoverable.contains(&NOBODY)
     }
@@ -56,16 +54,14 @@ struct Doubt {
     block: u64,
     version: u64,
     sectors: u8,
-    /// Others may be able to read it, or a repair.
+    /// A device cannot read it, or the header of its segment, and others perhaps can.
     is_recoverable: bool,
 }
 
 /// Reads all of the log that a start would replay.
-pub(super) fn list(pool: &Pool<'_>, rehearsal: &Rehearsal, watch: Watch<'_>) -> Result<Doubts, OfflineError> {
-    let table = table_of(pool, watch)?;
-    let slots = slots::all(pool, &table, watch)?;
+pub(super) fn list(pool: &Pool<'_>, slots: &Slots, rehearsal: &Rehearsal, watch: Watch<'_>) -> Result<Doubts, OfflineError> {
     let may_be_dirty = pool.superblock().volumes.iter().any(|volume| !suspect(pool, volume).is_empty());
-    let blind = if may_be_dirty { slots.blind } else { Vec::new() };
+    let blind = if may_be_dirty { slots.blind.clone() } else { Vec::new() };
     let replayed = slots.found.iter().filter(|f| f.header.class == Class::Mirrored && f.replay_from != u32::MAX);
     let mut found: Vec<(&Found, bool)> = replayed.map(|f| (f, true)).chain(slots.headless.iter().map(|f| (f, false))).collect();
     found.sort_by_key(|(f, _)| std::cmp::Reverse(f.header.generation));
@@ -125,12 +121,14 @@ impl Search {
             return;
         }
         self.headless.push(f.clone());
+        // One that reads well, and is none, nobody has any more.
+        let is_unreadable = copies.iter().any(|copy| copy.cannot_read(&header));
         if volume == NOBODY {
-            self.lack(volume, true);
+            self.lack(volume, is_unreadable);
         }
         let is_dirty = |e: &&Entry| matches!(e.kind, EntryKind::Dirty | EntryKind::Zeroes);
         for (whole, _) in records(&seen, &followed) {
-            whole.record.entries.iter().filter(is_dirty).for_each(|e| self.doubt(volume, e, true));
+            whole.record.entries.iter().filter(is_dirty).for_each(|e| self.doubt(volume, e, is_unreadable));
         }
     }
 

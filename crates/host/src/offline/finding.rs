@@ -25,7 +25,7 @@ impl Level {
     }
 }
 
-/// Bytes that would put a copy right, proved by another copy.
+/// Bytes that would put a copy right, proved by another copy, or by the checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mend {
     /// The device's place among those named.

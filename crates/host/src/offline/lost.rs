@@ -2,6 +2,10 @@
 //!
 //! A start steps over a place without a record, and over data that no copy has: that is what a daemon leaves that died while it
 //! wrote. But it had few records in flight, and what lies behind more whole ones than that had been acknowledged.
+//!
+//! Acknowledged is not flushed: when the power fails, devices lose what is in their caches in any order, so that of what nobody has flushed an
+//! older record may be gone where newer ones are whole. Nothing on the media tells when a client flushed. It is told as lost, and with
+//! this said.
 
 use std::ops::Range;
 

@@ -305,6 +305,11 @@ impl Pool<'_> {
         is_missing.then_some(older.member)
     }
 
+    /// Members that count as missing though they were named: their newest superblock cannot be read.
+    pub(super) fn named_but_unread(&self) -> Vec<u8> {
+        self.media.devices.iter().filter_map(|device| self.known(device)).collect()
+    }
+
     /// The device of a member.
     pub fn device(&self, member: u8) -> Option<&Device> {
         self.media.devices.get(self.index(member)?)

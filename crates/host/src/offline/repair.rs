@@ -1,4 +1,4 @@
-//! Puts right what another copy proves, and nothing else. What is written over is saved first, and can be [put back](super::undo).
+//! Puts right what another copy proves, or the checkpoint, and nothing else. What is written over is saved first, and can be [put back](super::undo).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -138,7 +138,7 @@ pub(super) fn sum_of(bytes: &[u8]) -> String {
     format!("{:016x}", checksum(0, bytes))
 }
 
-/// Checks a pool and mends what another copy proves. `save` is made, and holds what was there before each change; without
+/// Checks a pool and mends what another copy, or the checkpoint, proves. `save` is made, and holds what was there before each change; without
 /// it nothing is changed.
 ///
 /// # Errors

@@ -7,8 +7,7 @@ use std::os::fd::AsFd;
 use headpond_engine::io::SECTOR;
 use headpond_format::{VolumeEntry, grid_shift};
 
-use super::damaged::of_volume;
-use super::doubtful::{self, Doubts};
+use super::damaged::{Damaged, DamagedVolume, of_volume};
 use super::media::{Pool, patch};
 use super::rehearsal::{Live, Rehearsal};
 use super::writeback::{Disks, Outcome, WritebackError, WrittenVolume, no_disk_named};
@@ -23,21 +22,25 @@ const RUN: usize = 1 << 20;
 const SAMPLES: usize = 64;
 
 /// Copies what is dirty and whole to the disks.
-pub(super) fn copy(pool: &Pool<'_>, disks: &Disks, watch: Watch<'_>) -> Result<Outcome, WritebackError> {
-    let rehearsal = Rehearsal::start(pool, watch)?.map_err(WritebackError::Start)?;
+pub(super) fn copy(
+    pool: &Pool<'_>,
+    rehearsal: &Rehearsal,
+    disks: &Disks,
+    damaged: &Damaged,
+    watch: Watch<'_>,
+) -> Result<Outcome, WritebackError> {
     let s = pool.superblock();
     // All of them before the first byte is written.
     for volume in &s.volumes {
         if let Some(disk) = disks.get(&volume.number)
-            && differs(pool, &rehearsal, volume, disk)
+            && differs(pool, rehearsal, volume, disk)
         {
             return Err(WritebackError::Changed { path: disk.path().to_owned(), volume: volume.name.clone() });
         }
     }
-    let doubts = doubtful::list(pool, &rehearsal, watch)?;
     let mut volumes = Vec::new();
-    for volume in &s.volumes {
-        volumes.push(one(pool, &rehearsal, volume, disks.get(&volume.number), &doubts, watch)?);
+    for (volume, known) in s.volumes.iter().zip(&damaged.volumes) {
+        volumes.push(one(pool, rehearsal, volume, disks.get(&volume.number), known, watch)?);
     }
     Ok(Outcome::of(s, false, volumes))
 }
@@ -76,13 +79,13 @@ impl Sweep<'_> {
     }
 }
 
-/// One volume. Without a disk it is only told what there would be to write.
+/// One volume. Without a disk it is only told what there would be to write. `known`: what is in doubt of it.
 fn one(
     pool: &Pool<'_>,
     rehearsal: &Rehearsal,
     volume: &VolumeEntry,
     disk: Option<&Backing>,
-    doubts: &Doubts,
+    known: &DamagedVolume,
     watch: Watch<'_>,
 ) -> Result<WrittenVolume, WritebackError> {
     let mut sweep = Sweep { disk, from: 0, bytes: Vec::new(), failed: None };
@@ -93,7 +96,7 @@ fn one(
     }
     let found = match read {
         Err(OfflineError::Cancelled) => return Err(WritebackError::Cancelled),
-        read => read?.with(pool, volume, doubts),
+        read => read?.in_doubt_as(known),
     };
     if let Some(disk) = disk {
         let failed = |error: rustix::io::Errno| WritebackError::Disk { path: disk.path().to_owned(), source: error.into() };

@@ -50,11 +50,10 @@ pub(super) fn of(wished: &[(String, PathBuf)], superblock: &Superblock) -> Resul
 }
 
 /// Copies each volume to its file. What cannot be read is zeroes there, and in the list of what is damaged.
-pub(super) fn all(pool: &Pool<'_>, saves: &Saves, watch: Watch<'_>) -> Result<(), WritebackError> {
-    let rehearsal = Rehearsal::start(pool, watch)?.map_err(WritebackError::Start)?;
+pub(super) fn all(pool: &Pool<'_>, rehearsal: &Rehearsal, saves: &Saves, watch: Watch<'_>) -> Result<(), WritebackError> {
     for volume in &pool.superblock().volumes {
         let Some(path) = saves.get(&volume.number) else { continue };
-        one(pool, &rehearsal, volume, path, watch)?;
+        one(pool, rehearsal, volume, path, watch)?;
     }
     Ok(())
 }

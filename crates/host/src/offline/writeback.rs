@@ -13,8 +13,10 @@ use headpond_engine::io::{BLOCK, Command, CommandError, SECTOR};
 use headpond_format::{Superblock, VolumeEntry};
 use serde::Serialize;
 
-use super::damaged::{Damaged, DamagedVolume, Extent, list_damaged};
+use super::damaged::{Damaged, DamagedVolume, Extent, of_pool};
 use super::media::Media;
+use super::refusal::refusal;
+use super::rehearsal::Rehearsal;
 use super::{OfflineError, Step, Watch, salvage, save};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::device::DevicesError;
@@ -38,7 +40,7 @@ pub struct WriteBack {
     pub saves: Vec<(String, PathBuf)>,
     /// The disks are the volumes', though their identity is another.
     pub other_disk: bool,
-    /// Go on though what is missing may hold newer or more dirty data: the cache devices are only read then.
+    /// Go on though what is missing may hold newer or more dirty data, or some may be had yet: the cache devices are only read then.
     pub without_missing: bool,
     /// Keep the volumes, and the clean data in the cache.
     pub keep: bool,
@@ -94,13 +96,16 @@ pub enum WritebackError {
     Save { path: PathBuf, source: std::io::Error },
     #[error(
         "{path} is another device ({found}) than the one that volume {volume} was made on ({expected}). Nothing was changed. \
-         Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk"
+         Name the right one. If it is the same disk by another name, or a whole copy of it, say so with --other-disk. Look at the disks first: only \
+         what is clean in the cache is compared with them"
     )]
     Identity { path: PathBuf, volume: String, found: String, expected: String },
     #[error(
         "{path} is the disk of volume {other}, not of volume {volume}: the pool knows it by {found}. Nothing was changed, --other-disk or not: the \
          one's data would lie over the other's. Name each volume's own disk. If that path leads to another disk now, name this one by another \
-         path"
+         path, and volume {other}'s own disk as well. If volume {other}'s disk is gone, name a new file of its size for it: --backing \
+         {other}=FILE takes what the cache has of it. If something clean is cached of it, that file is refused: let go of volume {other} with \
+         `headpond detach --throw-away {other}` first"
     )]
     OfAnother { path: PathBuf, volume: String, other: String, found: String },
     #[error("{path} has {found} bytes, and volume {volume} has {expected}. Nothing was changed. Name the volume's own disk")]
@@ -112,10 +117,17 @@ pub enum WritebackError {
     )]
     Changed { path: PathBuf, volume: String },
     #[error(
-        "{why} Nothing was written. If what is missing is gone for good: give --without-missing, which writes what these devices hold, and does \
+        "{why} Nothing was written. If what is missing, or has left, is gone for good: give --without-missing, which writes what these devices hold, and does \
          not change them. What may be lost by it: {lost}"
     )]
     NotProven { why: String, lost: String },
+    #[error(
+        "A start does not find dirty data of {volumes}, most likely, that is on the cache devices yet, and would write over it. Nothing was \
+         written. `headpond check` names the places. Copy a device that cannot read sectors with ddrescue, and name the copy in its place. If \
+         that does not help: give --without-missing, which writes what is found, and does not change the cache devices; or give up with \
+         --give-up-lost what is not found, and the disk keeps there what it had before"
+    )]
+    NotFound { volumes: String },
     #[error("{0} Nothing was written to a disk.")]
     Start(CommandError),
     #[error(
@@ -139,6 +151,7 @@ impl WritebackError {
             | WritebackError::Changed { .. }
             | WritebackError::SaveExists { .. }
             | WritebackError::NotProven { .. }
+            | WritebackError::NotFound { .. }
             | WritebackError::Start(_) => true,
             _ => false,
         }
@@ -154,9 +167,14 @@ pub struct Outcome {
     pub id: String,
     /// Its epoch before.
     pub epoch: u64,
-    /// It was proved that these devices hold all that there is, and the pool was told what is clean now. Else they are as
-    /// they were, and the pool must not be served again with these disks.
+    /// It was proved that these devices hold all that there is. Else the pool must not be served again with these disks.
     pub proven: bool,
+    /// The pool was told what is clean now: those that were not named are out of date. Else the cache devices are as they were.
+    pub cache_changed: bool,
+    /// Members in sync that were not named, or could not be read.
+    pub missing: Vec<u8>,
+    /// Of these, those that were named: their newest superblock cannot be read in both copies.
+    pub unread: Vec<u8>,
     /// It was ended before its end, by whoever watched.
     pub cancelled: bool,
     /// The volumes.
@@ -188,6 +206,8 @@ pub struct WrittenVolume {
     pub doubtful: Vec<Extent>,
     /// Where cache devices that are missing, or records that are lost, may have held more: byte ranges of the volume.
     pub suspect: Vec<Extent>,
+    /// Some of what is lost, doubtful or suspect is on the cache devices yet, for whoever can read it.
+    pub recoverable: bool,
     /// The pool has let go of it: the disk is whole, and used alone from now on.
     pub detached: bool,
     /// What went wrong.
@@ -196,7 +216,8 @@ pub struct WrittenVolume {
 
 impl Outcome {
     pub(super) fn of(pool: &Superblock, proven: bool, volumes: Vec<WrittenVolume>) -> Outcome {
-        Outcome { pool: pool.name.clone(), id: hex(&pool.pool), epoch: pool.epoch, proven, cancelled: false, volumes }
+        let (name, id, missing, unread) = (pool.name.clone(), hex(&pool.pool), Vec::new(), Vec::new());
+        Outcome { pool: name, id, epoch: pool.epoch, proven, cache_changed: false, missing, unread, cancelled: false, volumes }
     }
 
     /// Whether all that was dirty is on the disks.
@@ -217,34 +238,30 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     let media = Media::open(&what.devices, what.patience)?;
     let pool = media.pool(media.vote(Some(&what.state))?)?;
     let superblock = pool.superblock().clone();
+    let (missing, unread) = (pool.election.missing.clone(), pool.named_but_unread());
     let specs = specs(what, &superblock)?;
     let saves = save::of(&what.saves, &superblock)?;
-    let damaged = list_damaged(&pool, watch)?;
-    let why = match (&damaged.refused, damaged.volumes.iter().any(|v| v.refused)) {
-        (Some(why), _) => Some(why.clone()),
-        (None, true) => Some(format!(
-            "Too many cache devices of pool {} are missing, for what can be read on the others: dirty data may be on them alone.",
-            superblock.name
-        )),
-        (None, false) if specs.is_empty() || what.give_up_lost => None,
-        (None, false) => would_be_overwritten(&damaged),
-    };
-    if let Some(why) = why.as_ref().filter(|_| !what.without_missing) {
-        let lost = at_risk(&damaged, pool.unproven.is_some());
-        return Err(WritebackError::NotProven { why: why.clone(), lost });
+    let rehearsal = Rehearsal::start(&pool, watch)?.map_err(WritebackError::Start)?;
+    let damaged = of_pool(&pool, &rehearsal, watch)?;
+    let changes_devices = !specs.is_empty();
+    let refusal = refusal(&pool, &damaged, changes_devices && !what.give_up_lost);
+    let only_reads = refusal.is_some();
+    if let Some(refusal) = refusal.filter(|_| !what.without_missing) {
+        return Err(refusal);
     }
     if !saves.is_empty() {
         // A disk that is refused leaves no file behind.
         drop(disks(what, &superblock, &specs)?);
-        save::all(&pool, &saves, watch)?;
+        save::all(&pool, &rehearsal, &saves, watch)?;
     }
-    let mut outcome = match why {
-        Some(_) => {
+    let mut outcome = match only_reads {
+        true => {
             let disks = disks(what, &superblock, &specs)?;
-            salvage::copy(&pool, &disks, watch)?
+            salvage::copy(&pool, &rehearsal, &disks, &damaged, watch)?
         }
-        None if specs.is_empty() => only_read(&superblock, &damaged),
-        None => {
+        false if !changes_devices => only_read(&superblock, &damaged),
+        false => {
+            drop(rehearsal);
             drop(pool);
             drop(media);
             by_engine(what, &superblock, &specs, &damaged, watch)?
@@ -263,9 +280,19 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     // No client comes any more, perhaps, who would hear of it.
     let is_untold = |name: &str| superblock.volumes.iter().any(|v| v.name == name && v.doubts.untold);
     for volume in outcome.volumes.iter_mut().filter(|volume| volume.problem.is_none() && is_untold(&volume.name)) {
-        volume.problem = Some(CommandError::Unkept.to_string());
+        volume.problem = Some(untold(volume.without_disk));
     }
-    Ok(outcome)
+    Ok(Outcome { missing, unread, ..outcome })
+}
+
+/// What no client was told, for whoever is here in its place.
+fn untold(without_disk: bool) -> String {
+    match without_disk {
+        true => "The last copies of something on it were lost with cache devices, and no client was told. What is lost fails when it is read. Look at \
+                 the logs of the devices that failed, and check the file system before you rely on it"
+            .into(),
+        false => CommandError::Unkept.to_string(),
+    }
 }
 
 /// Where no disk was named, nothing is changed: how the volumes stand.
@@ -284,8 +311,12 @@ pub(super) fn no_disk_named(volume: &str) -> String {
 impl WrittenVolume {
     /// Whether all that was dirty is on its disk, and nothing is to be told.
     pub fn is_whole(&self) -> bool {
-        let lists = [&self.lost, &self.doubtful, &self.suspect];
-        self.problem.is_none() && self.left_bytes == 0 && lists.iter().all(|list| list.is_empty())
+        self.problem.is_none() && self.left_bytes == 0 && !self.lacks_data()
+    }
+
+    /// Whether some of its data is lost, or was not found, or may not have been.
+    pub fn lacks_data(&self) -> bool {
+        [&self.lost, &self.doubtful, &self.suspect].iter().any(|list| !list.is_empty())
     }
 
     /// Of one that was only read.
@@ -302,37 +333,10 @@ impl WrittenVolume {
             lost: found.damaged.clone(),
             doubtful: found.doubtful.clone(),
             suspect: found.suspect.clone(),
+            recoverable: found.recoverable,
             detached: false,
             problem: None,
         }
-    }
-}
-
-/// Why no engine is started where dirty data may be had yet that it does not find: it takes it for what nobody has acknowledged.
-fn would_be_overwritten(damaged: &Damaged) -> Option<String> {
-    let names: Vec<&str> = damaged.volumes.iter().filter(|v| v.recoverable).map(|v| v.name.as_str()).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "A start does not find dirty data of {}, most likely, that is on the cache devices yet, and would write over it: \
-             `headpond check` names the places. Copy a device that cannot read sectors with ddrescue, and name the copy in its place; \
-             run `headpond repair` where a segment's header is lost; or give up with --give-up-lost what is not found.",
-            names.join(", ")
-        )
-    })
-}
-
-/// What the owner risks, in words.
-fn at_risk(damaged: &Damaged, is_unproven: bool) -> String {
-    let names: Vec<&str> = damaged.volumes.iter().map(|v| v.name.as_str()).collect();
-    let names = if names.is_empty() { "no volume".into() } else { names.join(", ") };
-    match is_unproven {
-        true => format!(
-            "if the pool went on without these devices, all that was written to {names} since; and where the disk got newer data \
-             then, older data is written over it."
-        ),
-        false => format!(
-            "dirty data of {names} that was on the missing devices alone, or cannot be read; the disk, where there is one, keeps older data there."
-        ),
     }
 }
 
@@ -361,30 +365,35 @@ fn specs(what: &WriteBack, superblock: &Superblock) -> Result<BTreeMap<u16, Spec
 fn disks(what: &WriteBack, superblock: &Superblock, specs: &BTreeMap<u16, Spec>) -> Result<Disks, WritebackError> {
     let mut disks = Disks::new();
     let places = State::at(&what.state).places(&superblock.pool);
+    let last = |volume: &VolumeEntry| places.volumes.get(&volume.name).map(|text| Spec::new(text));
     for volume in &superblock.volumes {
         let Some(spec) = specs.get(&volume.number) else { continue };
-        let last = places.volumes.get(&volume.name).map(|text| Spec::new(text));
-        let backing = Backing::open(&spec.clone().after(last.as_ref()), what.patience)?;
-        is_no_other_volumes(volume, &backing, superblock)?;
-        is_the_disk(volume, &backing, what.other_disk)?;
+        let backing = Backing::open(&spec.clone().after(last(volume).as_ref()), what.patience)?;
+        let is_own = backing.is_known_as(&volume.backing);
+        for other in superblock.volumes.iter().filter(|other| other.number != volume.number) {
+            // A path that leads elsewhere since a boot says nothing where that one's disk was named as well.
+            let is_followed = !is_own && specs.get(&other.number).is_none_or(|named| named.is_one_with(spec));
+            let by_path = || backing.is_at_anothers_path(&other.backing, last(other).as_ref());
+            if backing.is_named(&other.backing) || is_followed && by_path() {
+                return Err(of_another(volume, &backing, other));
+            }
+        }
+        is_the_disk(volume, &backing, is_own || what.other_disk)?;
         disks.insert(volume.number, backing);
     }
     Ok(disks)
 }
 
-/// Whatever is said of a disk, it is not one volume's by the very name that the pool knows another's by.
-fn is_no_other_volumes(volume: &VolumeEntry, backing: &Backing, superblock: &Superblock) -> Result<(), WritebackError> {
-    let found = backing.identity();
-    let other = superblock.volumes.iter().find(|other| other.number != volume.number && other.backing == found);
-    other.map_or(Ok(()), |other| {
-        let (path, volume, other) = (backing.path().to_owned(), volume.name.clone(), other.name.clone());
-        Err(WritebackError::OfAnother { path, volume, other, found })
-    })
+/// Whatever is said of a disk, it is not one volume's by what the pool knows another's by.
+fn of_another(volume: &VolumeEntry, backing: &Backing, other: &VolumeEntry) -> WritebackError {
+    let (path, found) = (backing.path().to_owned(), other.backing.clone());
+    WritebackError::OfAnother { path, volume: volume.name.clone(), other: other.name.clone(), found }
 }
 
-fn is_the_disk(volume: &VolumeEntry, backing: &Backing, other_disk: bool) -> Result<(), WritebackError> {
+/// Whether a disk is a volume's: it is known to be, or called so, and large enough.
+fn is_the_disk(volume: &VolumeEntry, backing: &Backing, is_called_so: bool) -> Result<(), WritebackError> {
     let (path, name) = (|| backing.path().to_owned(), || volume.name.clone());
-    if !other_disk && !backing.is_known_as(&volume.backing) {
+    if !is_called_so {
         let (found, expected) = (backing.identity(), volume.backing.clone());
         return Err(WritebackError::Identity { path: path(), volume: name(), found, expected });
     }
@@ -426,7 +435,8 @@ fn by_engine(
     for volume in &superblock.volumes {
         let found = damaged.volumes.iter().find(|v| v.name == volume.name);
         if let Some(found) = found.filter(|found| found.without_disk) {
-            volumes.push(WrittenVolume::read(found));
+            // What it does not find the engine takes for free space.
+            volumes.push(WrittenVolume { recoverable: found.is_lost_recoverable, ..WrittenVolume::read(found) });
             continue;
         }
         let (doubtful, suspect) = found.map(|v| (v.doubtful.clone(), v.suspect.clone())).unwrap_or_default();
@@ -436,11 +446,12 @@ fn by_engine(
             !cancelled
         });
         let compared = written.backing.is_some() && found.is_some_and(|found| found.is_comparable);
-        volumes.push(WrittenVolume { doubtful, suspect, compared, ..written });
+        let recoverable = !written.detached && found.is_some_and(|found| found.is_lost_recoverable);
+        volumes.push(WrittenVolume { doubtful, suspect, compared, recoverable, ..written });
     }
     // Ended cleanly, so that the devices need no replay at their next start.
     let _ = end();
-    Ok(Outcome { cancelled, ..Outcome::of(superblock, true, volumes) })
+    Ok(Outcome { cancelled, cache_changed: true, ..Outcome::of(superblock, true, volumes) })
 }
 
 /// One volume, by the engine.
@@ -467,6 +478,7 @@ fn one(
         lost: found.map_or(Vec::new(), |found| found.damaged.clone()),
         doubtful: Vec::new(),
         suspect: Vec::new(),
+        recoverable: false,
         detached: false,
         problem: None,
     };
@@ -496,8 +508,8 @@ fn one(
             (written.left_bytes, written.problem) = (0, Some(error.to_string()));
         }
         // What is lost is listed as such; all the rest is on the disk.
-        Ok(Err(error @ CommandError::Lost { .. })) => {
-            (written.left_bytes, written.problem) = (0, Some(error.to_string()));
+        Ok(Err(CommandError::Lost { blocks })) => {
+            (written.left_bytes, written.problem) = (0, Some(no_copy_of(blocks, what.keep)));
         }
         Ok(Err(error)) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
         Err(error) => (written.left_bytes, written.problem) = (dirty(), Some(error.to_string())),
@@ -505,6 +517,14 @@ fn one(
     // Of what was found before all of it began: another volume's turn leaves this one's disk time, too.
     written.written_bytes = found.map_or(0, |found| found.dirty_bytes).saturating_sub(written.left_bytes);
     written
+}
+
+fn no_copy_of(blocks: u64, is_kept: bool) -> String {
+    let how = if is_kept { "Run it with --give-up-lost, and without --keep," } else { "Give --give-up-lost" };
+    format!(
+        "{blocks} blocks hold data that was not on the disk yet, and no copy of it can be read: they fail rather than show what was there before. All \
+         else is on the disk. {how} to have the pool let go of the volume: the disk keeps in those blocks what it had before"
+    )
 }
 
 fn dirty_bytes(handle: &Handle, volume: u16) -> u64 {

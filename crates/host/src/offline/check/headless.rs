@@ -1,14 +1,16 @@
 //! Segments of which a start knows nothing, as their headers are lost or cannot be read: what they hold was written whole.
+//!
+//! Their records tell what such a header was, and it is not put back all the same: a daemon that was here since has gone on without
+//! them, and what they hold would come back over what its clients have read and written.
 
 use headpond_format::Place;
 
 use super::Tell;
 use crate::offline::OfflineError;
 use crate::offline::doubtful::Doubts;
-use crate::offline::finding::{Finding, Level, Mend};
+use crate::offline::finding::{Finding, Level};
 use crate::offline::media::Pool;
 use crate::offline::segments::Found;
-use crate::offline::slots::NOBODY;
 
 /// Tells each of them, on each of its copies.
 pub(super) fn check(pool: &Pool<'_>, doubts: &Doubts, say: Tell<'_>) -> Result<(), OfflineError> {
@@ -29,18 +31,15 @@ fn blind(pool: &Pool<'_>, place: Place, say: Tell<'_>) -> Result<(), OfflineErro
              there before",
         )
         .next(
-            "Copy the device with ddrescue before the pool is started, which writes over it, and check the copy. Bring back any \
-             cache device that is missing",
+            "Bring back any cache device that is missing. Else copy the device with ddrescue before the pool is started, which writes over it, \
+             and check the copy",
         ))
 }
 
-/// The header as its records prove it: their place in it, their kinds, and whose the data is by its checksums. Where members are missing the
-/// other copy may have it.
-fn mend(pool: &Pool<'_>, f: &Found, place: Place) -> Option<Mend> {
-    let s = pool.superblock();
-    let is_proved = f.header.volume != NOBODY && pool.election.missing.is_empty();
-    let (device, layout) = pool.index(place.member).zip(pool.layout(place.member)).filter(|_| is_proved)?;
-    Some(Mend { device, offset: layout.slot(place.slot), bytes: f.header.encode(s.key, s.unit as usize) })
+/// Whether a device that is there cannot read the header of a segment: what can be read is lost.
+fn cannot_read_header(pool: &Pool<'_>, place: Place) -> bool {
+    let there = pool.device(place.member).zip(pool.layout(place.member));
+    there.is_some_and(|(device, layout)| device.read(layout.slot(place.slot), u64::from(pool.superblock().unit)).is_err())
 }
 
 fn one(pool: &Pool<'_>, f: &Found, place: Place, say: Tell<'_>) -> Result<(), OfflineError> {
@@ -49,22 +48,24 @@ fn one(pool: &Pool<'_>, f: &Found, place: Place, say: Tell<'_>) -> Result<(), Of
     let segment = f.header.segment;
     let what =
         format!("The header of segment {segment}, in slot {}, is not whole, on any copy, and nothing else names it", place.slot);
+    let is_unreadable = f.copies().any(|copy| cannot_read_header(pool, copy));
+    let next = match is_unreadable {
+        true => {
+            "`headpond list-damaged` names the ranges. Bring missing cache devices back; else copy the device with ddrescue before the pool is \
+             started, which writes over its slot, and check the copy; else restore these ranges from a backup"
+        }
+        false => {
+            "`headpond list-damaged` names the ranges. Bring back any cache device that is missing before the pool is started, as that may have \
+             the header; without one they are lost: restore these ranges from a backup"
+        }
+    };
     let mut finding = Finding::new(Level::Loss, "segment-lost", what)
         .at(device.path(), Some(place.member), layout.slot(place.slot), u64::from(s.unit))
         .means(
             "It was opened after the last checkpoint, and its records were acknowledged, most likely. A start does not know of it, \
-             and reads what was there before",
+             and reads what was there before. Only if the power failed before a client had flushed them were they promised to nobody",
         )
-        .next(
-            "`headpond list-damaged` names the ranges. Copy the devices before the pool is started: its slot is written over then. \
-             Bring missing cache devices back; else restore these ranges from a backup",
-        )
-        .mended_by(mend(pool, f, place).into_iter().collect());
-    if !finding.mendable.is_empty() {
-        finding.next =
-            "`headpond repair` puts it right, as its records tell what it was. Do so before the pool is started, or written back"
-                .into();
-    }
+        .next(next);
     finding.volume = s.volumes.iter().find(|v| v.number == f.header.volume).map(|v| v.name.clone());
     say(finding)
 }

@@ -1,9 +1,9 @@
 //! Segments and their records: every header, every checksum, on every copy.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use headpond_engine::io::SECTOR;
-use headpond_format::{Class, SegmentEntry};
+use headpond_format::Class;
 
 use super::Tell;
 use super::records_of::Judge;
@@ -14,7 +14,7 @@ use crate::offline::media::Pool;
 use crate::offline::records::walk;
 use crate::offline::rehearsal::{Live, Rehearsal};
 use crate::offline::segments::Found;
-use crate::offline::slots;
+use crate::offline::slots::Slots;
 use crate::offline::{OfflineError, Watch, told};
 
 /// Live pieces that are held in memory at a time: the segments are read in bands of so many.
@@ -31,12 +31,12 @@ pub(super) struct Counts {
 /// All segments that a start would take up.
 pub(super) fn check(
     pool: &Pool<'_>,
-    table: &BTreeMap<u32, SegmentEntry>,
+    slots: &Slots,
     rehearsal: Option<&Rehearsal>,
     say: Tell<'_>,
     watch: Watch<'_>,
 ) -> Result<Counts, OfflineError> {
-    let mut found = slots::all(pool, table, watch)?.found;
+    let mut found: Vec<&Found> = slots.found.iter().collect();
     // The newest first: what a dead daemon left unfinished is at the end of its logs.
     found.sort_by_key(|f| std::cmp::Reverse(f.header.generation));
     let mut pieces: HashMap<u32, u64> = HashMap::new();
@@ -49,7 +49,7 @@ pub(super) fn check(
     let mut rest = &found[..];
     while !rest.is_empty() {
         let mut held = 0;
-        let fits = |f: &&Found| {
+        let fits = |f: &&&Found| {
             held += pieces.get(&f.header.segment).copied().unwrap_or(0);
             held <= BAND
         };
@@ -71,7 +71,7 @@ fn segment_bytes(pool: &Pool<'_>) -> u64 {
 }
 
 /// The live pieces of some segments.
-fn live_in(pool: &Pool<'_>, rehearsal: Option<&Rehearsal>, band: &[Found]) -> HashMap<u32, Vec<Live>> {
+fn live_in(pool: &Pool<'_>, rehearsal: Option<&Rehearsal>, band: &[&Found]) -> HashMap<u32, Vec<Live>> {
     let mut live: HashMap<u32, Vec<Live>> = band.iter().map(|f| (f.header.segment, Vec::new())).collect();
     for volume in rehearsal.iter().flat_map(|_| &pool.superblock().volumes) {
         if let Some(rehearsal) = rehearsal {

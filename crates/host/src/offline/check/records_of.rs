@@ -183,7 +183,8 @@ impl Judge<'_> {
     fn finding(&self, fault: Fault) -> Finding {
         let Fault { level, kind, copy, sectors: (first, count), mends } = fault;
         let (segment, bytes) = (self.found.header.segment, u64::from(count) * SECTOR);
-        let (what, meaning, next) = words(kind);
+        let is_unreadable = self.read.iter().any(|read| read.cannot_read(&(first..first + count)));
+        let (what, meaning, next) = if is_unreadable && kind == "dirty-data-damaged" { UNREADABLE } else { words(kind) };
         let place = self.read[copy.unwrap_or(0)].place;
         let at = self.pool.layout(place.member).map_or(0, |l| l.slot(place.slot)) + u64::from(first) * SECTOR;
         let path = self.pool.device(place.member).map_or(Path::new(""), |device| device.path());
@@ -212,6 +213,14 @@ fn is_dirty(e: &Entry) -> bool {
     matches!(e.kind, EntryKind::Dirty)
 }
 
+/// Dirty data of which a copy cannot be read: others perhaps can.
+const UNREADABLE: (&str, &str, &str) = (
+    "dirty data cannot be read, or does not match its checksum",
+    "It was not on the disk yet. What cannot be read may be had yet",
+    "`headpond list-damaged` names what of the volume cannot be read. Bring back any cache device that is missing; else copy the device with \
+     ddrescue, and check the copy",
+);
+
 /// What each kind is, what it means, and what to do.
 fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
     match kind {
@@ -222,8 +231,8 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
         ),
         "record-data-torn" => (
             "data of a record at the end of the log does not match its checksum",
-            "It was being written when the daemon or the power failed, and was never acknowledged: then nothing is lost. If it was, \
-             it is lost, and the disk's older data is read in its place",
+            "It was being written when the daemon or the power failed, and was never acknowledged, or nobody had flushed it when the power failed: \
+             then nothing is lost. If it was, it is lost, and the disk's older data is read in its place",
             "Nothing needs to be done where the daemon or the power had failed; else bring back any cache device that is missing",
         ),
         "record-header-damaged" => (
@@ -233,18 +242,21 @@ fn words(kind: &'static str) -> (&'static str, &'static str, &'static str) {
         ),
         "record-torn" => (
             "a record's header is not whole",
-            "It was being written when a daemon ended, and was never acknowledged",
-            "Nothing needs to be done",
+            "It was being written when a daemon ended, and was never acknowledged, or nobody had flushed it when the power failed: then nothing is \
+             lost. If it was, it is lost, and what was there before is read in its place",
+            "Nothing needs to be done where the daemon or the power had failed; else bring back any cache device that is missing",
         ),
         "record-lost" => (
             "there is no whole record here, and others were written after it",
-            "What it held is not known. It was acknowledged, most likely, and is lost: the disk's older data is read in its place",
+            "What it held is not known. It was acknowledged, most likely, and is lost: the disk's older data is read in its place. Only if the power \
+             failed before a client had flushed it was it promised to nobody",
             "`headpond list-damaged` names the ranges that it may be in. Bring back any cache device that is missing before the \
              pool is started; else restore what was written last from a backup",
         ),
         "hole" => (
             "between records there is none",
-            "Records that were being written when a daemon ended were never acknowledged. If these were, they are lost",
+            "Records that were being written when a daemon ended were never acknowledged, and what nobody had flushed when the power failed was \
+             promised to nobody. If these were, they are lost",
             "Nothing needs to be done where the daemon or the power had failed",
         ),
         "data-damaged" => (

@@ -178,7 +178,7 @@ fn stale(pool: &Pool<'_>, device: &Device, own: &Superblock, say: Tell<'_>) -> R
 
 /// Members that are not there, and what that means.
 fn votes(pool: &Pool<'_>, say: Tell<'_>) -> Result<(), OfflineError> {
-    let known: Vec<u8> = pool.media.devices.iter().filter_map(|device| pool.known(device)).collect();
+    let known = pool.named_but_unread();
     for member in pool.election.missing.iter().filter(|member| !known.contains(member)) {
         let what = format!("Cache device {member} is in sync and was not named");
         let meaning = match pool.superblock().copies {
