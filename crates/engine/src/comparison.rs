@@ -42,8 +42,10 @@ pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) 
 /// Whether samples of what is clean, where nothing but destage wrote, are equal on both. It is judged by what is known of the map; `None` if there is
 /// nothing to judge by.
 async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Option<bool> {
-    let (whole, in_part): (Vec<_>, Vec<_>) = samples(core, volume).into_iter().partition(|(_, p)| is_whole(p) && !p.zeroes());
+    let (zeroes, with_data): (Vec<_>, Vec<_>) = samples(core, volume).into_iter().partition(|(_, p)| p.zeroes());
+    let (whole, in_part): (Vec<_>, Vec<_>) = with_data.into_iter().partition(|(_, p)| is_whole(p));
     let mut verdicts = by_sum(core, volume, &whole).await;
+    verdicts.extend(by_content(core, volume, &zeroes).await);
     if verdicts.is_empty() {
         // Only where it has to be: a cache device may be silent.
         verdicts = by_content(core, volume, &in_part).await;

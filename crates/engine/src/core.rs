@@ -204,7 +204,7 @@ pub(crate) struct Volume<B: Buf> {
     pub uncertain: Cell<bool>,
     /// All that the cache has of it is being thrown away: none of it is waited for.
     pub thrown_away: Cell<bool>,
-    /// Moves of its dirty data that have ended well, ever.
+    /// Moves of its dirty data that have ended, well or not, ever.
     pub moved: Cell<u64>,
     /// What the newest superblock says of that, and of flushes that failed.
     pub doubts_told: Cell<Doubts>,
@@ -239,8 +239,11 @@ pub(crate) struct Volume<B: Buf> {
     /// What is written below this block the sweep does not take any more before it has gone round.
     pub swept_to: Cell<u64>,
     pub sweep_began: Cell<u64>,
-    /// Nothing is dirty that has been so since before this moment, but what no sweep could write.
+    /// When a sweep began that has gone by all that was dirty then, or nothing was: what it could not write, or the disk did not keep, has its next turn
+    /// with the rest.
     pub dirty_since: Cell<u64>,
+    /// What goes down does so for its age alone: a sweep reaches no less than that, and may reach more.
+    pub trickles: Cell<bool>,
     /// Sweeps that have ended.
     pub sweeps: Cell<u64>,
     /// Segments that would be won by gathering what is left in its sparse ones ([`crate::policy::gather`]), as of late.

@@ -52,6 +52,7 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         // Where there is nothing it is not looked again until it is told.
         volume.tell_from.set(if nothing { 0 } else { now + TOLD_NS });
         let depth = if nothing { 0 } else { wanted_depth(&core, &volume) };
+        volume.trickles.set(depth == 1 && now >= overdue_at(&core, &volume));
         if depth == 0 {
             if let Some(end) = ends.pop_front() {
                 heed(&core, &volume, end.get().await).await;
@@ -123,8 +124,9 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>, volume: Rc<Volume<B>>) {
         }
         // So it is for now after all that there was, though somebody may write on before it all the time, as whoever keeps a log does:
         // to follow him block by block would have flushes of disk and cache devices for each.
-        let due = next_sweep(&load(&core, &volume), volume.sweep_began.get(), core.settings.idle_ns);
-        if is_rest && due > core.now() {
+        let load = load(&core, &volume);
+        let due = next_sweep(&load, volume.sweep_began.get(), core.settings.idle_ns);
+        if is_rest && (due > core.now() || load.overdue) {
             end_sweep(&volume);
         }
     }
@@ -135,7 +137,7 @@ fn end_sweep<B: Buf>(volume: &Volume<B>) {
     volume.sweep_at.set(0);
     volume.swept_to.set(0);
     volume.sweeps.set(volume.sweeps.get() + 1);
-    volume.dirty_since.set(volume.sweep_began.get());
+    volume.dirty_since.set(volume.dirty_since.get().max(volume.sweep_began.get()));
     let mut reached = volume.reached.get();
     reached.ran_out();
     volume.reached.set(reached);
@@ -573,6 +575,9 @@ async fn write_run<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, chunk: &C
     if ok {
         let bytes: u64 = pieces.iter().map(|(_, p)| u64::from(p.live.count_ones()) * 512).sum();
         let mut reached = volume.reached.get();
+        if volume.trickles.get() {
+            reached.ran_out();
+        }
         reached.note(core.now(), bytes);
         volume.reached.set(reached);
         volume.swept.set(volume.swept.get() + bytes);

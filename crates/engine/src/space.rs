@@ -539,12 +539,14 @@ pub(crate) async fn relocate<B: Buf>(core: &Rc<Core<B>>, segment: u32) -> bool {
             }
         }
         let moves = !items.is_empty();
-        if volume.dirty_log.append(core, &volume, items).get().await.is_err() {
+        let appended = volume.dirty_log.append(core, &volume, items).get().await;
+        // However it ended: a sweep has passed over what was read.
+        volume.moved.set(volume.moved.get() + u64::from(moves));
+        if appended.is_err() {
             core.mark(Mark::MoveWithoutSpace);
             return false;
         }
         moved |= moves;
-        volume.moved.set(volume.moved.get() + u64::from(moves));
     }
     core.stats.borrow_mut().relocated += 1;
     if !moved && (!is_readable || is_replaced) {

@@ -84,6 +84,7 @@ pub(crate) fn build<B: Buf>(core: &Rc<Core<B>>, e: VolumeEntry, pages: Vec<(Inte
         swept_to: Cell::new(0),
         sweep_began: Cell::new(0),
         dirty_since: Cell::new(core.now()),
+        trickles: Cell::new(false),
         sweeps: Cell::new(0),
         sparse: Cell::new(0),
         destage_failures: Cell::new(0),
@@ -149,12 +150,12 @@ pub(crate) async fn backing_came<B: Buf>(core: &Rc<Core<B>>, v: Rc<Volume<B>>) -
     if v.there.replace(true) {
         return Err(CommandError::DiskThere);
     }
-    // Who was about to do that finds it in use.
-    v.thrown_away.set(false);
     comparison::compare_disk(core, &v).await;
     if v.refused.get() {
         return Err(CommandError::Refused);
     }
+    // Who was about to do that finds it in use.
+    v.thrown_away.set(false);
     if core.stopping.get() {
         return Err(CommandError::Cancelled);
     }

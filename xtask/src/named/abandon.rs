@@ -40,7 +40,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what is served taken for thrown away",
         story: "Its disk has come under the command: a silent device that alone has something dirty of it is given up, and its client is told of an error.",
-        edits: &[Edit { file: "volumes.rs", old: "    v.thrown_away.set(false);\n    comparison", new: "    comparison" }],
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    v.thrown_away.set(false);\n    if core.stopping",
+            new: "    if core.stopping",
+        }],
     },
     Mistake {
         name: "a volume thrown away while it is served",

@@ -99,7 +99,7 @@ pub const MISTAKES: &[Mistake] = &[
         story: "It is never round while a log grows, and each record has a flush of the disk and of each cache device of its own.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "        if is_rest && due > core.now() {",
+            old: "        if is_rest && (due > core.now() || load.overdue) {",
             new: "        if false && is_rest && due > core.now() {",
         }],
     },
