@@ -28,10 +28,23 @@ pub const TOLD: &[Told] = &[
         "abandon::one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_clients",
         "what is served taken for thrown away",
     ),
+    (
+        "abandon::one_that_is_refused_is_thrown_away_beside_a_silent_device_though_its_disk_comes",
+        "what is refused taken for in use",
+    ),
 ];
 
 /// Mistakes that only they need.
 pub const MISTAKES: &[Mistake] = &[
+    Mistake {
+        name: "what is refused taken for in use",
+        story: "Its disk comes under the command, and it stays refused: a silent device is waited for again for what is thrown away.",
+        edits: &[Edit {
+            file: "volumes.rs",
+            old: "    comparison::compare_disk(core, &v).await;\n    if v.refused.get() {\n        return Err(CommandError::Refused);",
+            new: "    v.thrown_away.set(false);\n    comparison::compare_disk(core, &v).await;\n    if v.refused.get() {\n        return Err(CommandError::Refused);",
+        }],
+    },
     Mistake {
         name: "one who waits for clients of what he cannot throw away",
         story: "Its disk has come, and it is served: as long as there is always something under way the command has no end.",

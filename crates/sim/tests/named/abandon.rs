@@ -270,12 +270,10 @@ fn what_is_clean_of_one_that_is_thrown_away_keeps_nobody_waiting() {
     s.end();
 }
 
-/// What is left of it on one cache device is being copied when it is thrown away, and then its disk comes: it is served, and is not thrown away. Who asked for
-/// it waited until its clients had nothing under way, and meanwhile a device that alone had something dirty of it was no more waited for. Found by reading.
-#[test]
-fn one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_clients() {
-    let stage = Stage { volumes: 2, members: 3, ..Stage::default() };
-    let mut s = Scene::new("thrown away, and its disk comes", stage);
+/// The first volume has dirty data, and its disk is gone; of its two cache devices one has left, and what only the other one has is being copied: reads of that one, which
+/// is told, do not end.
+fn being_copied(story: &str) -> (Scene, Device) {
+    let mut s = Scene::new(story, Stage { volumes: 2, members: 3, ..Stage::default() });
     s.write(0, 8);
     s.flush();
     s.set_dead(DISK, true);
@@ -287,6 +285,14 @@ fn one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_cli
     s.set_dead(leaves, true);
     s.obey(Command::Checkpoint);
     s.until_held();
+    (s, stays)
+}
+
+/// Its disk comes while it is being thrown away: it is served, and is not thrown away. Who asked for it waited until its clients had nothing under way, and
+/// meanwhile a device that alone had something dirty of it was no more waited for. Found by reading.
+#[test]
+fn one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_clients() {
+    let (mut s, stays) = being_copied("thrown away, and its disk comes");
     let id = s.world.command(Command::Abandon { volume: 0 });
     s.pass(10 * MOMENT);
     s.set_dead(DISK, false);
@@ -305,24 +311,45 @@ fn one_whose_disk_comes_under_it_is_not_thrown_away_and_nobody_waits_for_its_cli
     s.end();
 }
 
-/// One of its two cache devices has left, and what only the other one has is being copied again when that falls silent, too. Since it alone has something dirty it is
-/// waited for; and who threw the volume away, so that nothing of it is dirty any more, waited with it. Found by reading.
+/// As many cache devices have gone as there are copies, and the volume is refused, whatever becomes of its disk. That comes while it is being thrown away, and a silent
+/// device that alone had something dirty of it was waited for again, as if it were in use, and the command with it. Found by reading.
 #[test]
-fn one_of_which_a_silent_device_has_the_only_copies_is_thrown_away() {
-    let stage = Stage { volumes: 2, members: 3, ..Stage::default() };
-    let mut s = Scene::new("thrown away beside a silent device", stage);
-    s.write(0, 8);
+fn one_that_is_refused_is_thrown_away_beside_a_silent_device_though_its_disk_comes() {
+    let mut s = Scene::new("thrown away though its disk comes", Stage { volumes: 2, members: 5, ..Stage::default() });
+    (0..60).for_each(|n| s.write(n * 1000, 8));
     s.flush();
-    s.set_dead(DISK, true);
+    let devices = |s: &Scene, sector: u64| s.copies(sector).iter().map(|copy| copy.0).collect::<Vec<Device>>();
+    let gone = devices(&s, 0);
+    let others = |s: &Scene, n: &u64| devices(s, n * 1000).iter().all(|device| !gone.contains(device));
+    let kept = devices(&s, (0..60).find(|n| others(&s, n)).expect("something is on two others") * 1000);
+    let (leaves, stays) = (kept[0], kept[1]);
+    s.stage.settings.without_missing = true;
+    gone.iter().chain([&DISK]).for_each(|device| s.set_dead(*device, true));
     s.kill();
     s.rest();
-    let copies: Vec<Device> = s.copies(0).iter().map(|copy| copy.0).collect();
-    let (leaves, stays) = (copies[0], copies[1]);
+    assert!(s.status().volumes[0].refused, "{}", s.story());
     s.world.errors_allowed = true;
     s.hold_back(move |device, op| device == stays && matches!(op, DeviceOp::Read { .. }));
     s.set_dead(leaves, true);
     s.obey(Command::Checkpoint);
     s.until_held();
+    let id = s.world.command(Command::Abandon { volume: 0 });
+    s.pass(10 * MOMENT);
+    s.set_dead(DISK, false);
+    let comes = s.world.command(Command::BackingCame { volume: 0 });
+    assert_eq!(s.end_of(comes), Err(CommandError::Refused), "{}", s.story());
+    s.world.hang(stays, true);
+    // Each of its segments is given up by itself.
+    s.pass(300_000 * MOMENT);
+    assert_eq!(s.world.command_result(id), Some(Ok(())), "{}", s.story());
+}
+
+/// What only one cache device has is being copied when that falls silent, too. Since it alone has something dirty it is waited for; and who threw the volume away, so that
+/// nothing of it is dirty any more, waited with it. Found by reading.
+#[test]
+fn one_of_which_a_silent_device_has_the_only_copies_is_thrown_away() {
+    let (mut s, stays) = being_copied("thrown away beside a silent device");
+    s.world.errors_allowed = true;
     s.world.hang(stays, true);
     let id = s.world.command(Command::Abandon { volume: 0 });
     s.pass(50_000 * MOMENT);

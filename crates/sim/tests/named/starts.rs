@@ -644,19 +644,25 @@ pub(crate) fn both_copies_come_late(mut s: Scene) {
     s.end();
 }
 
-/// What was cached of the disk before was let go of in memory alone. The daemon died before the next checkpoint, and the start after that found it in the
-/// image again, beside what had been written since: it refused the volume, as it differs from its disk and something is dirty. Where its samples were all of what
-/// is of this disk, it would have served the other one's data. Found by reading.
-#[test]
-fn a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_again() {
-    let mut s = Scene::new("another disk, and a kill soon after", Stage::default());
-    // More than a segment: the write gets the place of one.
+/// These sectors are cached, and a checkpoint has them; then the daemon is killed, and the disk exchanged.
+fn cached_of_another_disk(story: &str) -> (Scene, Vec<u64>) {
+    let mut s = Scene::new(story, Stage::default());
+    // More than a segment: a write gets the place of one.
     let sectors: Vec<u64> = (0..40).map(|n| n * 4000).collect();
     sectors.iter().for_each(|sector| s.read(*sector, 8));
     s.rest();
     s.checkpoint();
     s.world.kill_landing(|_, _, _| false);
     s.exchange_disk(0);
+    (s, sectors)
+}
+
+/// What was cached of the disk before was let go of in memory alone. The daemon died before the next checkpoint, and the start after that found it in the
+/// image again, beside what had been written since: it refused the volume, as it differs from its disk and something is dirty. Where its samples were all of what
+/// is of this disk, it would have served the other one's data. Found by reading.
+#[test]
+fn a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_again() {
+    let (mut s, sectors) = cached_of_another_disk("another disk, and a kill soon after");
     let of_before = s.world.elect(true).expect("all is there").superblock.checkpoint.sequence;
     s.hold_back(move |_, op| superblock_in(op).is_some_and(|it| it.checkpoint.sequence > of_before));
     let start = s.begin_start();
@@ -673,14 +679,7 @@ fn a_start_soon_after_another_disk_was_taken_does_not_take_it_for_another_one_ag
 /// that were to tell the next start of it. Found by reading.
 #[test]
 fn a_checkpoint_under_way_when_another_disk_comes_does_not_bring_back_the_one_before() {
-    let mut s = Scene::new("another disk under a checkpoint", Stage::default());
-    // More than a segment: the write gets the place of one.
-    let sectors: Vec<u64> = (0..40).map(|n| n * 4000).collect();
-    sectors.iter().for_each(|sector| s.read(*sector, 8));
-    s.rest();
-    s.checkpoint();
-    s.world.kill_landing(|_, _, _| false);
-    s.exchange_disk(0);
+    let (mut s, sectors) = cached_of_another_disk("another disk under a checkpoint");
     s.set_dead(DISK, true);
     s.start();
     s.set_dead(DISK, false);
