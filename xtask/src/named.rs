@@ -8,6 +8,7 @@ mod bands;
 mod beside;
 mod diskless;
 mod doubts;
+mod durability;
 mod endurance;
 mod evict;
 mod format;
@@ -45,6 +46,7 @@ pub fn mistakes() -> impl Iterator<Item = &'static Mistake> {
         .iter()
         .chain(diskless::MISTAKES)
         .chain(doubts::MISTAKES)
+        .chain(durability::MISTAKES)
         .chain(endurance::MISTAKES)
         .chain(evict::MISTAKES)
         .chain(gain::MISTAKES)
@@ -80,6 +82,7 @@ fn told() -> impl Iterator<Item = &'static Told> {
         .iter()
         .chain(diskless::TOLD)
         .chain(doubts::TOLD)
+        .chain(durability::TOLD)
         .chain(endurance::TOLD)
         .chain(evict::TOLD)
         .chain(gain::TOLD)

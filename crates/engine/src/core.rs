@@ -4,6 +4,7 @@ use crate::ahead::Kept;
 use crate::bounds::{Bounds, Known};
 use crate::destage::{Chunk, Stuck};
 use crate::disk_use::DiskUse;
+use crate::durability::Durability;
 use crate::exec::{Exec, Signal};
 use crate::fills::Fills;
 use crate::flusher::Flusher;
@@ -412,6 +413,7 @@ pub(crate) struct Core<B: Buf> {
     pub member_flushers: RefCell<Vec<Rc<Flusher<B>>>>,
     pub version: Cell<u64>,
     pub generation: Cell<u64>,
+    pub durability: RefCell<Durability>,
     pub tickets: Cell<u64>,
     pub membership: Signal<B>,
     pub superblock_busy: Cell<bool>,

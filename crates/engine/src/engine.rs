@@ -103,6 +103,7 @@ impl<B: Buf> Engine<B> {
             member_flushers: RefCell::new(member_flushers),
             version: Cell::new(0),
             generation: Cell::new(0),
+            durability: RefCell::default(),
             tickets: Cell::new(0),
             membership: Signal::new(&exec),
             superblock_busy: Cell::new(false),

@@ -8,6 +8,15 @@ use core::cell::{Cell, RefCell};
 
 type Outcome<B> = Rc<Slot<Result<(), DeviceError>, B>>;
 
+/// What has to come before all that a device had completed at some time is durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Due {
+    /// The flush that covers it, in the order in which they are issued.
+    flush: u64,
+    /// Flushes that had failed by then.
+    failures: u64,
+}
+
 /// The flushes of one device.
 pub(crate) struct Flusher<B: Buf> {
     device: Device,
@@ -33,6 +42,9 @@ pub(crate) struct Flusher<B: Buf> {
     in_flight: RefCell<Option<Outcome<B>>>,
     /// When that was issued.
     issued: Cell<u64>,
+    /// Flushes issued so far, and the last of them that ended well.
+    issues: Cell<u64>,
+    ended_well: Cell<u64>,
     /// The one in flight covers such writes.
     in_flight_owed: Cell<bool>,
     next: RefCell<Option<Outcome<B>>>,
@@ -60,6 +72,8 @@ impl<B: Buf> Flusher<B> {
             news: Signal::new(exec),
             in_flight: RefCell::new(None),
             issued: Cell::new(0),
+            issues: Cell::new(0),
+            ended_well: Cell::new(0),
             in_flight_owed: Cell::new(false),
             next: RefCell::new(None),
             hurried: Cell::new(false),
@@ -165,6 +179,16 @@ impl<B: Buf> Flusher<B> {
         if self.failures.get() == failures { Ok(()) } else { Err(DeviceError::Failed) }
     }
 
+    /// What must come before all that has completed by now is durable.
+    pub fn due(&self) -> Due {
+        Due { flush: self.issues.get() + u64::from(self.unflushed.get()), failures: self.failures.get() }
+    }
+
+    /// Whether it has come. Where a flush has failed since it never will (R9).
+    pub fn has_come(&self, due: Due) -> bool {
+        self.ended_well.get() >= due.flush && self.failures.get() == due.failures
+    }
+
     /// Whether a flush has been under way for so long, in nanoseconds.
     pub fn is_silent_for(&self, limit: u64) -> bool {
         self.in_flight.borrow().is_some() && self.exec.now() - self.issued.get() >= limit
@@ -240,6 +264,8 @@ impl<B: Buf> Flusher<B> {
         let Some(slot) = self.next.borrow_mut().take() else { return };
         *self.in_flight.borrow_mut() = Some(slot.clone());
         self.issued.set(self.exec.now());
+        let number = self.issues.get() + 1;
+        self.issues.set(number);
         self.unflushed.set(false);
         let owed = self.owes.take();
         self.in_flight_owed.set(owed);
@@ -258,6 +284,8 @@ impl<B: Buf> Flusher<B> {
                 } else {
                     this.news.notify();
                 }
+            } else {
+                this.ended_well.set(number);
             }
             *this.in_flight.borrow_mut() = None;
             slot.set(result);

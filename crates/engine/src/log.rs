@@ -532,7 +532,7 @@ impl<B: Buf> Log<B> {
         let mut bufs = Vec::with_capacity(items.len() + 3);
         if opening {
             let header = SegmentHeader { segment, generation, class: self.class, volume: volume.number, copies };
-            bufs.push(B::from_bytes(&header.encode(key, unit)));
+            bufs.push(B::from_bytes(&header.encode_with(key, unit, &core.durable_before(generation))));
             start = 0;
         }
         bufs.push(B::from_bytes(&record.encode_header(key, unit)));
@@ -569,6 +569,7 @@ impl<B: Buf> Log<B> {
         }
         core.appended(bytes);
         let flight = core.begin_flight();
+        core.durability.borrow_mut().append_begins(generation);
         let epoch = core.pool.borrow().epoch;
         self.added.set(core.now());
         self.in_flight.set(self.in_flight.get() + 1);
@@ -600,6 +601,7 @@ impl<B: Buf> Log<B> {
                 None => true,
             };
             this.end(core2.clone(), volume2, band, place, placed, header_ok).await;
+            core2.durability.borrow_mut().append_ends(generation);
             drop(flight);
         });
     }
@@ -960,6 +962,7 @@ impl<B: Buf> Core<B> {
         let diskless = self.volume(volume).is_some_and(|v| !v.has_disk());
         let n = self.segments.borrow_mut().open(generation, class, volume, diskless, copies, not_on)?;
         self.generation.set(generation);
+        self.durability.borrow_mut().opened(generation, n);
         Some(n)
     }
 

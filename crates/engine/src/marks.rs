@@ -58,6 +58,12 @@ marks! {
     FailedFlushToldToAll,
     /// Fragments were let go, as a volume has nearly as many as it may.
     FragmentsThinned,
+    /// Closed segments wait for a flush that no client asks for: the cache devices are flushed for the next start.
+    FlushedForAStart,
+    /// A start reads the records' headers alone of a segment that is known to be durable.
+    HeadersAlone,
+    /// They end before the segment does: the rest is read whole.
+    HeadersEnd,
     /// A FLUSH failed that began before a write was acknowledged which may be lost: the next one will fail as well.
     FailedFlushToldAgain,
     /// A stop ends without the flush of a disk that answers nothing.

@@ -1,8 +1,8 @@
 //! A start: the segments, and what the log has, on as many copies as there should be, before the first request is answered
 //! (R14). The map's image is read then as well, or beside requests ([`crate::loading`]).
 
-use crate::core::Core;
-use crate::exec::IoWait;
+use crate::core::{Core, Volume};
+use crate::headers::{Copy, Read, Replay};
 use crate::image::{Image, Table};
 use crate::intent::Bit;
 use crate::io::{BLOCK_SECTORS, Buf, Device, DeviceOp, Reach};
@@ -19,7 +19,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use headpond_format::{Class, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, RecordPlace, SegmentHeader};
+use headpond_format::{Class, Durable, Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, RecordPlace, SegmentHeader};
 
 /// Versions jump by this at each start: what a dead instance may have used is never used again.
 const GAP: u64 = 1 << 20;
@@ -85,12 +85,15 @@ impl fmt::Display for StartError {
 impl core::error::Error for StartError {}
 
 /// What the scan of a segment found.
-struct Found {
-    number: u32,
-    header: SegmentHeader,
+pub(crate) struct Found {
+    pub number: u32,
+    pub header: SegmentHeader,
     /// Members on which the segment's header is missing.
     lacking: Vec<Place>,
-    replay_from: u32,
+    /// The first sector that is not in the image.
+    pub replay_from: u32,
+    /// Whether a later one's header says that it is durable on all its copies.
+    pub is_durable: bool,
 }
 
 /// What could not be read of copies of segments: from which sector on, and what the start takes it for, which is to be written there.
@@ -132,11 +135,11 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
         segments.restored_all();
     }
     // The log after the image, oldest segment first, so that of two places of one version the newer counts.
-    let mut replay: Vec<&Found> = found.iter().filter(|f| f.replay_from != u32::MAX).collect();
+    let mut replay: Vec<Rc<Found>> = found.iter().filter(|f| f.replay_from != u32::MAX).cloned().collect();
     replay.sort_unstable_by_key(|f| f.header.generation);
     let waits_for_image = image.pages() - first <= core.settings.pages_at_start;
     let of_image = if waits_for_image { u64::from(image.pages() - first) * PAGE_BYTES as u64 } else { 0 };
-    let of = of_image + replay.iter().map(|f| Reading::<B>::bytes(core, f)).sum::<u64>();
+    let of = of_image + replay.iter().map(|f| Replay::bytes(core, f)).sum::<u64>();
     core.starting.set(Some(Starting { read: 0, of }));
     let loading = Loading::new(core, image, &table, first);
     if waits_for_image {
@@ -144,18 +147,17 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
     }
     let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
     let mut anew = headers_anew(core, &found, &unreadable);
-    let mut replay = replay.into_iter();
-    let mut next = replay.next().map(|f| Reading::begin(core, f));
-    while let Some(reading) = next {
-        // Read while this one is put together: devices and processor need not wait for each other.
-        next = replay.next().map(|f| Reading::begin(core, f));
-        let bytes = Reading::<B>::bytes(core, reading.found);
+    let mut replay = Replay::new(replay);
+    while let Some(read) = replay.next(core).await {
+        let bytes = Replay::bytes(core, &read.found);
         patience.anew();
-        let of_volume = marks.entry(reading.found.header.volume).or_default();
-        version = version.max(replay_segment(core, reading, of_volume, &mut anew, patience).await?);
+        let of_volume = marks.entry(read.found.header.volume).or_default();
+        version = version.max(replay_segment(core, read, of_volume, &mut anew, patience).await?);
         core.has_read(bytes);
     }
-    core.generation.set((core.life * GENERATIONS).max(generation + 1));
+    let generation = (core.life * GENERATIONS).max(generation + 1);
+    core.generation.set(generation);
+    core.durability.borrow_mut().begin(generation + 1);
     core.version.set(version + GAP);
     loading::begin(core, loading, marks);
     if waits_for_image {
@@ -232,7 +234,11 @@ fn nowhere_else<B: Buf>(core: &Core<B>, members: &BTreeSet<u8>, volume: Option<u
 ///
 /// # Errors
 /// A segment with something dirty in it may have none that can be read.
-async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) -> Result<(Vec<Found>, Vec<Place>), StartError> {
+async fn scan<B: Buf>(
+    core: &Rc<Core<B>>,
+    table: &Table,
+    patience: &Patience,
+) -> Result<(Vec<Rc<Found>>, Vec<Place>), StartError> {
     let (key, unit, checkpoint) = {
         let pool = core.pool.borrow();
         (pool.key, pool.unit, pool.checkpoint.clone())
@@ -248,11 +254,17 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) ->
         |(p, bytes): (&Place, &Option<B>)| (bytes.is_none() && core.pool.borrow().is_in_sync(p.member)).then_some(*p);
     let unreadable: Vec<Place> = slots.iter().zip(&read).filter_map(is_unreadable).collect();
     let mut headers: BTreeMap<(u8, u32), SegmentHeader> = BTreeMap::new();
+    // Of each life what its newest header says.
+    let mut durable: BTreeMap<u64, (u64, Durable)> = BTreeMap::new();
     for (place, bytes) in slots.iter().zip(read) {
-        if let Some(h) = bytes.and_then(|b| SegmentHeader::decode(key, &b.to_bytes()).ok())
-            && h.copies.contains(place)
-        {
+        let Some(bytes) = bytes else { continue };
+        let bytes = bytes.to_bytes();
+        if let Some(h) = SegmentHeader::decode(key, &bytes).ok().filter(|h| h.copies.contains(place)) {
             headers.insert((place.member, place.slot), h);
+            let says = Durable::of_header(&bytes);
+            if durable.get(&says.from).is_none_or(|(newest, _)| *newest < h.generation) {
+                durable.insert(says.from, (h.generation, says));
+            }
         }
     }
     // Whose each slot is: the newest segment's that claims it, on whatever copy its header survived. An older one that
@@ -271,6 +283,7 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) ->
         let is_there = slots_of.get(&c.member).is_some_and(|slots| c.slot < *slots);
         !is_there || claims.get(&(c.member, c.slot)).is_some_and(|g| *g > generation)
     };
+    let is_durable = |generation: u64| durable.values().any(|(_, says)| says.has(generation));
     // No segment has a larger number than there are slots; twice as many are enough for whatever may come to be.
     let most: u64 = core.pool.borrow().members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
@@ -285,7 +298,11 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) ->
         }
         let header = SegmentHeader { segment: e.segment, generation: e.generation, class: e.class, volume: e.volume, copies };
         if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(e.segment) < most {
-            found.insert(e.segment, Found { number: e.segment, header, lacking: Vec::new(), replay_from: e.replay_from });
+            let is_durable = is_durable(e.generation);
+            found.insert(
+                e.segment,
+                Found { number: e.segment, header, lacking: Vec::new(), replay_from: e.replay_from, is_durable },
+            );
         }
     }
     // Segments opened since.
@@ -306,19 +323,20 @@ async fn scan<B: Buf>(core: &Rc<Core<B>>, table: &Table, patience: &Patience) ->
         }
         if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(h.segment) < most {
             let header = SegmentHeader { copies, ..*h };
-            found.insert(h.segment, Found { number: h.segment, header, lacking, replay_from: unit / 512 });
+            let is_durable = lacking.is_empty() && is_durable(h.generation);
+            found.insert(h.segment, Found { number: h.segment, header, lacking, replay_from: unit / 512, is_durable });
         }
     }
     // Where no segment is known to be that could hold anything dirty, one may be.
     let is_held = |p: &&Place| found.values().any(|f| f.header.class == Class::Mirrored && f.header.copies.contains(p));
     let members: BTreeSet<u8> = unreadable.iter().filter(|p| !is_held(p)).map(|p| p.member).collect();
     nowhere_else(core, &members, None)?;
-    Ok((found.into_values().collect(), unreadable))
+    Ok((found.into_values().map(Rc::new).collect(), unreadable))
 }
 
 /// The headers that could not be read, or none where no segment is: at the next start they might be readable, and speak of what nobody has
 /// acknowledged, or of what was let go since.
-fn headers_anew<B: Buf>(core: &Core<B>, found: &[Found], unreadable: &[Place]) -> Anew<B> {
+fn headers_anew<B: Buf>(core: &Core<B>, found: &[Rc<Found>], unreadable: &[Place]) -> Anew<B> {
     let (key, unit) = (core.pool.borrow().key, core.pool.borrow().unit as usize);
     let of = |p: &Place| match found.iter().find(|f| f.header.copies.contains(p)) {
         Some(f) => B::from_bytes(&f.header.encode(key, unit)),
@@ -362,63 +380,11 @@ pub(crate) async fn write_anew<B: Buf>(core: &Rc<Core<B>>, mut what: Anew<B>) {
     flush_members(core).await;
 }
 
-/// One copy of a segment in memory: what was read from `from` on.
-struct Copy<B> {
-    place: Place,
-    data: Option<B>,
-    /// Units that could not be read and are zeroes in it, by their first sectors.
-    unreadable: Vec<u32>,
-}
-
-/// A segment whose copies are being read, from sector `from` on.
-struct Reading<'a, B: Buf> {
-    found: &'a Found,
-    from: u32,
-    copies: Vec<(Place, IoWait<B>)>,
-}
-
-impl<'a, B: Buf> Reading<'a, B> {
-    /// The sectors that are read: on the grid of units, and behind the segment's header.
-    fn sectors(core: &Core<B>, found: &Found) -> Range<u32> {
-        let pool = core.pool.borrow();
-        let (unit, capacity) = (pool.unit / 512, pool.segment_sectors());
-        (found.replay_from / unit * unit).clamp(unit, capacity)..capacity
-    }
-
-    /// Bytes of each copy that are read.
-    fn bytes(core: &Core<B>, found: &Found) -> u64 {
-        Self::sectors(core, found).len() as u64 * 512
-    }
-
-    fn begin(core: &Rc<Core<B>>, found: &'a Found) -> Self {
-        let Range { start: from, end: capacity } = Self::sectors(core, found);
-        let places = found.header.copies.into_iter().filter(|c| core.pool.borrow().is_in_sync(c.member) && from < capacity);
-        let read = |p: Place| {
-            let offset = core.slot_offset(p) + u64::from(from) * 512;
-            (p, core.exec.io(Device::Member(p.member), DeviceOp::Read { offset, len: (capacity - from) * 512, into: None }))
-        };
-        Self { found, from, copies: places.map(read).collect() }
-    }
-
-    /// Of members that have left meanwhile nothing counts.
-    async fn copies(self, core: &Rc<Core<B>>) -> Vec<Copy<B>> {
-        let len = ((core.pool.borrow().segment_sectors() - self.from) * 512) as usize;
-        let mut copies = Vec::new();
-        for (place, wait) in self.copies {
-            let data = wait.await.ok().flatten().filter(|b| b.len() == len);
-            if core.pool.borrow().is_in_sync(place.member) {
-                copies.push(Copy { place, data, unreadable: Vec::new() });
-            }
-        }
-        copies
-    }
-}
-
 /// Replays the records of a segment, stepping over holes (R15), and completes on every copy what only some hold. `anew` gets what is to be
 /// written over what could not be read. Returns the largest version seen.
 async fn replay_segment<B: Buf>(
     core: &Rc<Core<B>>,
-    reading: Reading<'_, B>,
+    read: Read<B>,
     marks: &mut LogMarks,
     anew: &mut Anew<B>,
     patience: &Patience,
@@ -427,11 +393,15 @@ async fn replay_segment<B: Buf>(
         let pool = core.pool.borrow();
         (pool.key, pool.unit, pool.segment_sectors())
     };
-    let (f, from) = (reading.found, reading.from);
-    if from == capacity {
-        return Ok(0);
+    let Read { found: f, records, from, copies } = read;
+    let volume = core.volume(f.header.volume);
+    let mut version = 0;
+    for record in records {
+        version = version.max(replay_record(core, &f, volume.as_deref(), marks, &record, |_| true));
     }
-    let copies = reading.copies(core).await;
+    if from == capacity {
+        return Ok(version);
+    }
     let copies = reread_around_errors(core, copies, from, &f.header, patience).await?;
     let is_mirrored = f.header.class == Class::Mirrored;
     // Of two copies that were not read whole each may have what the other lacks, and a record still be whole on neither.
@@ -440,13 +410,11 @@ async fn replay_segment<B: Buf>(
         let members: BTreeSet<u8> = copies.iter().map(|c| c.place.member).collect();
         if is_mirrored && copies.iter().all(lacks) { nowhere_else(core, &members, Some(f.header.volume)) } else { Ok(()) }
     };
-    let mut version = 0;
     let mut repairs: Anew<B> = Vec::new();
     if !f.lacking.is_empty() {
         let header = B::from_bytes(&f.header.encode(key, unit as usize));
         repairs.extend(f.lacking.iter().map(|p| (*p, 0, vec![header.clone()])));
     }
-    let volume = core.volume(f.header.volume);
     let (mut at, mut behind) = (from, from);
     let mut completed: Vec<Range<u32>> = Vec::new();
     while at < capacity {
@@ -488,32 +456,9 @@ async fn replay_segment<B: Buf>(
             }
             completed.push(at..at + record.sectors);
         }
-        let mut data = good.into_iter();
-        for e in &record.entries {
-            version = version.max(e.version);
-            let there = !e.kind.has_data() || data.next().flatten().is_some();
-            match e.kind {
-                EntryKind::MarkClean | EntryKind::Forget => {
-                    core.segments.borrow_mut().marked(f.number);
-                    marks.push(*e);
-                }
-                kind if !there => {
-                    core.mark(Mark::DataOnNoCopy);
-                    if kind != EntryKind::Clean {
-                        marks.unreadable(e);
-                    }
-                }
-                _ => {
-                    let Some(v) = volume.as_ref().filter(|v| is_inside(&v.extent(), e.block, e.first, e.sectors)) else {
-                        continue;
-                    };
-                    let dirty = e.kind != EntryKind::Clean;
-                    let zeroes = e.kind == EntryKind::Zeroes;
-                    let piece = Piece::new(e.version, e.sum, f.number, e.offset as u16, e.first, e.sectors, dirty, zeroes);
-                    v.map.borrow_mut().insert(&mut core.segments.borrow_mut(), e.block, piece);
-                }
-            }
-        }
+        let mut data = good.iter();
+        let has_data = |e: &Entry| !e.kind.has_data() || data.next().is_some_and(Option::is_some);
+        version = version.max(replay_record(core, &f, volume.as_deref(), marks, &record, has_data));
         at += record.sectors.max(unit / 512);
         behind = at;
     }
@@ -530,6 +475,45 @@ async fn replay_segment<B: Buf>(
         core.fail_member(m).await;
     }
     Ok(version)
+}
+
+/// What a record says. Of its entries those count for which `is_there` says, asked once for each in their order, that their data is. Returns
+/// the largest version.
+fn replay_record<B: Buf>(
+    core: &Core<B>,
+    f: &Found,
+    volume: Option<&Volume<B>>,
+    marks: &mut LogMarks,
+    record: &Record,
+    mut is_there: impl FnMut(&Entry) -> bool,
+) -> u64 {
+    let mut version = 0;
+    for e in &record.entries {
+        version = version.max(e.version);
+        let there = is_there(e);
+        match e.kind {
+            EntryKind::MarkClean | EntryKind::Forget => {
+                core.segments.borrow_mut().marked(f.number);
+                marks.push(*e);
+            }
+            kind if !there => {
+                core.mark(Mark::DataOnNoCopy);
+                if kind != EntryKind::Clean {
+                    marks.unreadable(e);
+                }
+            }
+            _ => {
+                let Some(v) = volume.filter(|v| is_inside(&v.extent(), e.block, e.first, e.sectors)) else {
+                    continue;
+                };
+                let dirty = e.kind != EntryKind::Clean;
+                let zeroes = e.kind == EntryKind::Zeroes;
+                let piece = Piece::new(e.version, e.sum, f.number, e.offset as u16, e.first, e.sectors, dirty, zeroes);
+                v.map.borrow_mut().insert(&mut core.segments.borrow_mut(), e.block, piece);
+            }
+        }
+    }
+    version
 }
 
 /// A copy that could not be read in one piece is read in ever shorter ones, down to units: what is readable counts, the rest reads as zeroes. No
@@ -591,22 +575,24 @@ fn header_at<B: Buf>(copy: &Copy<B>, from: u32, at: u32) -> Option<u32> {
 
 fn decode_at<B: Buf>(key: u64, unit: u32, copy: &Copy<B>, from: u32, at: u32, place: RecordPlace) -> Option<Record> {
     let data = copy.data.as_ref()?;
-    let start = (at - from) as usize * 512;
-    let head = data.slice(start..(start + 512).min(data.len()));
-    let len = Record::peek_len(&head.to_bytes())?;
-    if start + len > data.len() {
-        return None;
-    }
-    let record = Record::decode(key, &data.slice(start..start + len).to_bytes(), place).ok()?;
+    let rest = data.slice((at - from) as usize * 512..data.len());
+    record_at(key, unit, &rest, place, from + (data.len() / 512) as u32)
+}
+
+/// The record whose header is at the beginning of `data`, and that ends before sector `capacity` of its segment.
+pub(crate) fn record_at<B: Buf>(key: u64, unit: u32, data: &B, place: RecordPlace, capacity: u32) -> Option<Record> {
+    let len = Record::peek_len(&data.slice(0..data.len().min(512)).to_bytes()).filter(|len| *len <= data.len())?;
+    let record = Record::decode(key, &data.slice(0..len).to_bytes(), place).ok()?;
     // The data of the entries lies in their order behind the header, and within the record.
-    let mut next = at + Record::header_sectors(record.entries.len(), unit as usize);
+    let end = place.offset.checked_add(record.sectors)?;
+    let mut next = place.offset + Record::header_sectors(record.entries.len(), unit as usize);
     for e in record.entries.iter().filter(|e| e.kind.has_data()) {
         if e.offset != next {
             return None;
         }
         next += u32::from(e.sectors);
     }
-    (next <= at + record.sectors && start + record.sectors as usize * 512 <= data.len()).then_some(record)
+    (next <= end && end <= capacity).then_some(record)
 }
 
 fn cut<B: Buf>(copy: &Copy<B>, from: u32, offset: u32, sectors: u32) -> Option<B> {

@@ -78,13 +78,69 @@ pub struct SegmentHeader {
     pub copies: [Place; 2],
 }
 
+/// Which segments were durable, each on all its copies, when another one was opened, as that one's header says: closed, all appends ended
+/// well, and every cache device with a copy flushed since. Of these nothing but a device's damage can make a record's data other than its
+/// header says.
+///
+/// Headers that are older than this have zeroes here: no segment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Durable {
+    /// No segment of an earlier generation is meant: of those before a start nobody knows more than that start found.
+    pub from: u64,
+    /// No segment of this generation or a later one is meant.
+    pub below: u64,
+    /// Generations of segments between these that are not meant.
+    pub but: Vec<u64>,
+}
+
+impl Durable {
+    /// The most generations that there is room for in [`Durable::but`], in a header of `unit` bytes: 53 or more.
+    #[must_use]
+    pub fn most(unit: usize) -> usize {
+        ((unit.max(512) - SegmentHeader::BYTES) / 8).saturating_sub(3).min(128)
+    }
+
+    /// Whether the segment of a generation is among them.
+    #[must_use]
+    pub fn has(&self, generation: u64) -> bool {
+        (self.from..self.below).contains(&generation) && !self.but.contains(&generation)
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.u64(self.from);
+        w.u64(self.below);
+        w.u64(self.but.len() as u64);
+        self.but.iter().for_each(|generation| w.u64(*generation));
+    }
+
+    /// What the header in a unit says, which [`SegmentHeader::decode`] has found to be one. Where that makes no sense it is no segment.
+    #[must_use]
+    pub fn of_header(bytes: &[u8]) -> Self {
+        let read = || -> Result<Self, DecodeError> {
+            let mut r = Reader::new(bytes.get(SegmentHeader::BYTES..).unwrap_or_default());
+            let (from, below, count) = (r.u64()?, r.u64()?, r.u64()?);
+            let count = usize::try_from(count).ok().filter(|n| *n <= Self::most(bytes.len()));
+            let count = count.ok_or(DecodeError::Invalid("which segments are durable"))?;
+            let but = (0..count).map(|_| r.u64()).collect::<Result<_, _>>()?;
+            Ok(Self { from, below, but })
+        };
+        read().unwrap_or_default()
+    }
+}
+
 impl SegmentHeader {
-    /// Bytes of the encoded header before it is padded to a unit.
+    /// Bytes of the header before [`Durable`], with which it is padded to a unit.
     pub const BYTES: usize = 64;
 
-    /// The header, padded to `unit` bytes.
+    /// The header, padded to `unit` bytes, which says of no other segment that it is durable.
     #[must_use]
     pub fn encode(&self, key: u64, unit: usize) -> Vec<u8> {
+        self.encode_with(key, unit, &Durable::default())
+    }
+
+    /// The header, padded to `unit` bytes. Of `durable` no more than [`Durable::most`] generations are excepted.
+    #[must_use]
+    pub fn encode_with(&self, key: u64, unit: usize, durable: &Durable) -> Vec<u8> {
         let mut w = Writer::new();
         w.u32(MAGIC);
         w.u32(self.segment);
@@ -96,7 +152,9 @@ impl SegmentHeader {
         for c in self.copies {
             c.write(&mut w);
         }
-        w.pad_to(unit.max(Self::BYTES));
+        w.pad_to(Self::BYTES);
+        durable.write(&mut w);
+        w.pad_to(unit.max(512));
         w.seal(key, 8)
     }
 

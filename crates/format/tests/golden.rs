@@ -190,6 +190,26 @@ fn a_segment_header_is_written_as_it_always_was() {
         assert_eq!(SegmentHeader::decode(KEY, &bytes).unwrap(), header);
     }
     assert_eq!(SegmentHeader::decode(KEY, &segment().encode(KEY, 4096)).unwrap(), segment());
+    // Of a version that did not know of it: no segment is durable.
+    assert_eq!(Durable::of_header(&segment().encode(KEY, 512)), Durable::default());
+}
+
+#[test]
+fn what_a_segment_header_says_of_others_is_written_as_it_always_was() {
+    let durable = Durable { from: 100, below: 1 << 40, but: vec![101, 0x1_0000_0001] };
+    let bytes = segment().encode_with(KEY, 512, &durable);
+    golden("segment-durable.bin", &bytes);
+    assert_eq!((SegmentHeader::decode(KEY, &bytes).unwrap(), Durable::of_header(&bytes)), (segment(), durable.clone()));
+    let of = [99, 100, 101, 102, 0x1_0000_0001, (1 << 40) - 1, 1 << 40];
+    assert_eq!(of.map(|generation| durable.has(generation)), [false, true, false, true, false, true, false]);
+    for unit in [512, 4096] {
+        let full = Durable { but: (0..Durable::most(unit) as u64).collect(), ..durable.clone() };
+        let bytes = segment().encode_with(KEY, unit, &full);
+        assert_eq!((bytes.len(), Durable::of_header(&bytes)), (unit, full));
+        let mut senseless = bytes;
+        senseless[80..88].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(Durable::of_header(&senseless), Durable::default());
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod bands;
 mod beside;
 mod diskless;
 mod doubts;
+mod durability;
 mod endurance;
 mod evict;
 mod gain;
