@@ -122,8 +122,13 @@ pub(crate) async fn write<B: Buf>(
             return absorbed(core, volume, bytes, fua, losses).await;
         }
     }
-    written?;
+    let alone = written?;
     volume.stats.borrow_mut().write_bypass[reason as usize].add(bytes);
+    if !alone {
+        // Of the disk's flushes no client need wait for one, or hear that it failed, for this.
+        in_the_log(core, volume, fua, losses).await?;
+        return Ok(stats::Fate::WriteBypass);
+    }
     if !fua {
         volume.disk_flusher.acknowledging(failures);
         return Ok(stats::Fate::WriteBypass);
@@ -181,6 +186,12 @@ pub(crate) async fn absorbed<B: Buf>(
     losses: u32,
 ) -> Result<stats::Fate, RequestError> {
     volume.stats.borrow_mut().absorbed.add(bytes);
+    in_the_log(core, volume, fua, losses).await?;
+    Ok(stats::Fate::Absorbed)
+}
+
+/// A write that is in the log, all of it, is about to be acknowledged.
+async fn in_the_log<B: Buf>(core: &Rc<Core<B>>, volume: &Volume<B>, fua: bool, losses: u32) -> Result<(), RequestError> {
     if fua {
         volume.asked_to_flush();
         durable(core).await?;
@@ -190,7 +201,7 @@ pub(crate) async fn absorbed<B: Buf>(
         }
     }
     volume.acknowledging(losses);
-    Ok(stats::Fate::Absorbed)
+    Ok(())
 }
 
 /// A client wants space for a write, until the guard is dropped. Large ones want none: what a disk takes to get to one is little by what
@@ -511,7 +522,8 @@ async fn absorb_parts<B: Buf>(
     if result.is_ok() && !is_marked { Err(AppendError::NoMembers) } else { result }
 }
 
-/// Writes to the disk. What is dirty there is absorbed over, or overwritten in order, so that it cannot come back (R4).
+/// Writes to the disk. What is dirty there is absorbed over, or overwritten in order, so that it cannot come back (R4). Whether the disk alone
+/// has any of it.
 async fn to_disk<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
@@ -520,7 +532,7 @@ async fn to_disk<B: Buf>(
     reason: Bypass,
     is_share: bool,
     is_stream: bool,
-) -> Result<(), RequestError> {
+) -> Result<bool, RequestError> {
     let beside_sweep = volume.destaging.get();
     let blocks = Volume::<B>::blocks(range);
     let _intended = DiskWrite::begin(core, volume, range);
@@ -565,7 +577,7 @@ async fn to_disk<B: Buf>(
     };
     let result = if volume.left_behind.touches(range) {
         core.mark(Mark::LeftBehindOverwritten);
-        ordered(core, volume, range, content, version).await
+        ordered(core, volume, range, content, version).await.map(|()| true)
     } else if dirty.is_empty() {
         let since = core.now();
         let whole = core::slice::from_ref(range);
@@ -585,11 +597,11 @@ async fn to_disk<B: Buf>(
             }
             Err(_) => note_failure(core, volume, (range.end - range.start) * 512),
         }
-        result
+        result.map(|()| true)
     } else if may_absorb {
         partly_absorbed(core, volume, range, content, &dirty, version, is_stream).await
     } else {
-        ordered(core, volume, range, content, version).await
+        ordered(core, volume, range, content, version).await.map(|()| true)
     };
     drop(lock);
     match (fill, content) {
@@ -602,7 +614,8 @@ async fn to_disk<B: Buf>(
     result
 }
 
-/// Writes to the disk what is not dirty there. The pieces that overlap go into the log, in the same version.
+/// Writes to the disk what is not dirty there. The pieces that overlap go into the log, in the same version. Whether the disk alone has any
+/// of it.
 async fn partly_absorbed<B: Buf>(
     core: &Rc<Core<B>>,
     volume: &Rc<Volume<B>>,
@@ -611,7 +624,7 @@ async fn partly_absorbed<B: Buf>(
     dirty: &[Range<u64>],
     version: u64,
     is_stream: bool,
-) -> Result<(), RequestError> {
+) -> Result<bool, RequestError> {
     core.mark(Mark::BypassPartlyAbsorbed);
     let blocks = Volume::<B>::blocks(range);
     let losses = volume.losses.get();
@@ -649,13 +662,15 @@ async fn partly_absorbed<B: Buf>(
     }
     match (written, absorbed.get().await) {
         (Ok(()), Ok(())) => {
-            volume.acknowledging(losses);
-            Ok(())
+            if !rest.is_empty() {
+                volume.acknowledging(losses);
+            }
+            Ok(!rest.is_empty())
         }
         (Ok(()), Err(_)) => {
             core.mark(Mark::OrderedAfterAbsorbFailed);
             // Newer than what the log may have of it.
-            ordered(core, volume, range, content, core.next_version()).await
+            ordered(core, volume, range, content, core.next_version()).await.map(|()| true)
         }
         (Err(e), _) => Err(e),
     }

@@ -69,6 +69,10 @@ pub const TOLD: &[Told] = &[
         "what is doubted of volumes without a disk written down by chance",
     ),
     ("doubts::a_stop_does_not_wait_for_a_disk_that_answers_nothing", "disks flushed one after the other at a stop"),
+    (
+        "doubts::a_flush_that_failed_beside_what_the_log_took_whole_is_told_to_nobody",
+        "a write that the log took whole taken for one on the disk",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -240,5 +244,10 @@ pub const MISTAKES: &[Mistake] = &[
             old: "            flushes.push((v, is_kept));",
             new: "            ends(core, &v, |_| is_kept.get().is_none()).await;\n            flushes.push((v, is_kept));",
         }],
+    },
+    Mistake {
+        name: "a write that the log took whole taken for one on the disk",
+        story: "A flush of the disk fails that no client's write is under. The next FLUSH tells of a loss that is none, and forced access fails.",
+        edits: &[Edit { file: "write.rs", old: "    if !alone {", new: "    if !alone && false {" }],
     },
 ];

@@ -2,10 +2,12 @@
 //! missing.
 
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, CommandError, Device, DeviceOp};
+use headpond_engine::{Command, CommandError, Device, DeviceOp, Settings};
 use headpond_sim::device::SimDevice;
 use headpond_sim::models::SECOND;
 use headpond_sim::scene::{DISKLESS, Scene, Stage};
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// Sectors of a write that goes past the cache.
 const PAST: u64 = 1024;
@@ -491,4 +493,35 @@ fn that_a_client_of_a_volume_without_a_disk_was_told_is_written_down() {
     s.world.kill_landing(|_, _, _| false);
     s.start();
     assert!(!tells(&mut s), "{}: it is told again", s.story());
+}
+
+/// A large write came to where all was dirty: the log took it, and the disk was asked for nothing. Beside it a flush of destage failed, that no
+/// client's write was under. The next FLUSH told of it, though nothing was lost; and with forced unit access the write itself waited for
+/// the disk, and failed. Found by reading.
+#[test]
+fn a_flush_that_failed_beside_what_the_log_took_whole_is_told_to_nobody() {
+    for fua in [false, true] {
+        let usual = Stage::default();
+        let settings = Settings { dirty_percent: 100, idle_ns: SECOND / 10, ..usual.settings.clone() };
+        let mut s = Scene::new("a flush fails beside a write that is in the log", Stage { settings, ..usual });
+        (0..8).for_each(|n| s.write(n * 3 % 8 * 8, 8));
+        s.flush();
+        let late = Rc::new(Cell::new(false));
+        let appends = late.clone();
+        s.hold_back(move |device, op| match device {
+            DISK => matches!(op, DeviceOp::Flush),
+            _ => appends.get() && matches!(op, DeviceOp::Write { .. }),
+        });
+        s.until_held();
+        late.set(true);
+        let write = s.world.write(0, 0, 64, fua);
+        s.until("the log is on its way", |w| w.held_back() > 1);
+        s.let_go_failing(DISK);
+        assert!(s.answer_to(write), "{}: fua {fua}", s.story());
+        let flush = s.world.flush(0);
+        assert!(s.answer_to(flush), "{}: told of a loss that is none", s.story());
+        s.lose_power();
+        s.read_all();
+        s.end();
+    }
 }
