@@ -510,6 +510,35 @@ fn one_device_without_a_witness_is_written_back_only_when_its_owner_says_so_and_
     b.unchanged();
 }
 
+/// Whole blocks were clean, and of each a sector had been written over since. The first `writeback --without-missing` put that on the disk; the next one, which
+/// was to go on where it had been cut off, found the disk to be another one than before, by the checksums of the whole blocks. Found by reading.
+#[test]
+fn a_salvage_that_is_run_again_knows_the_disk_that_the_first_one_wrote_to() {
+    let yard = Yard::new();
+    yard.file("a", SIZE);
+    yard.file("b", SIZE);
+    yard.run(&["pool", "create", "pool", "a", "b"]).good();
+    let disk = yard.file("disk", 16 * MIB);
+    fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+    let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+    yard.run(&["attach", "v", "disk"]).good();
+    let (blocks, mut nbd) = (64u64, yard.nbd("v"));
+    let at = |n: u64| n * 37 % 211 * 8192;
+    (0..blocks).for_each(|n| nbd.write(at(n), &stamp(n + 1, 4096), false).unwrap());
+    yard.run(&["flush", "v"]).good();
+    (0..blocks).for_each(|n| nbd.write(at(n) + 512, &stamp(n + 1000, 512), false).unwrap());
+    daemon.kill();
+    fs::remove_dir_all(yard.path("state")).unwrap();
+    fs::rename(yard.path("a"), yard.path("gone")).unwrap();
+    for _ in 0..2 {
+        yard.run(&["writeback", "b", "--state", "new", "--backing", "disk", "--without-missing"]).good();
+        let disk = fs::read(&disk).unwrap();
+        for n in 0..blocks {
+            assert!(disk[at(n) as usize..][512..1024] == stamp(n + 1000, 512), "block {n} is not what was written");
+        }
+    }
+}
+
 #[test]
 fn a_device_that_has_left_is_never_written_back() {
     let (yard, _) = killed();

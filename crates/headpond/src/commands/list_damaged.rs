@@ -43,7 +43,8 @@ fn verdict(damaged: &Damaged) -> anyhow::Result<()> {
     };
     Err(Found(format!(
         "Not all data can be read, or is known to be on the disk. Nothing was changed. Bring back any cache device that is missing, and list \
-         again.{had_yet} `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files"
+         again.{had_yet} `headpond writeback` puts all the rest on the disk; with --save it copies volumes that have none to files; where it refuses, \
+         with --without-missing it does both and leaves the cache devices as they are"
     ))
     .into())
 }

@@ -30,9 +30,11 @@ pub struct Live {
 }
 
 impl Live {
-    /// Whether its disk should have the same, so that it tells one disk from another.
+    /// Whether its disk should have the same, so that it tells one disk from another. The checksum is over all that was written: where a
+    /// part of that is covered by something newer, the disk has that, or will.
     pub fn can_be_compared(&self) -> bool {
-        !self.piece.dirty()
+        let p = &self.piece;
+        !p.dirty() && p.live.count_ones() == u32::from(p.sectors())
     }
 
     /// Whether `data`, all its sectors, is what was written.

@@ -16,8 +16,8 @@ pub(super) struct Found {
     pub replay_from: u32,
     /// Copies in whose slots its header is not, or not whole.
     pub lacking: Vec<Place>,
-    /// The header as it is written on a copy that has it.
-    pub written: Option<SegmentHeader>,
+    /// Whether a copy has its header.
+    pub written: bool,
 }
 
 impl Found {
@@ -52,7 +52,7 @@ pub(super) fn list(
     };
     let own = |h: &SegmentHeader, c: &Place| {
         let same = |o: &&SegmentHeader| (o.segment, o.generation) == (h.segment, h.generation);
-        headers.get(&(c.member, c.slot)).filter(same).copied()
+        headers.get(&(c.member, c.slot)).filter(same)
     };
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
     let mut take = |header: SegmentHeader, replay_from: u32| {
@@ -61,7 +61,7 @@ pub(super) fn list(
         if newer && left {
             let lacks = |c: &&Place| c.member != NO_MEMBER && own(&header, c).is_none();
             let lacking = header.copies.iter().filter(lacks).copied().collect();
-            let written = header.copies.iter().find_map(|c| own(&header, c));
+            let written = header.copies.iter().any(|c| own(&header, c).is_some());
             found.insert(header.segment, Found { header, replay_from, lacking, written });
         }
     };

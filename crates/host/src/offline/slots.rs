@@ -114,7 +114,7 @@ fn headless(pool: &Pool<'_>, (segment, generation): Named, places: &[Place]) -> 
     copies.iter_mut().zip(places).for_each(|(copy, place)| *copy = *place);
     let header = SegmentHeader { segment, generation, class: Class::Mirrored, volume: NOBODY, copies };
     let lacking: Vec<Place> = header.copies.into_iter().filter(|copy| copy.member != NO_MEMBER).collect();
-    let found = Found { header, replay_from: s.unit / SECTOR as u32, lacking, written: None };
+    let found = Found { header, replay_from: s.unit / SECTOR as u32, lacking, written: false };
     let copies = copies::data(&copies::of(pool, &found));
     let seen = walk(s.key, s.unit, &header, &copies);
     let records = seen.iter().filter_map(|seen| if let Seen::Record(whole) = seen { Some(&whole.record) } else { None });

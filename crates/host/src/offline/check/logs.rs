@@ -85,6 +85,13 @@ fn live_in(pool: &Pool<'_>, rehearsal: Option<&Rehearsal>, band: &[&Found]) -> H
     live
 }
 
+/// A segment's header as a copy has it.
+fn as_written(pool: &Pool<'_>, f: &Found) -> Option<Vec<u8>> {
+    let place = f.copies().find(|copy| f.written && !f.lacking.contains(copy))?;
+    let read = pool.read(place.member, pool.layout(place.member)?.slot(place.slot), u64::from(pool.superblock().unit))?;
+    Some(read.as_slice().to_vec())
+}
+
 /// One segment, on all its copies.
 fn one(
     pool: &Pool<'_>,
@@ -102,11 +109,11 @@ fn one(
             continue;
         };
         // As the other copy has it; without one, as the checkpoint tells, which knows the copies only if all members are there.
-        let header = f.written.or(Some(f.header).filter(|_| pool.election.missing.is_empty()));
-        let mend = header.zip(pool.index(lacking.member)).map(|(header, device)| {
-            let bytes = header.encode(s.key, s.unit as usize);
-            Mend { device, offset: at, bytes }
+        let header = as_written(pool, f).or_else(|| {
+            let is_known = pool.election.missing.is_empty();
+            is_known.then(|| f.header.encode(s.key, s.unit as usize))
         });
+        let mend = header.zip(pool.index(lacking.member)).map(|(bytes, device)| Mend { device, offset: at, bytes });
         let what = format!("The header of segment {}, in slot {}, is not whole", f.header.segment, lacking.slot);
         say(Finding::new(Level::Damage, "segment-header-damaged", what)
             .at(device.path(), Some(lacking.member), at, u64::from(s.unit))
