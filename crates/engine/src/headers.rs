@@ -100,7 +100,7 @@ impl<B: Buf> Replay<B> {
     }
 
     /// The next segment. Of members that have left meanwhile nothing counts.
-    pub async fn next(&mut self, core: &Rc<Core<B>>) -> Option<Read<B>> {
+    pub async fn take(&mut self, core: &Rc<Core<B>>) -> Option<Read<B>> {
         self.read_ahead(core);
         let (found, reading) = self.reading.pop_front()?;
         // While it is waited for, and put together.

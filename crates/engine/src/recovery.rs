@@ -148,7 +148,7 @@ pub(crate) async fn recover<B: Buf>(core: &Rc<Core<B>>, patience: &Patience) -> 
     let mut marks: BTreeMap<u16, LogMarks> = BTreeMap::new();
     let mut anew = headers_anew(core, &found, &unreadable);
     let mut replay = Replay::new(replay);
-    while let Some(read) = replay.next(core).await {
+    while let Some(read) = replay.take(core).await {
         let bytes = Replay::bytes(core, &read.found);
         patience.anew();
         let of_volume = marks.entry(read.found.header.volume).or_default();
