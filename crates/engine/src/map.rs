@@ -87,6 +87,11 @@ impl Map {
     /// piece of another block, 56 to 63 for each 256 KiB with anything cached, 24 to 27 for each 16 MiB, and 48 for each GiB.
     #[must_use]
     pub fn memory(&self) -> u64 {
+        self.memory_of_pieces() + self.lookaside.as_ref().map_or(0, |table| table.memory())
+    }
+
+    /// The same of what grows with what is cached.
+    pub(crate) fn memory_of_pieces(&self) -> u64 {
         // The nodes of a tree are about two thirds full.
         let entry = |bytes: usize| (bytes + size_of::<u64>()) as u64 * 3 / 2;
         self.spans.len() as u64 * entry(size_of::<Some64<Some64<Leaf>>>())
@@ -94,7 +99,6 @@ impl Map {
             + self.room_leaves * size_of::<Leaf>() as u64
             + self.room_rows * size_of::<Row>() as u64
             + self.aside.len() as u64 * entry(size_of::<Piece>())
-            + self.lookaside.as_ref().map_or(0, |table| table.memory())
     }
 
     #[inline]

@@ -87,6 +87,8 @@ pub struct Settings {
     /// The most pieces that the map may hold: the hard cap of memory. Zero: as many as the checkpoint areas can describe, which are the
     /// most in any case. 24 bytes of memory each where blocks lie densely.
     pub max_pieces: u64,
+    /// The most memory that the maps may take, in bytes, where blocks lie so far apart that fewer pieces than that take it. Zero: whatever these take.
+    pub max_map_bytes: u64,
     /// The most pieces beyond the first of their block, of a volume with a disk.
     pub max_fragments: u64,
 }
@@ -123,6 +125,7 @@ impl Default for Settings {
             degraded: Degraded::WriteThrough,
             without_missing: false,
             max_pieces: 0,
+            max_map_bytes: 0,
             max_fragments: 1 << 20,
         }
     }

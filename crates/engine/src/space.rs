@@ -26,7 +26,14 @@ impl<B: Buf> Core<B> {
     /// Whether the cap of memory, and nothing else, keeps more from being cached. The map goes up and down a little below the cap.
     pub(crate) fn memory_is_short(&self) -> bool {
         let Bounds { most_in_images, most_pieces: most, .. } = self.bounds();
-        most < most_in_images && self.segments.borrow().live >= most - most / 8
+        most < most_in_images && self.segments.borrow().live >= most - most / 8 || self.memory_is_taken(8)
+    }
+
+    /// Whether of the memory that the maps may take all but such a part is taken, or more; 0: all of it.
+    fn memory_is_taken(&self, part: u64) -> bool {
+        let most = self.settings.max_map_bytes;
+        let taken = || self.volumes.borrow().values().map(|v| v.map.borrow().memory_of_pieces()).sum::<u64>();
+        most > 0 && taken() >= most - most.checked_div(part).unwrap_or(0)
     }
 
     fn map_has_room(&self, volume: &Volume<B>) -> bool {
@@ -36,13 +43,13 @@ impl<B: Buf> Core<B> {
             return self.segments.borrow().live < self.bounds().most_in_images;
         }
         let few = volume.map.borrow().extra_pieces() < self.settings.max_fragments;
-        self.segments.borrow().live < self.bounds().most_pieces && few
+        self.segments.borrow().live < self.bounds().most_pieces && few && !self.memory_is_taken(0)
     }
 
     /// Whether clean pieces have to go so that dirty ones find room in the map, ahead of demand.
     fn map_is_nearly_full(&self) -> bool {
         let (most, segments) = (self.bounds().most_pieces, self.segments.borrow());
-        segments.live >= most - most / 32 && segments.dirty < segments.live
+        (segments.live >= most - most / 32 || self.memory_is_taken(32)) && segments.dirty < segments.live
     }
 
     /// Whether there is a segment, and room in the map, for what a client writes.

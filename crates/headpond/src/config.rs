@@ -256,8 +256,10 @@ impl Config {
 }
 
 /// Memory that a cached block is reckoned with, in bytes: it takes 24 where blocks lie densely, and the allocator its part. Blocks that lie
-/// far apart from each other take up to 83.
+/// far apart from each other take more, which is counted.
 const PIECE_BYTES: u64 = 32;
+/// The most that one takes.
+const FAR_PIECE_BYTES: u64 = 96;
 /// A map that is smaller is of no use, and costs nothing.
 const LEAST_PIECES: u64 = 4096;
 
@@ -289,6 +291,7 @@ impl Engine {
             self.dirty_hours.map_or(settings.dirty_age_ns, |hours| u64::from(hours).saturating_mul(3_600_000_000_000));
         let map = self.map_bytes.map_or_else(|| memory() / 2, |Size(bytes)| bytes);
         settings.max_pieces = (map / PIECE_BYTES).max(LEAST_PIECES);
+        settings.max_map_bytes = map.max(LEAST_PIECES * FAR_PIECE_BYTES);
         settings.read_around = self.read_around.unwrap_or(settings.read_around);
         settings.route = self.route.unwrap_or(settings.route);
         settings.drive_writes_milli = self.drive_writes_per_day.map_or(settings.drive_writes_milli, |DriveWrites(milli)| milli);

@@ -22,6 +22,7 @@ pub const TOLD: &[Told] = &[
     ("room::clean_data_leaves_the_reserve_in_pairs", "a reserve of pairs counted in slots"),
     ("room::volumes_that_rest_do_not_keep_the_room_of_others_reads", "open segments that are closed for writers alone"),
     ("room::fragments_that_are_clean_hold_back_nobodys_writes", "clean fragments taken for what destage wins"),
+    ("room::blocks_that_lie_far_apart_take_no_more_memory_than_the_map_may", "memory reckoned by blocks alone"),
 ];
 
 /// Scenes of it that no mistake has, with the reason.
@@ -151,5 +152,10 @@ pub const MISTAKES: &[Mistake] = &[
             Edit { file: "shares.rs", old: "saturating_sub(most - most / 32);", new: "saturating_sub(most - most / 16);" },
             Edit { file: "shares.rs", old: "(over * 100 / (most / 32).max(1))", new: "(over * 100 / (most / 16).max(1))" },
         ],
+    },
+    Mistake {
+        name: "memory reckoned by blocks alone",
+        story: "Blocks lie far apart, and each takes three times what it was reckoned with: with half of the memory for the map there is too little for all.",
+        edits: &[Edit { file: "space.rs", old: "most > 0 && taken() >= most", new: "most > u64::MAX / 2 && taken() >= most" }],
     },
 ];
