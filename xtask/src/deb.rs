@@ -11,7 +11,7 @@ use std::process::Command;
 /// What systemd is told of all volumes' devices.
 pub const FOR_VOLUMES: &str = "packaging/dev-headpond-.device.conf";
 /// Where files of `packaging` go, and with which mode.
-const FILES: [(&str, &str, u32); 11] = [
+const FILES: [(&str, &str, u32); 13] = [
     ("packaging/headpond@.service", "usr/lib/systemd/system/headpond@.service", 0o644),
     ("packaging/headpond-devices@.service", "usr/lib/systemd/system/headpond-devices@.service", 0o644),
     (FOR_VOLUMES, "usr/lib/systemd/system/dev-headpond-.device.d/10-headpond.conf", 0o644),
@@ -20,6 +20,8 @@ const FILES: [(&str, &str, u32); 11] = [
     ("packaging/headpond.toml", "usr/share/doc/headpond/examples/headpond.toml", 0o644),
     ("packaging/metrics.conf", "usr/share/doc/headpond/examples/metrics.conf", 0o644),
     ("packaging/grafana-dashboard.json", "usr/share/doc/headpond/examples/grafana-dashboard.json", 0o644),
+    ("packaging/needrestart.conf", "etc/needrestart/conf.d/headpond.conf", 0o644),
+    ("packaging/debian/conffiles", "DEBIAN/conffiles", 0o644),
     ("packaging/debian/copyright", "usr/share/doc/headpond/copyright", 0o644),
     ("packaging/debian/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/debian/prerm", "DEBIAN/prerm", 0o755),
@@ -157,14 +159,17 @@ fn lives(package: &Path, next: &Path, out: &Path) -> Result<()> {
     ensure!(devices.is_file() && patience.is_file(), "units that the daemon's own waits for, or others for volumes, are missing");
     let rules = place.join("usr/lib/udev/rules.d/61-headpond.rules");
     ensure!(rules.is_file(), "the rules of udev are missing");
-    // An owner's own configuration is nobody else's.
+    // An owner's own configuration is nobody else's, and what he has changed of ours is his.
     let own = place.join("etc/headpond/tank.toml");
     fs::write(&own, "devices = []\n")?;
+    let needrestart = place.join("etc/needrestart/conf.d/headpond.conf");
+    let changed = fs::read_to_string(&needrestart).context("needrestart is not told to leave daemons alone")? + "# mine\n";
+    fs::write(&needrestart, &changed)?;
     dpkg(&["-i".as_ref(), next.as_os_str()])?;
     ensure!(installed()? == format!("{version}+next install ok installed"), "{}", installed()?);
     dpkg(&["-r".as_ref(), "headpond".as_ref()])?;
     ensure!(![&binary, &units, &devices, &patience, &rules].iter().any(|it| it.exists()), "files were left behind");
-    ensure!(own.is_file(), "the owner's configuration is gone");
+    ensure!(own.is_file() && fs::read_to_string(&needrestart)? == changed, "the owner's configuration is gone");
     println!("installed, upgraded and removed; the owner's configuration is still there");
     Ok(())
 }

@@ -158,5 +158,6 @@ mod tests {
         assert_eq!(of(StartError::Pool(PoolError::NoMember { path: path(), what: "nothing known" })), 2);
         assert_eq!(of(StartError::Pool(PoolError::Blocks { path: path(), block: 4096, unit: 512, pool: "p".into() })), 2);
         assert_eq!(of(StartError::NoUblk("none".into())), 2);
+        assert_eq!(of(StartError::WaitingUblk { devices: "/dev/ublkb0".into(), why: "none".into() }), 1, "it may be there later");
     }
 }

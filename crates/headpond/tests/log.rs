@@ -4,6 +4,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,22 @@ fn the_log_is_text_when_nothing_else_is_said() {
     fs::rename(yard.path("disk"), yard.path("away")).unwrap();
     let daemon = yard.serve(&["a", "b", "--wait", "5"]);
     assert!(daemon.complaints().contains("headpond: Volume v is not served"), "{}", daemon.complaints());
+}
+
+/// It was told at a level that the log does not have by itself. Found by reading.
+#[test]
+fn where_auto_does_not_come_to_ublk_the_log_says_why_and_what_it_is_instead() {
+    if !rustix::process::geteuid().is_root() || Path::new("/dev/ublk-control").exists() {
+        println!("skipped: others than root have no ublk, and this host has it");
+        return;
+    }
+    let yard = Yard::new();
+    yard.pool();
+    let daemon = yard.serve_with(&["a", "b", "--frontend", "auto", "--socket", "control", "--state", "state"]).unwrap();
+    for part in ["WARN", "There are no ublk devices here: ", "Put that right and restart"] {
+        assert!(daemon.complaints().contains(part), "{part:?} is not in: {}", daemon.complaints());
+    }
+    daemon.stop();
 }
 
 /// Whoever read standard error has gone, as `tee` does when its terminal is closed. The first warning after that ended the thread that gave it: the one that

@@ -130,6 +130,7 @@ fn all_errors() -> Vec<Walked> {
             Claim(claim()), Io { path: path(), what: "read", source: io(), meaning: "Nothing was changed" },
             Silent { path: path(), seconds: 10.0 }, Twice { path: path() }, NotText { path: path() }, Signature { path: path(), what: "x" }, Taken { path: path(), pool: text(), id: text(), epoch: 1 },
             Dirty { path: path(), pool: text(), id: text(), epoch: 1, why: text() },
+            Waiting { path: path(), volume: text(), pool: text() },
             Left { path: path(), pool: text(), id: text(), epoch: 1, why: text() }, Newer { path: path(), version: 2 },
             Damaged { path: path(), why: text() }, NoMember { path: path(), what: "x" },
             OtherPool { path: path(), pool: text(), other: path(), other_pool: text(), late: Some(path()) },
@@ -147,7 +148,7 @@ fn all_errors() -> Vec<Walked> {
             Folder { path: path(), source: io() }, Pool(PoolError::Twice { path: path() }), Name(fits_a_path("").unwrap_err()),
             NoVolume { name: text(), pool: text(), volumes: text() }, NoDisk { name: text() },
             Devices(DevicesError::Setup(io())), Engine(CommandError::Disk), Listen(ListenError::InUse(path())),
-            Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()),
+            Metrics { address: ([127, 0, 0, 1], 1).into(), source: io() }, NoUblk(text()), WaitingUblk { devices: text(), why: text() },
             OtherFrontend { before: "ublk", after: "nbd" }, OtherState { before: path(), after: path() },
             OtherSocket { before: path(), after: path() },
             OtherDisk { name: text(), before: Spec::new("/dev/x"), after: Spec::new("/dev/y") },
@@ -548,7 +549,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 30] = [
+const PASSED_ON: [(&str, &str, &str); 31] = [
     ("headpond/src/commands/mod.rs", "{wrong} {next}", "what the daemon says, each part of which is looked at"),
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
@@ -587,6 +588,7 @@ const PASSED_ON: [(&str, &str, &str); 30] = [
     ("host/src/daemon/offer.rs", "{warning}. {}", "a warning of a front end, with its own next step"),
     ("host/src/daemon.rs", "{} {}", "an advice's two fields, each of which is looked at"),
     ("host/src/pool/open.rs", "{what}", "what `try_open` says of devices that were named in vain, each with what to do about it"),
+    ("headpond/src/commands/volume.rs", "{error}. {}", "a `ublk::Error` with its own next step"),
     ("host/src/ublk/device.rs", "{error}. {}", "a `ublk::Error` with its own next step"),
     ("host/src/daemon.rs", "{error}; waiting for it", "ends in the block device's own next step: unmount it"),
     ("host/src/events.rs", "{what}", "an event: its next step is a field of the line"),

@@ -1,4 +1,4 @@
-//! The package is not removed while a pool needs what is in it.
+//! The package is not removed while a pool needs what is in it; what it says to systemd and needrestart.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::Yard;
+use common::{Yard, have};
 
 /// What the package asks before it is removed, in a `/run` and a `/dev` of its own; its exit code and what it said. `units` is what systemd has
 /// in the states that it was asked for.
@@ -62,4 +62,38 @@ fn the_package_is_not_removed_while_a_daemon_serves_or_is_about_to_or_has_left_a
     assert_eq!(removed(&yard, "true", ""), (Some(0), String::new()));
     let (code, said) = removed(&yard, "true", "mknod /dev/ublkb0 b 259 0; mknod /dev/ublkb1 b 259 1");
     assert!(code == Some(1) && said.contains("/dev/ublkb0") && !said.contains("/dev/ublkb1"), "{code:?}: {said}");
+    assert!(said.contains("headpond volume give-up /dev/ublkbN"), "{said}");
+}
+
+fn packaged(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file)).unwrap()
+}
+
+/// A daemon that died wrote all its memory to a file first, gigabytes with clients' data, while they waited; one with many volumes had no
+/// descriptors left at 1024; and one that SIGHUP ended before it could take no notice stayed ended. Found by reading.
+#[test]
+fn the_service_has_descriptors_for_many_volumes_leaves_no_memory_behind_and_comes_back_after_a_hangup() {
+    let unit = packaged("headpond@.service");
+    let of = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();
+    assert_eq!((of("LimitCORE"), of("CoredumpFilter"), of("RestartForceExitStatus")), ("0", "elf-headers", "SIGHUP"));
+    // 64 volumes of 64 queues: a thread's ring, the device and the disk.
+    assert!(of("LimitNOFILE").parse::<u64>().unwrap() >= 64 * 64 * 3);
+    assert!(unit.contains("LimitCORE=infinity"), "it does not say how to have a dump");
+}
+
+/// After an update of a library it restarted daemons by itself, on Ubuntu without a question. Found by reading.
+#[test]
+fn needrestart_is_told_to_restart_no_daemon() {
+    if !have("perl") {
+        println!("skipped: needrestart is Perl");
+        return;
+    }
+    // As needrestart reads its files, and asks them.
+    let asks = "our %nrconf; eval do { local $/; <STDIN> }; die $@ if $@;
+        for my $unit (qw(headpond@tank.service other-headpond@tank.service)) {
+            for my $re (keys %{$nrconf{override_rc}}) { print $unit, '=', $nrconf{override_rc}->{$re}, ';' if $unit =~ /$re/ }
+        }";
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/needrestart.conf");
+    let said = Command::new("perl").args(["-e", asks]).stdin(fs::File::open(conf).unwrap()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "headpond@tank.service=0;", "{}", String::from_utf8_lossy(&said.stderr));
 }

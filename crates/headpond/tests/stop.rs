@@ -1,11 +1,13 @@
-//! A daemon that ends while somebody waits for all of a volume to be on its disk.
+//! A daemon that ends while somebody waits for all of a volume to be on its disk; and one that does not end.
 
 mod common;
 
+use std::fs;
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use common::{LONG, Yard};
+use common::{LONG, Yard, served};
 use headpond_host::control::{Call, call};
 
 /// Nothing but a detach was cancelled: the end waited for all that was dirty, for the time that it had, and failed without its last checkpoint, so
@@ -52,4 +54,27 @@ fn a_stop_cuts_a_flush_or_a_switch_of_the_mode_short_and_says_so_to_whoever_wait
     }
     drop(nbd);
     daemon.stop();
+}
+
+/// It ended at once, without a word, and systemd took that for a clean end: `pkill -HUP headpond`, or a script that rotates logs, ended all I/O
+/// until a person came. Found by reading.
+#[test]
+fn a_daemon_that_is_told_of_a_hangup_serves_on_through_an_upgrade_too_and_says_so_once() {
+    let yard = Yard::new();
+    let daemon = served(&yard);
+    let times_told = || fs::read_to_string(yard.path("complained")).unwrap().matches("SIGHUP came, and changes nothing").count();
+    daemon.signal("HUP");
+    let until = Instant::now() + LONG;
+    while times_told() == 0 {
+        yard.nbd("v").write(0, &[7; 4096], true).unwrap();
+        assert!(Instant::now() < until, "nothing is said of it: {}", daemon.complaints());
+        thread::sleep(Duration::from_millis(10));
+    }
+    // The one that it becomes says it for itself.
+    daemon.signal("HUP");
+    yard.run(&["upgrade", "--cut", "--program", env!("CARGO_BIN_EXE_headpond")]).told(&["is served by Headpond"]);
+    daemon.signal("HUP");
+    assert_eq!(yard.nbd("v").read(0, 4096).unwrap(), [7; 4096]);
+    daemon.stop();
+    assert_eq!(times_told(), 2);
 }

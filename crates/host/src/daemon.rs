@@ -39,6 +39,7 @@ use worker::{Worker, at_once};
 mod diskless;
 mod disks;
 mod foresight;
+mod frontend;
 mod grow;
 pub(crate) mod inside;
 mod late;
@@ -191,6 +192,12 @@ pub enum StartError {
     Metrics { address: SocketAddr, source: std::io::Error },
     #[error("There are no ublk devices on this host: {0}. Nothing was changed. Serve with --frontend fuse or nbd")]
     NoUblk(String),
+    #[error(
+        "Volumes have ublk devices that an earlier daemon left, or may have: {devices}. There are no others to be made on this host now ({why}), and \
+         volumes that were reached in another way would be mounted while what their clients wrote waits there, to be written later. Nothing was \
+         changed. Put that right, and they go on; or unmount what is on them, and serve with --frontend fuse or nbd"
+    )]
+    WaitingUblk { devices: String, why: String },
     #[error(
         "Volumes are reached by {before}, and would be by {after}: what clients have open now would fail, or wait for ever. Leave the front \
          end as it is; or unmount, stop the daemon, and start it again"
@@ -461,7 +468,8 @@ impl Daemon {
 
     /// The same, with a control socket or without one.
     fn start_listening(options: Options, mut estate: Estate, listen: bool, goes_on: GoesOn<'_>) -> Result<Daemon, StartError> {
-        let choice = chosen(&options, !estate.fuse.is_empty())?;
+        let chosen = frontend::chosen(&options, !estate.fuse.is_empty())?;
+        let choice = chosen.choice;
         pool::create::are_text(&options.devices)?;
         if choice == Choice::Ublk {
             ublk::prepare_process();
@@ -476,6 +484,10 @@ impl Daemon {
         let known_places = state.places(&superblock.pool);
         let mut places = start::places_of(&open, &known_places);
         are_its_volumes(&options, &superblock)?;
+        // What takes over from another program has reached its clients in this way.
+        if estate.pause().is_none() {
+            chosen.may_stand_in(&superblock, &known_places.ublk)?;
+        }
         start::warn_of_nobodys_disks(&options, &superblock);
         let (socket, front) = reached_at(&options, &superblock, choice, listen)?;
         let limit = if estate.pause().is_some() { ASKED } else { silence::LIMIT };
@@ -798,34 +810,6 @@ fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Option<metrics::S
             *lock(&shared.no_metrics) = Some(advice);
             None
         }
-    }
-}
-
-/// How clients are to reach volumes. What they have open over FUSE goes on as it is, whatever `auto` would choose by now.
-fn chosen(options: &Options, fuse_is_open: bool) -> Result<Choice, StartError> {
-    match options.frontend {
-        Choice::Auto if fuse_is_open => Ok(Choice::Fuse),
-        wanted => choose(wanted, options.nbd.is_some()),
-    }
-}
-
-/// What `auto` means here.
-fn choose(choice: Choice, nbd_socket: bool) -> Result<Choice, StartError> {
-    let fuse = || {
-        let there = |path| Path::new(path).exists();
-        rustix::process::geteuid().is_root() && there("/dev/fuse") && there("/dev/loop-control")
-    };
-    match choice {
-        Choice::Auto if nbd_socket => Ok(Choice::Nbd),
-        Choice::Auto => match ublk::available() {
-            Ok(()) => Ok(Choice::Ublk),
-            Err(why) => {
-                tracing::info!("no ublk: {why}");
-                Ok(if fuse() { Choice::Fuse } else { Choice::Nbd })
-            }
-        },
-        Choice::Ublk => ublk::available().map(|()| Choice::Ublk).map_err(StartError::NoUblk),
-        choice => Ok(choice),
     }
 }
 

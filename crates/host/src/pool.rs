@@ -70,6 +70,12 @@ pub enum PoolError {
     )]
     Dirty { path: PathBuf, pool: String, id: String, epoch: u64, why: String },
     #[error(
+        "{path} of volume {volume} on pool {pool}, left by an earlier daemon, waits for another one: what its clients wrote and no flush has \
+         answered is in no cache device yet, and none could serve it any more. Nothing was changed. Serve the pool, unmount what is on it, and \
+         detach the volume; or serve it with --give-up {volume}, which ends that I/O with errors. Then stop the daemon, and try again"
+    )]
+    Waiting { path: PathBuf, volume: String, pool: String },
+    #[error(
         "{path} was a cache device of pool {pool} (identity {id}, epoch {epoch}), and may hold what is nowhere else: {why}. Nothing was changed. \
          Keep it as it is until what may be missing was brought back, or given up: `headpond status` says how. To overwrite it all the same, and \
          lose what is on it alone, give --force --discard-dirty {id}:{epoch}"
@@ -153,6 +159,7 @@ impl PoolError {
             PoolError::Signature { .. }
                 | PoolError::Taken { .. }
                 | PoolError::Dirty { .. }
+                | PoolError::Waiting { .. }
                 | PoolError::Left { .. }
                 | PoolError::Newer { .. }
                 | PoolError::Damaged { .. }

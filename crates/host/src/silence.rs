@@ -3,10 +3,11 @@
 //! Who reads from one waits in the kernel, where nothing interrupts him: a thread that does can be waited for by nobody, nor can its process
 //! end. So children read first what will be read, the `dd` that each system has, and where they get no answer nobody else asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use headpond_format::Layout;
-use rustix::fs::FileType;
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::fs::{FileType, Statx};
+use rustix::process::{Pid, WaitOptions, geteuid, waitpid};
 
 use crate::device::facts;
 
@@ -24,19 +25,34 @@ use crate::device::facts;
 pub const LIMIT: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(2);
+/// What asks a device.
+const DD: &str = "dd";
 /// What a child is told before the path of a device.
 const FROM: &str = "if=";
+/// What it is told behind that, whatever it reads.
+const HOW: [&str; 3] = ["of=/dev/null", "count=1", "iflag=direct"];
 /// What a child reads at once, in bytes.
 const BLOCK: u64 = 4096;
 
-/// Children that were begun together, and when.
+/// Who asks a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Asker {
+    Child(Pid),
+    /// One that another process began, by its folder in `/proc`, and what that one told it.
+    Orphan(PathBuf, Vec<u8>),
+}
+
+/// Those that were begun together, and when; orphans, when they were found.
 struct Asked {
-    children: Vec<Pid>,
+    children: Vec<Asker>,
     since: Instant,
 }
 
 /// Those that have no answer yet. A device has some at most once, which are left to the kernel for as long as the device is silent.
 static ASKING: Mutex<BTreeMap<PathBuf, Asked>> = Mutex::new(BTreeMap::new());
+
+/// Devices of which it was looked whether somebody asks them already.
+static KNOWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn asking() -> MutexGuard<'static, BTreeMap<PathBuf, Asked>> {
     ASKING.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +75,39 @@ pub fn answers(path: &Path, limit: Duration) -> Result<(), Duration> {
             return Ok(());
         }
     }
+    // A daemon that ended beside a silent device has left its children to the kernel, and so did each that was started again since. None of them
+    // says that the device answers at both its ends: when they have ended it is asked.
+    let is_first = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+    let orphans = if is_first { orphans("/proc".as_ref(), path) } else { Vec::new() };
+    ends(path, Asked { children: orphans, since: Instant::now() }, until)?;
     ends(path, ask(path, &places), until)
+}
+
+/// Who asks a device already, among the processes that a folder like `/proc` shows. Only of this process's own user: any other one could have a
+/// device taken for silent. Nor who has another device open, which was at this path before: that may never answer.
+fn orphans(proc: &Path, device: &Path) -> Vec<Asker> {
+    let (Ok(device), Ok(it)) = (std::path::absolute(device), facts::look(device)) else { return Vec::new() };
+    let is_another = |open: &Statx| facts::kind(open) == FileType::BlockDevice && facts::number(open) != facts::number(&it);
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten().map(|entry| entry.path());
+    let asks = |process: PathBuf| {
+        let is_ours = fs::metadata(&process).is_ok_and(|it| it.uid() == geteuid().as_raw());
+        // What others are told is not looked at: that takes a lock of theirs.
+        let is_dd = || fs::read(process.join("comm")).is_ok_and(|name| name.trim_ascii_end() == DD.as_bytes());
+        let told = (is_ours && is_dd()).then(|| fs::read(process.join("cmdline")).ok())??;
+        let from = asked_of(&told)?;
+        let named = fs::read_link(process.join("cwd")).ok()?.join(from);
+        let open = facts::which(&process.join("fd/0"));
+        (named == device && !open.is_ok_and(|open| is_another(&open))).then_some(Asker::Orphan(process, told))
+    };
+    processes.filter_map(asks).collect()
+}
+
+/// The device that a process asks as children of ours do, by what it was told.
+fn asked_of(told: &[u8]) -> Option<&Path> {
+    let words: Vec<&[u8]> = told.split(|byte| *byte == 0).collect();
+    let [dd, from, how @ .., _block, _skip, b""] = &words[..] else { return None };
+    let is_one = *dd == DD.as_bytes() && how.iter().eq(HOW.map(str::as_bytes).iter());
+    from.strip_prefix(FROM.as_bytes()).filter(|_| is_one).map(|from| Path::new(OsStr::from_bytes(from)))
 }
 
 /// Takes note of children that have ended though nobody waits for them any more. To be called now and then: until then the system keeps what
@@ -72,8 +120,12 @@ pub(crate) fn reap() {
     });
 }
 
-fn is_under_way(child: &mut Pid) -> bool {
-    matches!(waitpid(Some(*child), WaitOptions::NOHANG), Ok(None))
+fn is_under_way(asker: &mut Asker) -> bool {
+    match asker {
+        Asker::Child(child) => matches!(waitpid(Some(*child), WaitOptions::NOHANG), Ok(None)),
+        // One that has ended is told nothing any more, and whoever has its number by now something else.
+        Asker::Orphan(process, told) => fs::read(process.join("cmdline")).is_ok_and(|now| now == *told),
+    }
 }
 
 /// Takes in the children of the program that this process ran before it ran this one: nobody else knows of them. To be called before this one
@@ -91,7 +143,7 @@ fn take_in(children: impl Iterator<Item = Pid>) {
         let device = command.split(|byte| *byte == 0).find_map(|word| word.strip_prefix(FROM.as_bytes())).unwrap_or_default();
         let device = PathBuf::from(OsStr::from_bytes(device));
         let none = || Asked { children: Vec::new(), since: Instant::now() };
-        asking().entry(device).or_insert_with(none).children.push(child);
+        asking().entry(device).or_insert_with(none).children.push(Asker::Child(child));
     }
 }
 
@@ -129,10 +181,10 @@ fn ask(path: &Path, places: &[u64]) -> Asked {
     let mut from = OsString::from(FROM);
     from.push(path);
     let child = |block: &u64| {
-        let mut dd = Command::new("dd");
-        dd.arg(&from).args(["of=/dev/null", "count=1", "iflag=direct"]).arg(format!("bs={BLOCK}")).arg(format!("skip={block}"));
+        let mut dd = Command::new(DD);
+        dd.arg(&from).args(HOW).arg(format!("bs={BLOCK}")).arg(format!("skip={block}"));
         let begun = dd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        begun.ok().map(|child| Pid::from_child(&child))
+        begun.ok().map(|child| Asker::Child(Pid::from_child(&child)))
     };
     Asked { children: places.iter().filter_map(child).collect(), since: Instant::now() }
 }
@@ -161,6 +213,7 @@ fn ends(path: &Path, mut asked: Asked, until: Instant) -> Result<(), Duration> {
 #[expect(clippy::zombie_processes, reason = "their end is taken in by what is tested")]
 mod tests {
     use super::*;
+    use crate::silent;
 
     fn file(folder: &tempfile::TempDir, bytes: usize) -> PathBuf {
         let file = folder.path().join("file");
@@ -204,7 +257,7 @@ mod tests {
         // It ends when it is told to.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let (tells, number) = (child.stdin.take(), child.id());
-        let children = vec![Pid::from_child(&child)];
+        let children = vec![Asker::Child(Pid::from_child(&child))];
         assert!(ends(&file, Asked { children, since: Instant::now() }, Instant::now()).is_err());
         let silent = answers(&file, Duration::from_millis(50)).unwrap_err();
         assert!(silent >= Duration::from_millis(50), "from the beginning on: {silent:?}");
@@ -224,7 +277,8 @@ mod tests {
         let rest = PathBuf::from(format!("/proc/{}", child.id()));
         until_it_has_ended(child.id());
         assert!(rest.exists(), "it has ended, and nobody has taken note");
-        asking().insert(file.clone(), Asked { children: vec![Pid::from_child(&child)], since: Instant::now() - LIMIT });
+        asking()
+            .insert(file.clone(), Asked { children: vec![Asker::Child(Pid::from_child(&child))], since: Instant::now() - LIMIT });
         reap();
         assert!(!rest.exists() && !asking().contains_key(&file));
     }
@@ -247,12 +301,54 @@ mod tests {
             take_in([Pid::from_child(&child)].into_iter());
             assert!(answers(&file, Duration::from_millis(50)).is_err());
             let known = asking().remove(&file).map(|asked| asked.children);
-            assert_eq!(known, Some(vec![Pid::from_child(&child)]), "and no others");
+            assert_eq!(known, Some(vec![Asker::Child(Pid::from_child(&child))]), "and no others");
         }
         take_in([Pid::from_child(&child)].into_iter());
         drop(tells);
         until_it_has_ended(number);
         reap();
         assert!(!Path::new(&format!("/proc/{number}")).exists());
+    }
+
+    /// Each start of a daemon beside silent cache devices began children of its own, which the kernel holds for as long as the devices are silent:
+    /// systemd starts it again each time that it has given up, and there were a thousand of them in an hour. Found by reading.
+    #[test]
+    fn what_an_earlier_daemon_has_left_to_ask_a_device_is_waited_for_and_nobody_is_begun_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(disk) = silent::Disk::new(&folder.path().join("mount"), 16 << 20) else { return };
+        let (path, proc) = (disk.path(), Path::new("/proc"));
+        disk.fall_silent();
+        // As that daemon has begun it, and this process knows nothing of it.
+        let Asked { children, .. } = ask(&path, &[0]);
+        let until = Instant::now() + Duration::from_secs(60);
+        while orphans(proc, &path).is_empty() {
+            assert!(Instant::now() < until, "it is not found");
+            thread::sleep(LOOK);
+        }
+        let asking_it = |path: &Path| orphans(proc, path).len();
+        for _ in 0..2 {
+            assert!(answers(&path, Duration::from_millis(50)).is_err());
+            assert_eq!(asking_it(&path), 1, "nobody asks beside it");
+        }
+        // What is at this path by now may be another one.
+        assert_eq!(asking_it(&folder.path().join("other")), 0);
+        disk.speak();
+        assert_eq!(answers(&path, Duration::from_secs(60)), Ok(()));
+        assert!(ends(&path, Asked { children, since: Instant::now() }, until).is_ok());
+    }
+
+    #[test]
+    fn nobody_is_taken_for_one_who_asks_that_does_something_else_or_asks_another_device() {
+        let told = |words: &[&str]| words.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect::<Vec<u8>>();
+        let one = told(&["dd", "if=/dev/sda", "of=/dev/null", "count=1", "iflag=direct", "bs=4096", "skip=0"]);
+        assert_eq!(asked_of(&one), Some(Path::new("/dev/sda")));
+        for other in [
+            told(&["dd", "if=/dev/sda", "of=/dev/sdb", "count=1", "iflag=direct", "bs=4096", "skip=0"]),
+            told(&["dd", "if=/dev/sda"]),
+            told(&["cat", "if=/dev/sda", "of=/dev/null", "count=1", "iflag=direct", "bs=4096", "skip=0"]),
+            Vec::new(),
+        ] {
+            assert_eq!(asked_of(&other), None);
+        }
     }
 }

@@ -140,7 +140,7 @@ impl Serve {
                 // Before anything else is opened.
                 let estate = Estate::inherit();
                 // Before there is another thread: one that does not hold them back would be ended by them, and the process with it.
-                let signals = Signals::hold();
+                let signals = Signals::hold_and_outlast_hangups();
                 let outlet = match log.begin() {
                     Ok(outlet) => outlet,
                     Err(error) => return exit::code(Err(error.into())),

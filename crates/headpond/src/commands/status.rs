@@ -15,6 +15,7 @@ use crate::size;
 const LOOK: Duration = Duration::from_millis(200);
 /// How long one that is there has for its answer, though the time that was given is over.
 const LEAST: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 #[derive(Args)]
 pub struct Status {
@@ -158,13 +159,21 @@ fn scrub(report: &Report) -> Option<String> {
         return Some(format!("under way, {} of {} segments read; {damaged}", scrub.segments_read, scrub.segments));
     }
     let ended = scrub.ended.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at))?;
-    let hours = SystemTime::now().duration_since(ended).map_or(0, |since| since.as_secs() / 3600);
-    let ago = match hours {
-        0 => "less than an hour ago".into(),
-        1..48 => format!("{hours} hours ago"),
-        _ => format!("{} days ago", hours / 24),
+    let ago = match SystemTime::now().duration_since(ended) {
+        Ok(since) => ago(since),
+        // Clocks are put right by moments all the time.
+        Err(ahead) if ahead.duration() < HOUR => ago(Duration::ZERO),
+        Err(_) => "at a time that is not known, as the clock was set back since".into(),
     };
     Some(format!("the last one ended {ago}; {damaged}"))
+}
+
+fn ago(since: Duration) -> String {
+    match since.as_secs() / HOUR.as_secs() {
+        0 => "less than an hour ago".into(),
+        hours @ 1..48 => format!("{hours} hours ago"),
+        hours => format!("{} days ago", hours / 24),
+    }
 }
 
 fn volume(volume: &Volume) -> Vec<String> {
@@ -208,17 +217,39 @@ mod tests {
     use headpond_host::report::Loading;
     use serde_json::json;
 
-    #[test]
-    fn a_map_that_is_not_all_read_is_told_with_what_that_means_for_the_figures() {
-        let mut report: Report = serde_json::from_value(json!({
+    fn report() -> Report {
+        serde_json::from_value(json!({
             "uptime_seconds": 1.0, "pool": "p", "id": "00", "epoch": 1, "copies": 2, "degraded": false, "stalled": false,
             "segment_bytes": 1, "segments": 1, "segments_free": 1, "dirty_percent": 12, "lacking_bytes": 0, "members": [],
             "volumes": [], "member_bytes": 0, "checkpoints": 0, "repaired": 0, "advice": []
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn a_map_that_is_not_all_read_is_told_with_what_that_means_for_the_figures() {
+        let mut report = report();
         assert!(!screen(&report).contains("of the map"));
         report.loading = Some(Loading { read_bytes: 3 << 30, bytes: 16 << 30 });
         let told = "3 GiB of 16 GiB of the map are read since the start; until all of it is, what is cached and dirty is at least what is shown";
         assert!(screen(&report).contains(told), "{}", screen(&report));
+    }
+
+    /// It was told to have ended less than an hour ago, for as long as the clock had been ahead. Found by reading.
+    #[test]
+    fn a_scrub_that_ended_while_the_clock_was_ahead_is_not_told_to_have_just_ended() {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let told = |ended: u64| {
+            let mut report = report();
+            report.scrub.ended = Some(ended);
+            screen(&report)
+        };
+        assert!(
+            told(now + 365 * 86_400).contains("the last one ended at a time that is not known, as the clock was set back since")
+        );
+        for just in [now - 60, now + 60] {
+            assert!(told(just).contains("the last one ended less than an hour ago"), "{}", told(just));
+        }
+        assert!(told(now - 5 * 3600 - 60).contains("5 hours ago") && told(now - 72 * 3600 - 60).contains("3 days ago"));
     }
 }

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Choice, Options, StartError, are_its_volumes, chosen, listen_for_metrics, reached_at, same_file, state_folder};
+use super::frontend::chosen;
+use super::{Choice, Options, StartError, are_its_volumes, listen_for_metrics, reached_at, same_file, state_folder};
 use crate::backing::Spec;
 use crate::nbd::server::{ListenError, listen};
 use crate::pool;
@@ -19,7 +20,7 @@ pub fn would_start(options: &Options, present: Option<&Present>) -> Result<(), S
     let superblock = pool::open::look(&options.devices)?;
     are_its_volumes(options, &superblock)?;
     let before = present.and_then(|present| present.frontend);
-    let choice = chosen(options, before == Some(Choice::Fuse))?;
+    let choice = chosen(options, before == Some(Choice::Fuse))?.choice;
     if let Some(before) = before.filter(|before| *before != choice) {
         return Err(StartError::OtherFrontend { before: before.name(), after: choice.name() });
     }

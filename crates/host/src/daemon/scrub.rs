@@ -138,6 +138,15 @@ fn found(status: &Status) -> Scrub {
     }
 }
 
+/// Where the clock was ahead when the time began from which the next scrub is due, and was set back since: that time begins now, and is to be
+/// kept. Else none would be due before the day that the clock showed then.
+fn counted_anew(scrubbed: &mut Scrubbed, now: u64) -> Option<Scrubbed> {
+    (scrubbed.since > now).then(|| {
+        scrubbed.since = now;
+        scrubbed.clone()
+    })
+}
+
 pub(super) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -165,9 +174,12 @@ impl Shared {
             let mut not_before: Option<Instant> = None;
             while matches!(is_ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
                 let Some(shared) = shared.upgrade() else { return };
-                // A clock that was set back does not put it off for ever.
                 let now = seconds_since_1970();
-                let due = lock(&shared.scrubbed).since.min(now).saturating_add(scrubs.every.as_secs());
+                let anew = counted_anew(&mut lock(&shared.scrubbed), now);
+                if let Some(anew) = anew {
+                    shared.keep(&anew);
+                }
+                let due = lock(&shared.scrubbed).since.saturating_add(scrubs.every.as_secs());
                 if now < due || not_before.is_some_and(|at| Instant::now() < at) {
                     continue;
                 }
@@ -186,5 +198,22 @@ impl Shared {
         Worker::start("scrubs", body)
             .inspect_err(|error| tracing::warn!("no thread for scrubs: {error}; run `headpond scrub` from time to time"))
             .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was reckoned each second from that second on, and so never due. Found by reading.
+    #[test]
+    fn a_clock_that_was_ahead_does_not_put_scrubs_off_until_the_day_that_it_showed() {
+        let day = 86_400;
+        let mut scrubbed = Scrubbed { since: 1000 * day, ..Scrubbed::default() };
+        let kept = counted_anew(&mut scrubbed, 20 * day).expect("it is to be kept");
+        assert_eq!((kept.since, scrubbed.since), (20 * day, 20 * day));
+        // From there on time goes by.
+        assert!(counted_anew(&mut scrubbed, 27 * day).is_none());
+        assert_eq!(scrubbed.since, 20 * day);
     }
 }

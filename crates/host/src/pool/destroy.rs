@@ -5,19 +5,32 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headpond_engine::election::identity;
-use headpond_format::{MemberState, Superblock};
+use headpond_format::{MemberState, Superblock, VolumeEntry};
 
 use super::create::{clear_ends, different};
 use super::probe::{self, Found};
 use super::{DiscardDirty, PoolError, dirty};
 use crate::claim::Claim;
 use crate::state::{State, hex};
+use crate::ublk;
 
 /// Makes cache devices plain devices again. Refused for all of them where one may hold dirty data that was not named. One that is plain
 /// already, at the place where the state folder knows a device of the same pool, was made so by a try that was cut off.
 ///
+/// Refused as well where a ublk device of one of the pool's volumes waits for a daemon, whatever was named: none could serve it any more.
+///
 /// A pool of which all members in sync were named is forgotten by the state folder, too. Returns the pool of each device.
 pub fn destroy(devices: &[PathBuf], permit: Option<&DiscardDirty>, state: &State) -> Result<Vec<Superblock>, PoolError> {
+    destroy_beside(devices, permit, state, ublk::waiting)
+}
+
+/// The same; `waiting` tells whether a block device with a mark waits.
+fn destroy_beside(
+    devices: &[PathBuf],
+    permit: Option<&DiscardDirty>,
+    state: &State,
+    waiting: impl Fn(u64) -> Option<PathBuf>,
+) -> Result<Vec<Superblock>, PoolError> {
     different(devices)?;
     let claims = devices.iter().map(|path| Claim::take(path, Duration::ZERO)).collect::<Result<Vec<_>, _>>()?;
     let mut found = Vec::new();
@@ -33,6 +46,7 @@ pub fn destroy(devices: &[PathBuf], permit: Option<&DiscardDirty>, state: &State
                 continue;
             }
         };
+        nothing_waits(&superblock, &waiting)?;
         dirty::check(&path, claim.as_fd(), &superblock, permit)?;
         found.push(Some(superblock));
     }
@@ -60,6 +74,15 @@ pub fn destroy(devices: &[PathBuf], permit: Option<&DiscardDirty>, state: &State
     Ok(pools)
 }
 
+/// Refuses to end a pool whose volumes have clients yet, in the kernel.
+fn nothing_waits(pool: &Superblock, waiting: impl Fn(u64) -> Option<PathBuf>) -> Result<(), PoolError> {
+    let of = |volume: &VolumeEntry| Some((volume.name.clone(), waiting(ublk::mark(&pool.pool, &volume.id))?));
+    match pool.volumes.iter().find_map(of) {
+        Some((volume, path)) => Err(PoolError::Waiting { path, volume, pool: pool.name.clone() }),
+        None => Ok(()),
+    }
+}
+
 /// The superblock that the device at a path had, by those of the others and the state folder.
 fn was_at<'a>(path: &Path, mut others: impl Iterator<Item = &'a Superblock>, state: &State) -> Option<Superblock> {
     let real = path.canonicalize().ok()?;
@@ -80,4 +103,71 @@ fn all_are_named(devices: &[Superblock], pool: &[u8; 16]) -> bool {
         members.into_iter().all(|(number, member)| named(number, member.id))
     };
     of_pool().max_by_key(|it| it.newness()).is_some_and(in_sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{NewPool, create};
+    use headpond_format::{Doubts, Mode};
+    use std::fs;
+
+    /// A pool of one device with one volume, and what permits to lose what may be dirty of that.
+    fn pool_with_a_volume(folder: &Path, state: &State) -> (PathBuf, DiscardDirty) {
+        let device = folder.join("a");
+        fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
+        let new = NewPool {
+            name: "tank".into(),
+            devices: vec![device.clone()],
+            copies: 1,
+            segment_bytes: 0,
+            unit: None,
+            force: false,
+            discard_dirty: None,
+        };
+        let made = create(&new, state).unwrap();
+        let volume = VolumeEntry {
+            number: 1,
+            id: [7; 16],
+            name: "home".into(),
+            sectors: 2048,
+            phase: 0,
+            mode: Mode::WriteBack,
+            intent_first: 0,
+            intent_pages: 1,
+            backing: "a disk".into(),
+            doubts: Doubts::default(),
+        };
+        let mut bytes = fs::read(&device).unwrap();
+        for at in (0..bytes.len()).step_by(4096) {
+            if let Ok(mut superblock) = Superblock::decode(&bytes[at..]) {
+                superblock.volumes = vec![volume.clone()];
+                let changed = superblock.encode();
+                bytes[at..at + changed.len()].copy_from_slice(&changed);
+            }
+        }
+        fs::write(&device, bytes).unwrap();
+        (device, format!("{}:{}", hex(&made.pool), made.epoch).parse().unwrap())
+    }
+
+    /// It went well, and then nothing could end that device: the package was not removed, and `umount` of what was on it waited until the machine
+    /// was started again. Found by reading.
+    #[test]
+    fn a_pool_is_not_destroyed_while_a_block_device_of_one_of_its_volumes_waits_for_a_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::open(&folder.path().join("state")).unwrap();
+        let (device, permit) = pool_with_a_volume(folder.path(), &state);
+        let before = fs::read(&device).unwrap();
+        let destroy = |waiting: Option<&str>| {
+            destroy_beside(std::slice::from_ref(&device), Some(&permit), &state, |_| waiting.map(PathBuf::from))
+        };
+        let refused = destroy(Some("/dev/ublkb3")).unwrap_err();
+        assert!(matches!(&refused, PoolError::Waiting { .. }) && refused.protects_data(), "{refused}");
+        for part in ["/dev/ublkb3 of volume home", "pool tank", "--give-up home", "Nothing was changed"] {
+            assert!(refused.to_string().contains(part), "{part:?} is not in: {refused}");
+        }
+        assert!(fs::read(&device).unwrap() == before, "it was changed");
+        destroy(None).unwrap();
+        assert!(fs::read(&device).unwrap() != before);
+    }
 }

@@ -75,6 +75,8 @@ pub mod io {
 pub mod state {
     /// Not there for clients.
     pub const DEAD: u16 = 0;
+    /// A daemon serves it.
+    pub const LIVE: u16 = 1;
     /// Its daemon is dead, and I/O waits for another.
     pub const QUIESCED: u16 = 2;
 }

@@ -38,6 +38,9 @@ const LENDING: u64 = feature::SUPPORT_ZERO_COPY | feature::BUF_REG_OFF_DAEMON;
 /// Features of each device of ours.
 const FEATURES: u64 = feature::USER_COPY | feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE | feature::CMD_IOCTL_ENCODE;
 
+/// How many devices the kernel makes at most, on older kernels of all users.
+const MOST: &str = "/sys/module/ublk_drv/parameters/ublks_max";
+
 /// How a volume is to be served.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -91,6 +94,44 @@ pub fn left_over(mark: u64) -> Option<LeftOver> {
     find(&mut Control::open().ok()?, mark, None)
 }
 
+/// The device with this mark, if no daemon serves it and what its clients asked for waits there.
+pub fn waiting(mark: u64) -> Option<PathBuf> {
+    left_over(mark).filter(|left| left.info.state == state::QUIESCED).map(|left| left.path())
+}
+
+/// Removes a volume's device that no daemon serves, by its number, of whichever pool it was: what waits there ends with I/O errors.
+///
+/// # Errors
+/// There is no such device of Headpond's, or a daemon serves it: nothing was changed. Or the kernel does not remove it.
+pub fn give_up(id: u32) -> Result<(), Error> {
+    let mut control = open_control()?;
+    let found = control.info(id).map_err(|error| failed(id, "cannot be asked about", &error))?;
+    may_be_given_up(id, found.as_ref())?;
+    control.stop(id).and_then(|()| control.delete(id)).map_err(|error| failed(id, "could not be removed", &error))
+}
+
+/// Refuses what is not ours, and what is served: its clients have a daemon.
+fn may_be_given_up(id: u32, found: Option<&DeviceInfo>) -> Result<(), Error> {
+    let path = block_device(id);
+    match found.filter(|info| attributes::is_ours(info.ublksrv_flags)) {
+        None => Err(Error::new(
+            format!("{path} is no volume of Headpond. Nothing was changed"),
+            "Name a device that `headpond udev-name` knows; another program's is for that program to end",
+        )),
+        Some(info) if info.state == state::LIVE => Err(Error::new(
+            format!("{path} is served by process {}. Nothing was changed", info.ublksrv_pid),
+            "Unmount what is on it, and take its volume off with `headpond detach`, or stop its daemon",
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+fn open_control() -> Result<Control, Error> {
+    Control::open().map_err(|error| {
+        Error::new(format!("/dev/ublk-control cannot be opened: {error}"), "Run `modprobe ublk_drv` and restart")
+    })
+}
+
 /// Removes the device with this mark, in use or not: what waits there ends with I/O errors. Whether there was one.
 pub fn remove(mark: u64) -> Result<Option<PathBuf>, Error> {
     let Ok(mut control) = Control::open() else { return Ok(None) };
@@ -133,9 +174,7 @@ impl Device {
     /// The part of [`Device::start`] that asks nothing of the backend, and changes nothing that others see: looks for what a dead
     /// daemon left, and finds who attends to it. Its clients wait, so this is done while the backend is still being made.
     pub fn prepare<B: Backend>(options: &Options, backend: Arc<B>) -> Result<Device, Error> {
-        let control = Control::open().map_err(|error| {
-            Error::new(format!("/dev/ublk-control cannot be opened: {error}"), "Run `modprobe ublk_drv` and restart")
-        })?;
+        let control = open_control()?;
         let mut device = Device {
             id: u32::MAX,
             control,
@@ -264,10 +303,7 @@ impl Device {
                  some Ubuntu kernels of 6.17. No data is touched",
                 "Boot another kernel (6.18.6 has it mended), and serve with --frontend fuse until then",
             ),
-            _ => {
-                let next = "Look at the kernel's log; serve with --frontend fuse until then";
-                Error::new(format!("no ublk device could be made: {error}"), next)
-            }
+            _ => none_made(&error, fs::read_to_string(MOST).ok().as_deref()),
         })
     }
 
@@ -614,6 +650,25 @@ fn failed(id: u32, what: &str, error: &io::Error) -> Error {
     Error::new(format!("{} {what}: {error}", block_device(id)), next)
 }
 
+/// Why the kernel made no device: where it says that it may not be, and tells how many there may be (`most`), that is told.
+fn none_made(error: &io::Error, most: Option<&str>) -> Error {
+    let wrong = format!("no ublk device could be made: {error}");
+    let most = most.map(str::trim).filter(|_| error.raw_os_error() == Some(libc::EACCES));
+    match most {
+        Some(most) => Error::new(
+            format!(
+                "{wrong}: kernels from before 2025 let a host have no more of them than ublks_max, which is {most}, whoever they belong to"
+            ),
+            format!(
+                "Write a greater number to {MOST}, if `ls /dev/ublkc*` shows so many, and \"options ublk_drv ublks_max=1024\" to \
+                 /etc/modprobe.d/ublk.conf for the next boot; then restart. If it shows fewer, look at the kernel's log, and serve with \
+                 --frontend fuse until then"
+            ),
+        ),
+        None => Error::new(wrong, "Look at the kernel's log; serve with --frontend fuse until then"),
+    }
+}
+
 fn cannot_run_dd(id: u32, error: &io::Error) -> Error {
     failed(id, "cannot be flushed, as `dd` cannot be run", error)
 }
@@ -838,6 +893,39 @@ mod tests {
         shape.discards = false;
         assert_eq!(told(&shape)[1..], ["discard_max_bytes of /dev/ublkb7 is 4096, and not 0"]);
         assert!(files.iter().all(|(name, text)| fs::read_to_string(queue.join(name)).unwrap() == *text));
+    }
+
+    /// "Permission denied", and nothing in the kernel's log: the 65th volume of a host was not served, and nobody was told why. Found by
+    /// reading.
+    #[test]
+    fn where_the_kernel_makes_no_more_devices_its_limit_is_named_and_how_to_raise_it() {
+        let told = |errno, most| {
+            let error = none_made(&io::Error::from_raw_os_error(errno), most);
+            format!("{error}. {}", error.next())
+        };
+        let said = told(libc::EACCES, Some("64\n"));
+        for part in ["ublks_max, which is 64", MOST, "options ublk_drv ublks_max=", "then restart"] {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+        for said in [told(libc::EACCES, None), told(libc::ENOMEM, Some("64"))] {
+            assert!(said.contains("Look at the kernel's log") && !said.contains("ublks_max"), "{said}");
+        }
+    }
+
+    /// It could be ended by a start of its own pool alone: where that was no more, `umount` of what was on it waited until the machine was started
+    /// again. Found by reading.
+    #[test]
+    fn a_device_that_no_daemon_serves_may_be_given_up_and_one_that_is_served_or_is_anothers_may_not() {
+        let device = |state, ublksrv_flags| DeviceInfo { state, ublksrv_flags, ublksrv_pid: 77, ..DeviceInfo::default() };
+        let ours = attributes::mark(&[1; 16], &[2; 16]);
+        for state in [state::QUIESCED, state::DEAD] {
+            assert!(may_be_given_up(3, Some(&device(state, ours))).is_ok());
+        }
+        let refused = |found: Option<DeviceInfo>| may_be_given_up(3, found.as_ref()).unwrap_err().to_string();
+        assert_eq!(refused(Some(device(state::LIVE, ours))), "/dev/ublkb3 is served by process 77. Nothing was changed");
+        for others in [None, Some(device(state::QUIESCED, 0))] {
+            assert_eq!(refused(others), "/dev/ublkb3 is no volume of Headpond. Nothing was changed");
+        }
     }
 
     struct Nothing;

@@ -44,7 +44,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getrlimit};
 
 pub use attributes::{Shape, mark};
-pub use device::{Device, Options, is_ours, left_over, mark_of, remove};
+pub use device::{Device, Options, give_up, is_ours, left_over, mark_of, remove, waiting};
 pub use queue::{Backend, Queues};
 pub use tags::Completion;
 
@@ -116,6 +116,11 @@ pub fn available() -> Result<(), String> {
     } else {
         Err(format!("the kernel's ublk has no {missing}: Linux 6.5 is the first that is new enough"))
     }
+}
+
+/// Whether the driver is there and answers this process: else nobody knows whose the devices are that it has.
+pub fn can_be_asked() -> bool {
+    Control::open().is_ok_and(|mut control| control.features().is_ok())
 }
 
 /// What of the needed a driver lacks, in words.
