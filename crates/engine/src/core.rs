@@ -606,8 +606,18 @@ impl<B: Buf> Core<B> {
     }
     fn pieces_percent_of(&self, segments: &Segments) -> u32 {
         let left = self.bounds().sure_pieces.saturating_sub(segments.dirty_diskless);
-        let of_pieces = (segments.dirty - segments.dirty_diskless) * 100 / (left * 9 / 10).max(1);
-        of_pieces.min(200) as u32
+        let dirty = segments.dirty - segments.dirty_diskless;
+        let of_pieces = dirty * 100 / (left * 9 / 10).max(1);
+        // Where blocks lie far apart it is the memory that they fill.
+        let of_memory = match self.settings.max_map_bytes {
+            0 => 0,
+            most => self.map_memory() / segments.live.max(1) * dirty * 100 / (most * 9 / 10).max(1),
+        };
+        of_pieces.max(of_memory).min(200) as u32
+    }
+    /// Bytes of memory that the maps take for what is cached.
+    pub fn map_memory(&self) -> u64 {
+        self.volumes.borrow().values().map(|v| v.map.borrow().memory_of_pieces()).sum()
     }
     /// How much of it would be won by gathering what is left in sparse segments, in percent.
     fn sparse_percent(&self, sets: u64) -> u32 {

@@ -86,9 +86,11 @@ impl<B: Buf> Core<B> {
             self.exec.spawn(flush(self.clone()));
         }
         let most = Durable::most(unit);
-        let mut but: Vec<u64> = known.unproved.range(..generation).map(|(opened, _)| *opened).take(most + 1).collect();
-        let below = if but.len() > most { but.pop().unwrap_or(generation) } else { generation };
-        Durable { from: known.from, below, but }
+        let mut but: Vec<u64> = known.unproved.range(..generation).map(|(opened, _)| *opened).collect();
+        // Of the oldest it is not told, nor of what is older than they are: of many volumes' segments that rest, and stay open.
+        let untold = but.len().saturating_sub(most);
+        let from = but.drain(..untold).last().map_or(known.from, |last| last + 1);
+        Durable { from, below: generation, but }
     }
 }
 

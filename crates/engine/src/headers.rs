@@ -19,6 +19,8 @@ use headpond_format::{Place, Record, RecordPlace};
 const AT_ONCE: usize = 32;
 /// Those that are read whole at once: read while the one before is put together. Devices and processor need not wait for each other.
 const WHOLE_AT_ONCE: usize = 2;
+/// Bytes of what lies behind the last header that are read of each of these at once; what is longer, one after the other.
+const TAIL: u32 = 256 << 10;
 /// Bytes that are read for a header, at least; twice as many as before where records are so short that there was more than one in these.
 const LEAST: u32 = 8 << 10;
 const MOST: u32 = 256 << 10;
@@ -75,8 +77,8 @@ fn there<B: Buf>(core: &Core<B>, found: &Found) -> impl Iterator<Item = Place> {
     found.header.copies.into_iter().filter(|c| core.pool.borrow().is_in_sync(c.member))
 }
 
-/// Records, where the last of them ends, and what was read whole from there on.
-type Headers<B> = (Vec<Record>, u32, Vec<Copy<B>>);
+/// Records, where the last of them ends, and what was read whole from there on, if it was.
+type Headers<B> = (Vec<Record>, u32, Option<Vec<Copy<B>>>);
 
 enum Reading<B: Buf> {
     Whole(Whole<B>),
@@ -107,7 +109,10 @@ impl<B: Buf> Replay<B> {
         self.read_ahead(core);
         let (records, from, mut copies) = match reading {
             Reading::Whole(whole) => (Vec::new(), whole.from, whole.end(core).await),
-            Reading::Headers(read) => read.get().await,
+            Reading::Headers(read) => match read.get().await {
+                (records, from, Some(copies)) => (records, from, copies),
+                (records, from, None) => (records, from, Whole::begin(core, &found, from).end(core).await),
+            },
         };
         copies.retain(|c| core.pool.borrow().is_in_sync(c.place.member));
         Some(Read { found, records, from, copies })
@@ -116,8 +121,9 @@ impl<B: Buf> Replay<B> {
     fn read_ahead(&mut self, core: &Rc<Core<B>>) {
         let whole =
             |reading: &VecDeque<(Rc<Found>, Reading<B>)>| reading.iter().filter(|(_, r)| matches!(r, Reading::Whole(_))).count();
-        while self.reading.len() < AT_ONCE && whole(&self.reading) < WHOLE_AT_ONCE - 1 {
-            let Some(found) = self.segments.pop_front() else { break };
+        while self.reading.len() < AT_ONCE {
+            let is_next = |found: &mut Rc<Found>| found.is_durable || whole(&self.reading) < WHOLE_AT_ONCE - 1;
+            let Some(found) = self.segments.pop_front_if(is_next) else { break };
             let from = sectors(core, &found).start;
             let reading = if found.is_durable {
                 core.mark(Mark::HeadersAlone);
@@ -148,9 +154,9 @@ async fn read_headers<B: Buf>(core: Rc<Core<B>>, found: Rc<Found>, from: u32, re
         Some(copy) => follow(&core, &found, copy, from).await,
         None => (Vec::new(), from),
     };
-    let whole = Whole::begin(&core, &found, end);
-    core.mark_if(!whole.copies.is_empty(), Mark::HeadersEnd);
-    let rest = whole.end(&core).await;
+    let left = (core.pool.borrow().segment_sectors() - end) * 512;
+    core.mark_if(left > 0, Mark::HeadersEnd);
+    let rest = if left <= TAIL { Some(Whole::begin(&core, &found, end).end(&core).await) } else { None };
     read.set((records, end, rest));
 }
 

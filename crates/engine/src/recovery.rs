@@ -262,8 +262,9 @@ async fn scan<B: Buf>(
         if let Some(h) = SegmentHeader::decode(key, &bytes).ok().filter(|h| h.copies.contains(place)) {
             headers.insert((place.member, place.slot), h);
             let says = Durable::of_header(&bytes);
-            if durable.get(&says.from).is_none_or(|(newest, _)| *newest < h.generation) {
-                durable.insert(says.from, (h.generation, says));
+            let life = h.generation / GENERATIONS;
+            if durable.get(&life).is_none_or(|(newest, _)| *newest < h.generation) {
+                durable.insert(life, (h.generation, says));
             }
         }
     }

@@ -32,8 +32,7 @@ impl<B: Buf> Core<B> {
     /// Whether of the memory that the maps may take all but such a part is taken, or more; 0: all of it.
     fn memory_is_taken(&self, part: u64) -> bool {
         let most = self.settings.max_map_bytes;
-        let taken = || self.volumes.borrow().values().map(|v| v.map.borrow().memory_of_pieces()).sum::<u64>();
-        most > 0 && taken() >= most - most.checked_div(part).unwrap_or(0)
+        most > 0 && self.map_memory() >= most - most.checked_div(part).unwrap_or(0)
     }
 
     fn map_has_room(&self, volume: &Volume<B>) -> bool {

@@ -44,8 +44,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "One header is damaged on the copy that is followed, and what lies behind it is older data, or the disk's.",
         edits: &[Edit {
             file: "headers.rs",
-            old: "let whole = Whole::begin(&core, &found, end);",
-            new: "let end = if records.is_empty() { end } else { core.pool.borrow().segment_sectors() };\n    let whole = Whole::begin(&core, &found, end);",
+            old: "    let left = (core.pool.borrow().segment_sectors() - end) * 512;",
+            new: "    let end = if records.is_empty() { end } else { core.pool.borrow().segment_sectors() };\n    let left = (core.pool.borrow().segment_sectors() - end) * 512;",
         }],
     },
     Mistake {

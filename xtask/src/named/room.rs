@@ -23,6 +23,10 @@ pub const TOLD: &[Told] = &[
     ("room::volumes_that_rest_do_not_keep_the_room_of_others_reads", "open segments that are closed for writers alone"),
     ("room::fragments_that_are_clean_hold_back_nobodys_writes", "clean fragments taken for what destage wins"),
     ("room::blocks_that_lie_far_apart_take_no_more_memory_than_the_map_may", "memory reckoned by blocks alone"),
+    (
+        "room::memory_that_dirty_blocks_far_apart_fill_is_a_reason_to_destage",
+        "memory full of what is dirty, and no reason to destage",
+    ),
 ];
 
 /// Scenes of it that no mistake has, with the reason.
@@ -156,6 +160,15 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "memory reckoned by blocks alone",
         story: "Blocks lie far apart, and each takes three times what it was reckoned with: with half of the memory for the map there is too little for all.",
-        edits: &[Edit { file: "space.rs", old: "most > 0 && taken() >= most", new: "most > u64::MAX / 2 && taken() >= most" }],
+        edits: &[Edit {
+            file: "space.rs",
+            old: "most > 0 && self.map_memory() >= most",
+            new: "most > u64::MAX / 2 && self.map_memory() >= most",
+        }],
+    },
+    Mistake {
+        name: "memory full of what is dirty, and no reason to destage",
+        story: "How full the map is of dirty blocks is reckoned by their number. They lie far apart: nothing more has room, and no sweep begins.",
+        edits: &[Edit { file: "core.rs", old: "of_pieces.max(of_memory)", new: "of_pieces.max(of_memory.min(0))" }],
     },
 ];

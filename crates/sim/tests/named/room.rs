@@ -84,6 +84,22 @@ fn blocks_that_lie_far_apart_take_no_more_memory_than_the_map_may() {
     s.end();
 }
 
+/// The memory was full of what is dirty, and no sweep began: how full it is was reckoned by blocks, of which there was room for twice as many. Each
+/// write went to the disk, which was never idle for that. Found by reading.
+#[test]
+fn memory_that_dirty_blocks_far_apart_fill_is_a_reason_to_destage() {
+    let usual = Stage::default();
+    let settings = Settings { max_map_bytes: 20_000, max_pieces: 625, destage_percent: 50, ..usual.settings.clone() };
+    let mut s = Scene::new("memory full of what is dirty", Stage { segments: 96, settings, ..usual });
+    for n in 0..2000 {
+        s.write(n * 173 % 512 * 512 + n / 512 * 8, 8);
+        s.pass(1_000_000);
+    }
+    let full = s.status().volumes[0].stats.write_bypass[Bypass::Full as usize].requests;
+    assert!(full < 100, "{full} writes of 2000 had no room; {}", s.story());
+    s.end();
+}
+
 /// What a volume without a backing device holds is there for good, and nowhere else: it had room when it was created, and is no cache. A
 /// pool that comes to a server with less memory must take writes to it as before.
 #[test]
