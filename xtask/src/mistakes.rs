@@ -348,7 +348,7 @@ const MISTAKES: &[Mistake] = &[
         story: "A crash left the newest page on one member; the start trusts its bits, and that member is lost: the others never had them.",
         edits: &[Edit {
             file: "intent.rs",
-            old: "let on_all = whole && holders >= members.len();",
+            old: "let on_all = whole && all_read && holders >= members.len();",
             new: "let on_all = holders > 0;",
         }],
     },

@@ -591,7 +591,9 @@ pub(crate) async fn load<B: Buf>(core: &Rc<Core<B>>, e: &VolumeEntry, patience: 
         // A page that counts is on every member: one with both its slots has the newest.
         core.mark_if(best.is_some() && !whole, Mark::IntentMayBeNewer);
         core.mark_if(best.is_none(), Mark::IntentNowhere);
-        let on_all = whole && holders >= members.len();
+        // What could not be read may be a newer one that was not written to all, and be readable at the next start: it is written over.
+        let all_read = read.iter().all(Option::is_some);
+        let on_all = whole && all_read && holders >= members.len();
         core.mark_if(best.is_some() && whole && !on_all, Mark::IntentOnSomeMembers);
         let mut newest = best.unwrap_or_else(|| IntentPage::empty(page, e.number));
         if !whole {

@@ -74,6 +74,10 @@ pub const TOLD: &[Told] = &[
         "starts::a_disk_is_compared_by_the_pages_that_another_volume_has_read_too",
         "a page that another volume reads not waited for",
     ),
+    (
+        "starts::an_intent_page_that_one_device_could_not_read_does_not_come_back",
+        "an intent page that one device could not read left as it is",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -321,5 +325,10 @@ pub const MISTAKES: &[Mistake] = &[
             old: "        let _changed = DiskWrite::begin(core, v, &v.extent());\n",
             new: "        drop(DiskWrite::begin(core, v, &(0..1)));\n",
         }],
+    },
+    Mistake {
+        name: "an intent page that one device could not read left as it is",
+        story: "It was newer, and was not written to all. A later start can read it, and believes clean data in a region that was written since.",
+        edits: &[Edit { file: "intent.rs", old: "whole && all_read && holders", new: "whole && (all_read || true) && holders" }],
     },
 ];

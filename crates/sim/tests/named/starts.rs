@@ -285,6 +285,39 @@ fn an_intent_page_that_could_not_be_read_does_not_come_back() {
     s.end();
 }
 
+/// Seed 35946666967 of the small geometry, where clients lend their memory. A daemon died while it cleared a region's bit: one cache device had the page, and
+/// could not read it at the next start, which believed the other one, whose page had the bit, and changed nothing, as that was on both. It wrote to the disk without
+/// setting the bit. The start after that could read the page: clean data of which the disk had nothing durably was believed.
+#[test]
+fn an_intent_page_that_one_device_could_not_read_does_not_come_back() {
+    let mut s = Scene::new("an intent page of one device comes back", Stage { mode: Mode::WriteAround, ..Stage::default() });
+    let layout = s.stage.layout();
+    s.write(0, 8);
+    s.flush();
+    let pages = layout.intent(0, 0)..layout.checkpoint(0);
+    let held = pages.clone();
+    s.hold_back(move |_, op| matches!(op, DeviceOp::Write { offset, .. } if held.contains(offset)));
+    (0..2).for_each(|_| _ = s.world.command(Command::Checkpoint));
+    s.until_held();
+    let flying = s.world.in_flight().into_iter().filter(|(device, ..)| *device == Device::Member(1));
+    let cleared: Vec<u64> = flying.map(|(_, sector, _)| sector * 512).filter(|at| pages.contains(at)).collect();
+    assert_eq!(cleared.len(), 1, "{}", s.story());
+    s.world.kill_landing(|device, _, _| device == Device::Member(1));
+    unreadable(&mut s, Device::Member(1), cleared[0]..cleared[0] + 4096);
+    hold_images_back(&mut s);
+    s.start();
+    s.write(8, 8);
+    s.read(8, 8);
+    s.rest();
+    assert!(s.status().volumes[0].cached_blocks > 0, "{}", s.story());
+    s.world.kill_landing(|_, _, _| false);
+    readable(&mut s);
+    s.start();
+    s.lose_power();
+    s.read_all();
+    s.end();
+}
+
 /// A block was written twice, and the second time it went to the disk; then the second record's data rots on the only copy that there is. The mark that says that
 /// the disk has it was taken to speak of the first record, which was called clean: it was read in place of what the disk has, and where the disk was compared
 /// with it the volume was refused. Found by reading.
