@@ -89,7 +89,7 @@ impl<B: Buf> Core<B> {
         let mut but: Vec<u64> = known.unproved.range(..generation).map(|(opened, _)| *opened).collect();
         // Of the oldest it is not told, nor of what is older than they are: of many volumes' segments that rest, and stay open.
         let untold = but.len().saturating_sub(most);
-        let from = but.drain(..untold).last().map_or(known.from, |last| last + 1);
+        let from = but.drain(..untold).next_back().map_or(known.from, |last| last + 1);
         Durable { from, below: generation, but }
     }
 }

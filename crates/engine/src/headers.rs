@@ -122,8 +122,9 @@ impl<B: Buf> Replay<B> {
         let whole =
             |reading: &VecDeque<(Rc<Found>, Reading<B>)>| reading.iter().filter(|(_, r)| matches!(r, Reading::Whole(_))).count();
         while self.reading.len() < AT_ONCE {
-            let is_next = |found: &mut Rc<Found>| found.is_durable || whole(&self.reading) < WHOLE_AT_ONCE - 1;
-            let Some(found) = self.segments.pop_front_if(is_next) else { break };
+            let is_next = |found: &&Rc<Found>| found.is_durable || whole(&self.reading) < WHOLE_AT_ONCE - 1;
+            let Some(found) = self.segments.front().filter(is_next).cloned() else { break };
+            self.segments.pop_front();
             let from = sectors(core, &found).start;
             let reading = if found.is_durable {
                 core.mark(Mark::HeadersAlone);
