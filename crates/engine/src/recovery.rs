@@ -263,7 +263,9 @@ async fn scan<B: Buf>(
             headers.insert((place.member, place.slot), h);
             let says = Durable::of_header(&bytes);
             let life = h.generation / GENERATIONS;
-            if durable.get(&life).is_none_or(|(newest, _)| *newest < h.generation) {
+            // One that a start has put together anew says nothing, and hides nothing.
+            let speaks = says != Durable::default();
+            if speaks && durable.get(&life).is_none_or(|(newest, _)| *newest < h.generation) {
                 durable.insert(life, (h.generation, says));
             }
         }
