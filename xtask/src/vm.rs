@@ -370,7 +370,11 @@ fn one(check: &Check, context: &Context) -> Value {
         return json!({ "name": name, "outcome": "skipped", "why": why });
     }
     let begun = Instant::now();
-    let result = (check.run)(context);
+    let mut result = (check.run)(context);
+    if let Some(error) = result.as_ref().err().filter(|error| machine::is_the_emulators(&format!("{error:#}"))) {
+        eprintln!("vm: {name} ... the emulator broke the guest's kernel; once more ({}): {error:#}", in_words(begun.elapsed()));
+        result = (check.run)(context);
+    }
     let took = begun.elapsed();
     match result {
         Ok(figures) => {

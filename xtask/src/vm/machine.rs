@@ -22,6 +22,10 @@ pub const QEMU: &str = "qemu-system-x86_64";
 const PROCESSOR: &str = "max,-erms";
 /// How long a boot may take, on a busy machine without KVM.
 const BOOT: Duration = Duration::from_secs(600);
+/// How often a guest is booted whose kernel panics before it runs anything of ours.
+const BOOTS: usize = 3;
+/// The most lines of a console that are told.
+const WORDS: usize = 24;
 /// The longest line that is taken from a guest.
 const LONGEST: usize = 64 << 10;
 
@@ -100,11 +104,30 @@ pub struct Machine {
     channel: UnixStream,
     lines: Receiver<String>,
     folder: PathBuf,
+    /// How long the console already was when this machine was switched on, in bytes.
+    console_from: usize,
 }
 
 impl Machine {
     /// Boots one, and waits until its guest listens.
     pub fn boot(parts: &Parts<'_>) -> Result<Machine> {
+        for left in (0..BOOTS).rev() {
+            let mut machine = Machine::start(parts)?;
+            let Err(error) = machine.ready() else { return Ok(machine) };
+            match panic(&machine.console()) {
+                Some(panic) if left > 0 => {
+                    eprintln!(
+                        "    the guest's kernel panicked before it ran anything; it is booted again, {left} more times at most:\n    {panic}"
+                    );
+                }
+                _ => return Err(error).context("the guest does not boot"),
+            }
+        }
+        bail!("the guest does not boot")
+    }
+
+    /// Switches it on.
+    fn start(parts: &Parts<'_>) -> Result<Machine> {
         let socket = parts.folder.join("channel");
         let _ = fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)?;
@@ -134,6 +157,7 @@ impl Machine {
             .arg(format!("console=ttyS0 loglevel=5 panic=-1 mitigations=off {clock} nosoftlockup no_timer_check"));
         // Added to, as the console of the boot before says what it was doing when its power was cut.
         let console = parts.folder.join("console.log");
+        let console_from = fs::metadata(&console).map_or(0, |file| file.len() as usize);
         command.arg("-chardev").arg(format!("file,id=console,path={},append=on", console.display()));
         command.args(["-serial", "chardev:console", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
         command.arg("-chardev").arg(format!("socket,id=rig,path={}", socket.display()));
@@ -180,10 +204,14 @@ impl Machine {
         channel.set_nonblocking(false)?;
         let lines = listen(channel.try_clone()?, &parts.folder.join("guest.log"))?;
         let child = child.0.take().context("the machine was started")?;
-        let mut machine = Machine { child, channel, lines, folder: parts.folder.to_owned() };
+        Ok(Machine { child, channel, lines, folder: parts.folder.to_owned(), console_from })
+    }
+
+    /// Waits until its guest listens.
+    fn ready(&mut self) -> Result<()> {
         let until = Instant::now() + BOOT;
-        while machine.line(until).context("the guest does not boot")? != "::ready" {}
-        Ok(machine)
+        while self.line(until)? != "::ready" {}
+        Ok(())
     }
 
     /// The next line from the guest, before this moment.
@@ -237,11 +265,36 @@ impl Machine {
         Ok(self.lines.iter().collect())
     }
 
-    /// The end of what the guest's kernel said.
+    /// The end of what the guest's kernel said; where it panicked, from there on.
     pub fn last_words(&self) -> String {
-        let console = tool::last_words(&self.folder.join("console.log"));
-        format!("its console's last words:\n    {console}")
+        let words = panic(&self.console()).unwrap_or_else(|| tool::last_words(&self.folder.join("console.log")));
+        format!("its console's last words:\n    {words}")
     }
+
+    /// What the guest's kernel has said since this machine was switched on.
+    fn console(&self) -> String {
+        let all = fs::read(self.folder.join("console.log")).unwrap_or_default();
+        String::from_utf8_lossy(all.get(self.console_from..).unwrap_or_default()).into_owned()
+    }
+}
+
+/// Whether a guest's kernel panicked at a breakpoint in its own code, by what it said. It sets them where it rewrites that code under
+/// other processors, and takes them back; an emulated processor can meet one that is no longer there. Nothing that runs in the guest
+/// can bring that about, so that a check which ended so has shown nothing.
+pub fn is_the_emulators(words: &str) -> bool {
+    words.contains("Kernel panic - not syncing") && words.contains("int3: 0000 [#1]")
+}
+
+/// What the kernel of a console said that panicked, from the first thing that went wrong on. Not all of it where that is long.
+fn panic(console: &str) -> Option<String> {
+    let lines: Vec<&str> = console.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let panic = lines.iter().rposition(|line| line.contains("Kernel panic - not syncing"))?;
+    // A kernel that oopses numbers its oopses; another panic comes without.
+    let first = lines[..panic].iter().rposition(|line| line.contains("[#1]")).unwrap_or(panic);
+    let mut told = lines[first..panic].to_vec();
+    told.truncate(WORDS - 1);
+    told.push(lines[panic]);
+    Some(told.join("\n    "))
 }
 
 impl Drop for Machine {
@@ -300,4 +353,45 @@ fn listen(channel: UnixStream, log: &Path) -> Result<Receiver<String>> {
         }
     })?;
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_the_emulators, panic};
+
+    const PANIC: &str = "[    1.18] int3: 0000 [#1] PREEMPT SMP\r\n[    1.18] CPU: 1 PID: 1\r\n\r\n[    1.19] Kernel panic - not syncing: Fatal exception in interrupt\r\n[    1.19] Rebooting\r\n";
+
+    #[test]
+    fn a_kernel_that_panicked_is_told_of_from_the_oops_that_led_to_it_to_the_panic() {
+        let said = panic(&format!("[    0.1] Linux\r\n{PANIC}")).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().map(str::trim).collect();
+        assert_eq!(
+            lines,
+            [
+                "[    1.18] int3: 0000 [#1] PREEMPT SMP",
+                "[    1.18] CPU: 1 PID: 1",
+                "[    1.19] Kernel panic - not syncing: Fatal exception in interrupt"
+            ]
+        );
+        assert_eq!(
+            panic("[    1.1] Kernel panic - not syncing: VFS: no root").as_deref(),
+            Some("[    1.1] Kernel panic - not syncing: VFS: no root")
+        );
+        assert_eq!(panic("[    0.1] Linux\n[    2.0] a module does not load\n"), None);
+    }
+
+    #[test]
+    fn a_breakpoint_in_the_kernels_own_code_is_the_emulators_and_no_other_oops() {
+        assert!(is_the_emulators(PANIC));
+        assert!(!is_the_emulators(&PANIC.replace("int3: 0000 [#1]", "BUG: unable to handle page fault [#1]")));
+        assert!(!is_the_emulators("int3: 0000 [#1], and no panic"));
+    }
+
+    #[test]
+    fn of_a_long_oops_the_beginning_is_told_and_the_end() {
+        let long = PANIC.replace("\r\n\r\n", &"\r\n[    1.18] R10: 0".repeat(100)).replace("0[    1.19]", "0\r\n[    1.19]");
+        let said = panic(&long).unwrap_or_default();
+        assert!(said.starts_with("[    1.18] int3") && is_the_emulators(&said), "{said}");
+        assert_eq!(said.lines().count(), super::WORDS);
+    }
 }
