@@ -8,6 +8,7 @@ mod flaky;
 mod image;
 mod kernel;
 mod kills;
+mod left;
 pub mod load;
 mod machine;
 pub mod peers;
@@ -59,7 +60,7 @@ struct Check {
     run: fn(&Context) -> Result<Figures>,
 }
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 14] = [
     Check {
         name: "boot",
         claim: "the kernel boots, has what front ends and file systems need, and the daemon serves a volume on it",
@@ -71,6 +72,12 @@ const CHECKS: [Check; 13] = [
         claim: "streams go past the cache, and where the kernel lends clients' memory without a copy: what is read is right, also under kills",
         needs: &["fio"],
         run: streams::streams,
+    },
+    Check {
+        name: "left-over",
+        claim: "the pool of a device that waits for a daemon is not taken from under it; where none comes, the device can be ended by hand",
+        needs: &[],
+        run: left::left,
     },
     Check {
         name: "kill-ext4",

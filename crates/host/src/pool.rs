@@ -22,6 +22,7 @@ pub mod list;
 pub mod open;
 pub mod probe;
 mod signatures;
+mod waiting;
 
 pub use create::{NewPool, create};
 pub use destroy::destroy;
@@ -72,7 +73,8 @@ pub enum PoolError {
     #[error(
         "{path} of volume {volume} on pool {pool}, left by an earlier daemon, waits for another one: what its clients wrote and no flush has \
          answered is in no cache device yet, and none could serve it any more. Nothing was changed. Serve the pool, unmount what is on it, and \
-         detach the volume; or serve it with --give-up {volume}, which ends that I/O with errors. Then stop the daemon, and try again"
+         detach the volume; or serve it with --give-up {volume}, which ends that I/O with errors. Then stop the daemon, and try again. Where the pool cannot be served any more, `headpond volume give-up {path}` \
+         ends it"
     )]
     Waiting { path: PathBuf, volume: String, pool: String },
     #[error(

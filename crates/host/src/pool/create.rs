@@ -13,11 +13,13 @@ use headpond_engine::io::Buf;
 use headpond_format::Superblock;
 
 use super::probe::{self, ENDS, Found};
+use super::waiting::nothing_waits;
 use super::{DiscardDirty, PoolError, dirty, lies_beside};
 use crate::buf::HostBuf;
 use crate::claim::Claim;
 use crate::device::facts::Facts;
 use crate::state::{Places, State};
+use crate::ublk;
 
 /// Least bytes of a device for which a look at both its ends makes sense.
 pub(super) const LEAST: u64 = 2 * ENDS;
@@ -115,8 +117,18 @@ pub(crate) fn are_text(devices: &[PathBuf]) -> Result<(), PoolError> {
     }
 }
 
-/// Refuses a device that holds something, as far as that was not allowed. Whether it is the pool that may lose dirty data.
+/// Refuses a device that holds something, as far as that was not allowed, or whose pool's clients wait for a daemon. Whether it is the pool that may lose dirty data.
 pub(super) fn may_be_overwritten(claim: &Claim, force: bool, permit: Option<&DiscardDirty>) -> Result<bool, PoolError> {
+    may_be_overwritten_beside(claim, force, permit, ublk::waiting)
+}
+
+/// The same; `waiting` tells whether a block device with a mark waits for a daemon.
+pub(super) fn may_be_overwritten_beside(
+    claim: &Claim,
+    force: bool,
+    permit: Option<&DiscardDirty>,
+    waiting: impl Fn(u64) -> Option<PathBuf>,
+) -> Result<bool, PoolError> {
     let path = claim.path();
     match probe::probe(claim.as_fd(), claim.facts().size).map_err(PoolError::unread(path))? {
         Found::Nothing => Ok(false),
@@ -125,6 +137,7 @@ pub(super) fn may_be_overwritten(claim: &Claim, force: bool, permit: Option<&Dis
         Found::Newer(version) => Err(PoolError::Newer { path: path.to_owned(), version }),
         Found::Damaged(why) => Err(PoolError::Damaged { path: path.to_owned(), why: why.to_string() }),
         Found::Member(superblock) if force => {
+            nothing_waits(&superblock, waiting)?;
             dirty::check(path, claim.as_fd(), &superblock, permit)?;
             Ok(permit.is_some_and(|permit| permit.names(&superblock)))
         }

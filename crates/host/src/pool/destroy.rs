@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headpond_engine::election::identity;
-use headpond_format::{MemberState, Superblock, VolumeEntry};
+use headpond_format::{MemberState, Superblock};
 
 use super::create::{clear_ends, different};
 use super::probe::{self, Found};
+use super::waiting::nothing_waits;
 use super::{DiscardDirty, PoolError, dirty};
 use crate::claim::Claim;
 use crate::state::{State, hex};
@@ -74,15 +75,6 @@ fn destroy_beside(
     Ok(pools)
 }
 
-/// Refuses to end a pool whose volumes have clients yet, in the kernel.
-fn nothing_waits(pool: &Superblock, waiting: impl Fn(u64) -> Option<PathBuf>) -> Result<(), PoolError> {
-    let of = |volume: &VolumeEntry| Some((volume.name.clone(), waiting(ublk::mark(&pool.pool, &volume.id))?));
-    match pool.volumes.iter().find_map(of) {
-        Some((volume, path)) => Err(PoolError::Waiting { path, volume, pool: pool.name.clone() }),
-        None => Ok(()),
-    }
-}
-
 /// The superblock that the device at a path had, by those of the others and the state folder.
 fn was_at<'a>(path: &Path, mut others: impl Iterator<Item = &'a Superblock>, state: &State) -> Option<Superblock> {
     let real = path.canonicalize().ok()?;
@@ -108,8 +100,9 @@ fn all_are_named(devices: &[Superblock], pool: &[u8; 16]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::create::may_be_overwritten_beside;
     use crate::pool::{NewPool, create};
-    use headpond_format::{Doubts, Mode};
+    use headpond_format::{Doubts, Mode, VolumeEntry};
     use std::fs;
 
     /// A pool of one device with one volume, and what permits to lose what may be dirty of that.
@@ -169,5 +162,19 @@ mod tests {
         assert!(fs::read(&device).unwrap() == before, "it was changed");
         destroy(None).unwrap();
         assert!(fs::read(&device).unwrap() != before);
+    }
+
+    /// `pool create --force`, and `pool add --force` of another pool, ended it all the same. Found by reading.
+    #[test]
+    fn nor_is_it_overwritten_for_another_pool_though_that_is_forced() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::open(&folder.path().join("state")).unwrap();
+        let (device, permit) = pool_with_a_volume(folder.path(), &state);
+        let claim = Claim::take(&device, Duration::ZERO).unwrap();
+        let overwritten =
+            |waiting: Option<&str>| may_be_overwritten_beside(&claim, true, Some(&permit), |_| waiting.map(PathBuf::from));
+        let refused = overwritten(Some("/dev/ublkb3")).unwrap_err();
+        assert!(matches!(&refused, PoolError::Waiting { .. }), "{refused}");
+        assert!(overwritten(None).unwrap(), "what may be lost was named");
     }
 }

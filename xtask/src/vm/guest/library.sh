@@ -26,6 +26,16 @@ must() {
     }
 }
 
+# Runs a command that must be refused with these words.
+refused() {
+    words=$1
+    shift
+    if "$@" >/tmp/refused.log 2>&1; then
+        fail "$* went through, and should be refused"
+    fi
+    grep -qF "$words" /tmp/refused.log || fail "$* was refused, without '$words': $(cat /tmp/refused.log)"
+}
+
 # Loads a module if the kernel has it as one.
 module() {
     modprobe "$1" 2>/dev/null || :
