@@ -19,14 +19,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use headpond_format::{Class, Durable, Entry, EntryKind, NO_MEMBER, PAGE_BYTES, Place, Record, RecordPlace, SegmentHeader};
+use headpond_format::{
+    Class, Durable, Entry, EntryKind, GENERATIONS, KnownDurable, NO_MEMBER, PAGE_BYTES, Place, Record, RecordPlace, SegmentHeader,
+};
 
 /// Versions jump by this at each start: what a dead instance may have used is never used again.
 const GAP: u64 = 1 << 20;
-/// Generations of a life begin at its number, times this. A dead instance's are
-/// other ones even where nothing of what it opened is to be seen: its headers may be lost on one cache device and its
-/// records not, and would be taken for ours. No life opens as many segments between two superblocks.
-const GENERATIONS: u64 = 1 << 24;
 
 /// Why a pool could not be started.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -254,20 +252,13 @@ async fn scan<B: Buf>(
         |(p, bytes): (&Place, &Option<B>)| (bytes.is_none() && core.pool.borrow().is_in_sync(p.member)).then_some(*p);
     let unreadable: Vec<Place> = slots.iter().zip(&read).filter_map(is_unreadable).collect();
     let mut headers: BTreeMap<(u8, u32), SegmentHeader> = BTreeMap::new();
-    // Of each life what its newest header says.
-    let mut durable: BTreeMap<u64, (u64, Durable)> = BTreeMap::new();
+    let mut durable = KnownDurable::default();
     for (place, bytes) in slots.iter().zip(read) {
         let Some(bytes) = bytes else { continue };
         let bytes = bytes.to_bytes();
         if let Some(h) = SegmentHeader::decode(key, &bytes).ok().filter(|h| h.copies.contains(place)) {
             headers.insert((place.member, place.slot), h);
-            let says = Durable::of_header(&bytes);
-            let life = h.generation / GENERATIONS;
-            // One that a start has put together anew says nothing, and hides nothing.
-            let speaks = says != Durable::default();
-            if speaks && durable.get(&life).is_none_or(|(newest, _)| *newest < h.generation) {
-                durable.insert(life, (h.generation, says));
-            }
+            durable.hear(&h, Durable::of_header(&bytes));
         }
     }
     // Whose each slot is: the newest segment's that claims it, on whatever copy its header survived. An older one that
@@ -286,7 +277,6 @@ async fn scan<B: Buf>(
         let is_there = slots_of.get(&c.member).is_some_and(|slots| c.slot < *slots);
         !is_there || claims.get(&(c.member, c.slot)).is_some_and(|g| *g > generation)
     };
-    let is_durable = |generation: u64| durable.values().any(|(_, says)| says.has(generation));
     // No segment has a larger number than there are slots; twice as many are enough for whatever may come to be.
     let most: u64 = core.pool.borrow().members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
@@ -301,7 +291,7 @@ async fn scan<B: Buf>(
         }
         let header = SegmentHeader { segment: e.segment, generation: e.generation, class: e.class, volume: e.volume, copies };
         if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(e.segment) < most {
-            let is_durable = is_durable(e.generation);
+            let is_durable = durable.has(e.generation);
             found.insert(
                 e.segment,
                 Found { number: e.segment, header, lacking: Vec::new(), replay_from: e.replay_from, is_durable },
@@ -326,7 +316,7 @@ async fn scan<B: Buf>(
         }
         if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(h.segment) < most {
             let header = SegmentHeader { copies, ..*h };
-            let is_durable = lacking.is_empty() && is_durable(h.generation);
+            let is_durable = lacking.is_empty() && durable.has(h.generation);
             found.insert(h.segment, Found { number: h.segment, header, lacking, replay_from: unit / 512, is_durable });
         }
     }

@@ -25,7 +25,7 @@ pub use codec::{DecodeError, checksum};
 pub use intent::{INTENT_PAGE_BYTES, IntentPage, REGION_SECTORS, REGIONS_PER_PAGE, pages_for};
 pub use layout::{Layout, SUPERBLOCK_BYTES, grid_shift};
 pub use record::{Entry, EntryKind, Record, RecordPlace, data_seed};
-pub use segment::{Class, Durable, NO_MEMBER, Place, SegmentHeader};
+pub use segment::{Class, Durable, GENERATIONS, KnownDurable, NO_MEMBER, Place, SegmentHeader};
 pub use superblock::{
     CheckpointPointer, Doubts, FORMAT_VERSION, INCOMPAT_KNOWN, MAX_MEMBERS, MAX_SECTORS, MAX_VOLUMES, MemberEntry, MemberState,
     Mode, Superblock, VolumeEntry, page_places,

@@ -1,7 +1,13 @@
 //! A segment's header: the first unit of each slot that holds the segment.
 
 use crate::codec::{DecodeError, Reader, Writer, magic, verify};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+
+/// Generations of a life, which is the time of a daemon between a start and its end, begin at its number, times this. A dead instance's are
+/// other ones even where nothing of what it opened is to be seen: its headers may be lost on one cache device and its
+/// records not, and would be taken for a later one's. No life opens as many segments between two superblocks.
+pub const GENERATIONS: u64 = 1 << 24;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HPsg");
 
@@ -125,6 +131,26 @@ impl Durable {
             Ok(Self { from, below, but })
         };
         read().unwrap_or_default()
+    }
+}
+
+/// Which segments are durable, by the headers in all slots: of each life its newest speaks.
+#[derive(Clone, Default, Debug)]
+pub struct KnownDurable(BTreeMap<u64, (u64, Durable)>);
+
+impl KnownDurable {
+    /// Takes in what a header says. One that a start, or a repair, has put together anew says nothing, and hides nothing.
+    pub fn hear(&mut self, header: &SegmentHeader, says: Durable) {
+        let (generation, life) = (header.generation, header.generation / GENERATIONS);
+        if says != Durable::default() && self.0.get(&life).is_none_or(|(newest, _)| *newest < generation) {
+            self.0.insert(life, (generation, says));
+        }
+    }
+
+    /// Whether the segment of a generation is durable, on all its copies.
+    #[must_use]
+    pub fn has(&self, generation: u64) -> bool {
+        self.0.values().any(|(_, says)| says.has(generation))
     }
 }
 

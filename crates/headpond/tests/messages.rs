@@ -174,7 +174,7 @@ fn all_errors() -> Vec<Walked> {
             Identity { path: path(), volume: text(), found: text(), expected: text() },
             OfAnother { path: path(), volume: text(), other: text(), found: text() },
             Size { path: path(), volume: text(), found: 1, expected: 2 }, Changed { path: path(), volume: text() },
-            NotProven { why: text(), lost: text() }, NotFound { volumes: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
+            NotProven { why: text(), lost: text() }, NotFound { volumes: text() }, Waiting { path: path(), volume: text() }, Start(CommandError::Disk), Disk { path: path(), source: io() }, Cancelled),
         one_of_each!("host/src/embed.rs", "Error", Embed:
             Pool(PoolError::Twice { path: path() }), Start(DaemonStart::NoUblk(text())), Fault(Fault::failed("x. Try again.")),
             Folder { path: path(), source: io() }, NotText { path: path() }, Closed, Detached { name: text() },

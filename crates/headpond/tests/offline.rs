@@ -333,6 +333,8 @@ fn data_written_after_the_last_checkpoint_whose_copies_are_all_damaged_is_listed
 struct Logged {
     /// Where its copies begin, in bytes, on each member.
     at: [Option<u64>; 2],
+    /// Its volume's number.
+    volume: u64,
     /// Its records' first sectors.
     records: Vec<u64>,
 }
@@ -340,14 +342,15 @@ struct Logged {
 /// The segments of a class, the oldest first.
 fn log_of(yard: &Yard, class: &str) -> Vec<Logged> {
     let dump: Value = serde_json::from_str(&yard.run(&["dump", "--records", "--json", "a", "b"]).good().out).unwrap();
-    let segments = dump["segments"].as_array().unwrap().iter().filter(|s| s["class"] == class);
+    let mut segments: Vec<&Value> = dump["segments"].as_array().unwrap().iter().filter(|s| s["class"] == class).collect();
+    segments.sort_by_key(|s| s["generation"].as_u64().unwrap());
     let logged = |s: &Value| {
         let copies = s["copies"].as_array().unwrap();
         let on = |m: u64| copies.iter().find(|c| c["member"] == m).and_then(|c| c["offset"].as_u64());
         let records = s["records"].as_array().unwrap().iter().map(|r| r["sector"].as_u64().unwrap()).collect();
-        Logged { at: [on(0), on(1)], records }
+        Logged { at: [on(0), on(1)], volume: s["volume"].as_u64().unwrap(), records }
     };
-    segments.map(logged).collect()
+    segments.into_iter().map(logged).collect()
 }
 
 /// Found by reading: where a record's header had lost its first bytes, or a segment opened since the checkpoint its header, on all copies,
@@ -416,6 +419,75 @@ fn a_segment_header_that_no_copy_has_any_more_is_not_made_up_by_a_repair() {
     before.unchanged();
 }
 
+/// A pool whose daemon was killed when the last but one of its segments with dirty data was full, and known to be durable, and the last had few records.
+fn with_a_durable_segment() -> (Yard, Vec<Logged>) {
+    let written = |writes: u64| {
+        let yard = Yard::new();
+        yard.file("a", SIZE);
+        yard.file("b", SIZE);
+        yard.run(&["pool", "create", "pool", "a", "b"]).good();
+        yard.file("disk", 64 * MIB);
+        fs::write(yard.path("toml"), "[engine]\nroute = false\n").unwrap();
+        let daemon = yard.serve(&["a", "b", "--config", "toml"]);
+        yard.run(&["attach", "v", "disk"]).good();
+        let mut nbd = yard.nbd("v");
+        (0..writes).for_each(|n| nbd.write(n * 7919 % 2000 * 8192, &stamp(n + 1, 8192), false).unwrap());
+        nbd.flush().unwrap();
+        // Another volume's first write opens a segment, whose header says what was durable by then.
+        yard.file("other", MIB);
+        yard.run(&["attach", "w", "other"]).good();
+        yard.nbd("w").write(0, &stamp(0, 4096), false).unwrap();
+        daemon.kill();
+        let segments: Vec<Logged> = log_of(&yard, "mirrored").into_iter().filter(|it| it.volume == 0).collect();
+        (yard, segments)
+    };
+    let mut writes = 300;
+    for _ in 0..20 {
+        let (yard, segments) = written(writes);
+        let last = segments.last().unwrap().records.len();
+        match (segments.len(), last) {
+            (2.., 2..12) => return (yard, segments),
+            (2.., 12..) => writes -= last as u64 - 6,
+            _ => writes += 40,
+        }
+    }
+    panic!("no such pool comes about");
+}
+
+/// Found by reading: rot in one of the last records of such a segment was taken for a write that a crash had cut short, which "the next start completes".
+/// It does not, as the segment's header says that all was durable: one good copy was left, and nobody knew. Of both copies it was no loss, though
+/// what was flushed was gone. Where a whole copy was overwritten, a repair put its header back, and not the last records.
+#[test]
+fn what_is_damaged_near_the_end_of_the_log_is_damage_where_other_headers_tell_that_it_was_durable() {
+    let (yard, segments) = with_a_durable_segment();
+    let (a, b) = (yard.path("a"), yard.path("b"));
+    let full = &segments[segments.len() - 2];
+    let last = full.records[full.records.len() - 2] * 512;
+    let sound = Contents::of(&[&a, &b]);
+    for (at, kind) in [(last + 40, "record-header-damaged"), (last + 4512, "data-damaged")] {
+        flip(&b, full.at[1].unwrap() + at);
+        let (code, report) = check(&yard, &["a", "b"]);
+        assert_eq!((code, kinds(&report)), (Some(1), vec![kind.to_owned()]), "{report}");
+        yard.run(&["repair", "a", "b", "--save", kind]).good();
+        sound.unchanged();
+    }
+    let whole = fs::read(&b).unwrap();
+    let mut other = whole.clone();
+    let from = full.at[1].unwrap() as usize;
+    let to = from + full.records.last().copied().unwrap() as usize * 512;
+    other[from..to + 4096].fill(0);
+    fs::write(&b, other).unwrap();
+    let mended = yard.run(&["repair", "a", "b", "--save", "all"]).good().out;
+    let (records, header) = (mended.rfind("record").unwrap(), mended.find("The header of segment").unwrap());
+    assert!(records < header, "a repair that is cut off must leave a copy that a start completes: {mended}");
+    assert_eq!(check(&yard, &["a", "b"]).0, Some(0));
+    sound.unchanged();
+    flip(&a, full.at[0].unwrap() + last + 4512);
+    flip(&b, full.at[1].unwrap() + last + 4512);
+    let (code, report) = check(&yard, &["a", "b"]);
+    assert_eq!((code, kinds(&report)), (Some(1), vec!["dirty-data-damaged".into(), "dirty-data-lost".into()]), "{report}");
+}
+
 /// Found by reading: newer data was said to be lost, and to be restored from a backup.
 #[test]
 fn a_rotten_header_of_clean_data_is_damage_by_which_nothing_is_lost() {
@@ -463,6 +535,19 @@ fn dirty_data_reaches_the_disk_on_another_host() {
     assert!(fs::read(yard.path("sdz")).unwrap() == model.0, "the disk is not what was written");
     let (code, report) = check(&yard, &["sdx", "sdy"]);
     assert_eq!((code, report["summary"]["volumes"].as_array().unwrap().len()), (Some(0), 0), "{report}");
+}
+
+/// Found by reading: where all devices were there a trial on a copy of the disk made the pool let go of the volume, with what was on the copy alone.
+#[test]
+fn told_that_devices_may_be_missing_a_writeback_changes_none_of_those_that_are_there() {
+    let (yard, model) = killed();
+    fs::copy(yard.path("disk"), yard.path("copy")).unwrap();
+    let before = Contents::of(&[&yard.path("a"), &yard.path("b"), &yard.path("disk")]);
+    let args = ["writeback", "a", "b", "--backing", "copy", "--other-disk", "--without-missing"];
+    let told = yard.run(&args).good().out;
+    assert!(told.contains("The cache devices were not changed"), "{told}");
+    before.unchanged();
+    assert!(fs::read(yard.path("copy")).unwrap() == model.0, "the copy is not what was written");
 }
 
 #[test]

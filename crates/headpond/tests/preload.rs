@@ -72,7 +72,7 @@ fn what_is_pinned_is_brought_back_after_a_restart() {
     assert_eq!((volume(&yard).pinned_bytes, volume(&yard).cached_bytes), (2 * MIB, 0));
     yard.run(&["mode", "v", "write-back"]).good();
     is_there();
-    yard.run(&["unpin", "v:2MiB+64MiB"]).said(1, &["goes beyond the volume", "Nothing was changed"]);
+    yard.run(&["unpin", "v:2MiB+64MiB"]).said(2, &["goes beyond the end of volume v", "Nothing was changed"]);
     yard.run(&["unpin", "v:2MiB+62MiB"]).good();
     yard.run(&["pin", "--list", "v"]).told(&["v: 1 MiB pinned", "v:1048576+1048576"]);
     yard.run(&["unpin", "--all", "v"]).good();
@@ -89,7 +89,7 @@ fn what_cannot_be_preloaded_or_pinned_is_refused_with_what_to_do() {
     let daemon = served(&yard);
     yard.run(&["preload", "w:0+4096"]).said(2, &["There is no volume w", "Choose one of its volumes: v"]);
     yard.run(&["preload", "none"]).said(1, &["none cannot be read", "Name files that are there"]);
-    yard.run(&["preload", "v:0+65MiB"]).said(1, &["goes beyond the volume's 67108864 bytes"]);
+    yard.run(&["preload", "v:0+65MiB"]).said(2, &["goes beyond the end of volume v, which has 67108864 bytes"]);
     yard.run(&["pin", "v:0+64MiB"]).said(1, &["That is more than", "Name less"]);
     yard.run(&["pin", "disk"]).said(2, &["is no volume of pool pool", "VOLUME:OFFSET+LENGTH"]);
     yard.run(&["pin", "--journal", "v"]).said(2, &["has no block device on this host"]);

@@ -698,3 +698,18 @@ fn what_is_no_time_to_wait_and_what_is_no_device_is_refused_and_not_waited_for()
     let listed = yard.run(&["pool", "list", "fifo", "a"]).said(1, &["Not looked at: fifo"]);
     assert!(listed.out.contains("neither a block device nor a regular file") && listed.out.contains("pool pool"), "{listed:?}");
 }
+
+/// Found by reading. Two pools of one name have one control socket, which was tried last: the second daemon raised its pool's epoch, served its volumes,
+/// took a checkpoint and ended, and systemd started it again, for ever.
+#[test]
+fn a_control_socket_that_another_daemon_has_is_found_before_anything_is_served() {
+    let yard = Yard::new();
+    yard.pool();
+    yard.file("c", 64 * MIB);
+    yard.run(&["pool", "create", "pool", "c", "--copies", "1"]).good();
+    let _daemon = yard.serve(&["a", "b"]);
+    let before = Contents::of(&[&yard.path("c")]);
+    let args = ["--frontend", "nbd", "--nbd", "nbd2", "--socket", "control", "--state", "state", "c"];
+    yard.serve_with(&args).err().expect("the socket is in use").said(1, &["control"]);
+    before.unchanged();
+}

@@ -490,6 +490,9 @@ impl Daemon {
         }
         start::warn_of_nobodys_disks(&options, &superblock);
         let (socket, front) = reached_at(&options, &superblock, choice, listen)?;
+        if listen {
+            foresight::has_its_socket(&socket)?;
+        }
         let limit = if estate.pause().is_some() { ASKED } else { silence::LIMIT };
         let (volumes, disks) = start::disks(&options, &superblock, &mut places, limit);
         let devices = open.devices.into_iter().chain(disks).collect();

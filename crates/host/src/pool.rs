@@ -22,7 +22,7 @@ pub mod list;
 pub mod open;
 pub mod probe;
 mod signatures;
-mod waiting;
+pub(crate) mod waiting;
 
 pub use create::{NewPool, create};
 pub use destroy::destroy;

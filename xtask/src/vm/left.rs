@@ -14,6 +14,7 @@ reader=$!
 for command in 'pool destroy' 'pool create --force other'; do
     refused \"$device of volume $NAME\" headpond $command $(drive ssda) $(drive ssdb) --state $STATE/headpond
 done
+refused \"$device of volume $NAME\" headpond writeback $(drive ssda) $(drive ssdb) --backing $(drive disk) --state $STATE/headpond
 mv /dev/ublk-control /dev/ublk-control.away
 refused \"$device of volume $NAME\" headpond serve $(drive ssda) $(drive ssdb) --state $STATE/headpond --socket $SOCKET --frontend auto
 mv /dev/ublk-control.away /dev/ublk-control

@@ -95,9 +95,22 @@ impl Unpin {
     }
 }
 
+/// In as many calls as it takes. One that is refused leaves what those before it have done.
 fn change(which: &Which, targets: &Targets, call: impl Fn(Runs) -> Call) -> anyhow::Result<()> {
+    let mut done = 0;
     for runs in targets.calls() {
-        which.call(&call(runs))?;
+        let bytes: u64 = runs.runs.iter().map(|run| run[1]).sum();
+        which.call(&call(runs)).map_err(|error| match done {
+            0 => error,
+            done => {
+                let words = format!(
+                    "The first {} of what was named are done, and stay so (`headpond pin --list VOLUME` shows what is pinned); the rest is not: {error}",
+                    size::show(done)
+                );
+                error.context(words)
+            }
+        })?;
+        done += bytes;
     }
     Ok(())
 }

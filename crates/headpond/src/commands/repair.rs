@@ -73,12 +73,16 @@ impl Repair {
             &mut |step| watching.borrow_mut().step(step),
         );
         watching.borrow_mut().clear();
-        if !self.dry_run {
-            offline::flush(&media)?;
+        let flushed = if self.dry_run { Ok(()) } else { offline::flush(&media) };
+        if self.json {
+            // Who does not hear the beginning hears no end of it either.
+            let _ = listing.begin_once("findings");
         }
+        // First what ended the repair, where something did: a device that takes no writes takes no flush either.
         let repaired = result.inspect_err(|error| listing.end_with_error(error))?;
+        flushed.inspect_err(|error| listing.end_with_error(error))?;
         let told = match self.json {
-            true => listing.begin_once("findings").and_then(|()| listing.end_with_all(&json!(repaired))),
+            true => listing.end_with_all(&json!(repaired)),
             false => line(&self.text(&repaired)),
         };
         // Whether anybody reads the end or not.

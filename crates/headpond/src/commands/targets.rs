@@ -139,9 +139,14 @@ fn range(report: &Report, text: &str) -> Option<anyhow::Result<(String, Range<u6
     let (volume, rest) = text.rsplit_once(':')?;
     let (offset, length) = rest.split_once('+')?;
     let (offset, length) = (size::parse(offset).ok()?, size::parse(length).ok()?);
-    Some(match report.volumes.iter().any(|known| known.name == *volume) {
-        true => Ok((volume.to_owned(), offset..offset.saturating_add(length))),
-        false => {
+    Some(match report.volumes.iter().find(|known| known.name == *volume) {
+        Some(known) if length == 0 || offset.checked_add(length).is_none_or(|end| end > known.bytes) => Err(Usage(format!(
+            "{text} is empty, or goes beyond the end of volume {volume}, which has {} bytes. Nothing was changed. Name ranges inside it",
+            known.bytes
+        ))
+        .into()),
+        Some(_) => Ok((volume.to_owned(), offset..offset + length)),
+        None => {
             let names: Vec<&str> = report.volumes.iter().map(|volume| volume.name.as_str()).collect();
             let names = if names.is_empty() { "none".into() } else { names.join(", ") };
             Err(Usage(format!(

@@ -1,12 +1,13 @@
 //! Whether a daemon could be started, told before the one that serves ends for it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::frontend::chosen;
-use super::{Choice, Options, StartError, are_its_volumes, listen_for_metrics, reached_at, same_file, state_folder};
+use super::{Choice, Options, SOON, StartError, are_its_volumes, listen_for_metrics, reached_at, same_file, state_folder};
 use crate::backing::Spec;
-use crate::nbd::server::{ListenError, listen};
+use crate::nbd::server::{ListenError, may_listen};
 use crate::pool;
 use crate::succession::Present;
 
@@ -65,16 +66,27 @@ fn is_its_state(options: &Options, present: Option<&Present>) -> Result<(), Star
     }
 }
 
+/// How long a daemon that has let go of its cache devices may take to let go of its control socket.
+const LETS_GO: Duration = Duration::from_secs(2);
+
+/// Whether the control socket can be made, before anything is served: another pool of the same name would have it each time that this one is
+/// started again.
+pub(super) fn has_its_socket(path: &Path) -> Result<(), StartError> {
+    let until = Instant::now() + LETS_GO;
+    loop {
+        match may_listen(path) {
+            Err(ListenError::InUse(_)) if Instant::now() < until => thread::sleep(SOON),
+            end => return end.map_err(Into::into),
+        }
+    }
+}
+
 /// Whether a socket can be made there once the daemon that serves has let go of its own.
 fn can_listen(path: &Path, present: Option<&Present>) -> Result<(), StartError> {
     let whole = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let path = whole(&path.to_owned());
-    match listen(&path) {
-        Ok(listener) => {
-            drop(listener);
-            let _ = fs::remove_file(&path);
-            Ok(())
-        }
+    match may_listen(&path) {
+        Ok(()) => Ok(()),
         Err(ListenError::InUse(_)) if present.is_none_or(|it| it.sockets.iter().any(|own| whole(own) == path)) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -258,6 +258,14 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, ListenError> {
     Ok(socket.into())
 }
 
+/// Whether [`listen`] would succeed by now; nothing is left there.
+pub(crate) fn may_listen(path: &Path) -> Result<(), ListenError> {
+    listen(path).map(|listener| {
+        drop(listener);
+        let _ = fs::remove_file(path);
+    })
+}
+
 /// The connections of a server.
 pub struct Connections(Arc<Registry>);
 

@@ -8,11 +8,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use headpond_engine::io::{BLOCK_SECTORS, SECTOR};
 use headpond_engine::map::mask;
-use headpond_format::{Class, Entry, EntryKind, Place};
+use headpond_format::{Class, Entry, EntryKind, GENERATIONS, Place};
 
 use super::copies::{self, Copy};
 use super::damaged::suspect;
-use super::lost::{GENERATIONS, Log, gaps};
+use super::lost::{Log, gaps};
 use super::media::Pool;
 use super::records::{Seen, Whole, walk};
 use super::rehearsal::Rehearsal;
@@ -95,7 +95,7 @@ impl Search {
     fn segment(&mut self, pool: &Pool<'_>, f: &Found) {
         let (s, volume) = (pool.superblock(), f.header.volume);
         let (seen, copies) = self.read(pool, f);
-        let followed = self.log(f).is_followed(&seen, s.checkpoint.version);
+        let followed = self.log(f).is_followed(f, &seen, s.checkpoint.version);
         for gap in gaps(f, &seen, &followed, &copies, s.unit).iter().filter(|gap| gap.is_lost) {
             self.lack(volume, gap.is_unreadable);
         }
@@ -115,7 +115,7 @@ impl Search {
         let (s, volume) = (pool.superblock(), f.header.volume);
         let (mut seen, copies) = self.read(pool, f);
         seen.insert(0, HEADER);
-        let followed = self.log(f).is_followed(&seen, s.checkpoint.version);
+        let followed = self.log(f).is_followed(f, &seen, s.checkpoint.version);
         let header = 0..s.unit / SECTOR as u32;
         if !followed[0] && !copies::is_on_none(&copies, &header) {
             return;

@@ -19,9 +19,6 @@ use super::segments::Found;
 /// damaged further back was written whole.
 const UNFINISHED: usize = 16;
 
-/// Each life of a daemon opens its segments under generations from a multiple of this on, and leaves ends of its own.
-pub(super) const GENERATIONS: u64 = 1 << 24;
-
 /// While space is short a log has several open segments, and each its end. What waits for one of them may be overtaken by newer
 /// writes to the others, though hardly by so many records.
 const OVERTAKING: usize = 128;
@@ -35,8 +32,8 @@ pub(super) struct Log {
 
 impl Log {
     /// For each thing that was seen in the next older segment whether enough was written after it. `since` is the version of
-    /// the checkpoint: what is no newer has only been moved here, which says nothing of when.
-    pub fn is_followed(&mut self, seen: &[Seen], since: u64) -> Vec<bool> {
+    /// the checkpoint: what is no newer has only been moved here, which says nothing of when. Of one that is known to be durable all was written.
+    pub fn is_followed(&mut self, found: &Found, seen: &[Seen], since: u64) -> Vec<bool> {
         let mut newest = since;
         let mut versions = Vec::with_capacity(seen.len());
         for s in seen {
@@ -53,7 +50,7 @@ impl Log {
         let mut whole = 0;
         let mut followed: Vec<bool> = Vec::with_capacity(seen.len());
         for (s, version) in seen.iter().zip(versions).rev() {
-            followed.push(is_left || whole >= UNFINISHED);
+            followed.push(is_left || whole >= UNFINISHED || found.is_durable);
             if let Seen::Record(record) = s
                 && record.is_whole()
             {
@@ -116,7 +113,7 @@ pub(super) fn gaps(found: &Found, seen: &[Seen], followed: &[bool], copies: &[Co
 
 #[cfg(test)]
 mod tests {
-    use headpond_format::{Entry, Record, RecordPlace};
+    use headpond_format::{Class, Entry, Place, Record, RecordPlace, SegmentHeader};
 
     use super::*;
 
@@ -133,18 +130,32 @@ mod tests {
         versions.into_iter().enumerate().map(seen).collect()
     }
 
+    fn found(is_durable: bool) -> Found {
+        let header = SegmentHeader { segment: 0, generation: 0, class: Class::Mirrored, volume: 0, copies: [Place::NONE; 2] };
+        Found { header, replay_from: 1, lacking: Vec::new(), written: true, is_durable }
+    }
+
     fn last(log: &mut Log, versions: impl IntoIterator<Item = u64>) -> bool {
         let seen = segment(versions.into_iter().map(Some).chain([None]));
-        log.is_followed(&seen, 100).pop().unwrap()
+        log.is_followed(&found(false), &seen, 100).pop().unwrap()
     }
 
     #[test]
     fn what_many_whole_records_follow_was_written() {
         let mut log = Log::default();
         let seen = segment([None].into_iter().chain((101..=117).map(Some)));
-        let followed = log.is_followed(&seen, 100);
+        let followed = log.is_followed(&found(false), &seen, 100);
         assert_eq!(followed.iter().filter(|it| **it).count(), 2, "{followed:?}");
         assert!(!last(&mut log, 90..=101), "it may have been open beside that one");
+    }
+
+    /// Found by reading: rot near the end of the log was taken for a write that a crash had cut short, also where other headers tell that all of
+    /// the segment was durable. No start completes it there.
+    #[test]
+    fn of_a_durable_segment_all_was_written() {
+        let seen = segment([Some(101), None]);
+        assert_eq!(Log::default().is_followed(&found(false), &seen, 100), [false, false]);
+        assert_eq!(Log::default().is_followed(&found(true), &seen, 100), [true, true]);
     }
 
     /// Found by reading: the newest segments were taken for what was written last, also where others had been open beside them.

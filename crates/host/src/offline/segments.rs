@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headpond_format::{NO_MEMBER, Place, SegmentEntry, SegmentHeader};
+use headpond_format::{KnownDurable, NO_MEMBER, Place, SegmentEntry, SegmentHeader};
 
 /// The headers that count, by member and slot.
 pub(super) type Headers = BTreeMap<(u8, u32), SegmentHeader>;
@@ -18,6 +18,8 @@ pub(super) struct Found {
     pub lacking: Vec<Place>,
     /// Whether a copy has its header.
     pub written: bool,
+    /// Whether it was durable on all its copies, by what other headers say. A start looks for no end of it, and completes nothing of it.
+    pub is_durable: bool,
 }
 
 impl Found {
@@ -27,11 +29,12 @@ impl Found {
     }
 }
 
-/// Puts together which segments there are. `slots` tells how many slots a member has that is there, and 0 for others;
+/// Puts together which segments there are, and which of them were `durable`. `slots` tells how many slots a member has that is there, and 0 for others;
 /// `most` bounds segments' numbers; `unit` is in bytes.
 pub(super) fn list(
     headers: &Headers,
     table: &BTreeMap<u32, SegmentEntry>,
+    durable: &KnownDurable,
     slots: &dyn Fn(u8) -> u32,
     (newest_in_image, most, unit): (u64, u64, u32),
 ) -> Vec<Found> {
@@ -62,7 +65,8 @@ pub(super) fn list(
             let lacks = |c: &&Place| c.member != NO_MEMBER && own(&header, c).is_none();
             let lacking = header.copies.iter().filter(lacks).copied().collect();
             let written = header.copies.iter().any(|c| own(&header, c).is_some());
-            found.insert(header.segment, Found { header, replay_from, lacking, written });
+            let is_durable = durable.has(header.generation);
+            found.insert(header.segment, Found { header, replay_from, lacking, written, is_durable });
         }
     };
     for e in table.values() {

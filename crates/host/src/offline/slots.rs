@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headpond_engine::io::{Buf, SECTOR};
-use headpond_format::{Class, EntryKind, NO_MEMBER, Place, Record, SegmentEntry, SegmentHeader};
+use headpond_format::{Class, Durable, EntryKind, KnownDurable, NO_MEMBER, Place, Record, SegmentEntry, SegmentHeader};
 
 use super::media::Pool;
 use super::records::{Seen, part, walk};
@@ -33,6 +33,7 @@ pub(super) fn all(pool: &Pool<'_>, table: &BTreeMap<u32, SegmentEntry>, watch: W
     let s = pool.superblock();
     let unit = s.unit as usize;
     let mut headers = Headers::new();
+    let mut durable = KnownDurable::default();
     let mut begun: BTreeMap<(u8, u32), Named> = BTreeMap::new();
     let mut blind = Vec::new();
     let total: u64 = pool.present().map(|m| u64::from(pool.slots(m))).sum();
@@ -48,8 +49,9 @@ pub(super) fn all(pool: &Pool<'_>, table: &BTreeMap<u32, SegmentEntry>, watch: W
             if head.is_none() && first.is_none() {
                 blind.push(Place { member, slot });
             }
-            let header = head.and_then(|bytes| SegmentHeader::decode(s.key, bytes.as_slice()).ok());
-            if let Some(header) = header.filter(|h| h.copies.contains(&Place { member, slot })) {
+            let header = head.as_ref().and_then(|bytes| SegmentHeader::decode(s.key, bytes.as_slice()).ok());
+            if let Some((header, bytes)) = header.filter(|h| h.copies.contains(&Place { member, slot })).zip(head) {
+                durable.hear(&header, Durable::of_header(bytes.as_slice()));
                 headers.insert((member, slot), header);
             }
             if let Some(named) = first.and_then(|bytes| named(bytes.as_slice(), unit)) {
@@ -59,7 +61,7 @@ pub(super) fn all(pool: &Pool<'_>, table: &BTreeMap<u32, SegmentEntry>, watch: W
     }
     // As the engine has it: no segment has a larger number than there are slots, twice over.
     let most = s.members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
-    let found = list(&headers, table, &|member| pool.slots(member), (s.checkpoint.generation, most, s.unit));
+    let found = list(&headers, table, &durable, &|member| pool.slots(member), (s.checkpoint.generation, most, s.unit));
     begun.retain(|_, (segment, generation)| *generation > s.checkpoint.generation && u64::from(*segment) < most);
     // What a start knows of, and what has been let go: its slot was given to a newer one, or only its number.
     let known: BTreeSet<Named> = found.iter().map(|f| (f.header.segment, f.header.generation)).collect();
@@ -79,7 +81,7 @@ pub(super) fn all(pool: &Pool<'_>, table: &BTreeMap<u32, SegmentEntry>, watch: W
     if is_told_elsewhere(pool, &blind) {
         blind.clear();
     }
-    let headless = copies.into_iter().filter_map(|(named, places)| headless(pool, named, &places)).collect();
+    let headless = copies.into_iter().filter_map(|(named, places)| headless(pool, &durable, named, &places)).collect();
     Ok(Slots { found, headless, blind })
 }
 
@@ -108,13 +110,14 @@ fn named(bytes: &[u8], unit: usize) -> Option<Named> {
 }
 
 /// A segment as its records tell of it, if they are whole, and of a volume that is there. One with clean data alone is missed by nobody.
-fn headless(pool: &Pool<'_>, (segment, generation): Named, places: &[Place]) -> Option<Found> {
+fn headless(pool: &Pool<'_>, durable: &KnownDurable, (segment, generation): Named, places: &[Place]) -> Option<Found> {
     let s = pool.superblock();
     let mut copies = [Place::NONE; 2];
     copies.iter_mut().zip(places).for_each(|(copy, place)| *copy = *place);
     let header = SegmentHeader { segment, generation, class: Class::Mirrored, volume: NOBODY, copies };
     let lacking: Vec<Place> = header.copies.into_iter().filter(|copy| copy.member != NO_MEMBER).collect();
-    let found = Found { header, replay_from: s.unit / SECTOR as u32, lacking, written: false };
+    let found =
+        Found { header, replay_from: s.unit / SECTOR as u32, lacking, written: false, is_durable: durable.has(generation) };
     let copies = copies::data(&copies::of(pool, &found));
     let seen = walk(s.key, s.unit, &header, &copies);
     let records = seen.iter().filter_map(|seen| if let Seen::Record(whole) = seen { Some(&whole.record) } else { None });

@@ -20,9 +20,11 @@ use super::rehearsal::Rehearsal;
 use super::{OfflineError, Step, Watch, salvage, save};
 use crate::backing::{Backing, BackingError, HasDisk, Spec};
 use crate::device::DevicesError;
+use crate::pool::waiting::one_that_waits;
 use crate::pool::{self, PoolError};
 use crate::runtime::{Given, Handle, Running, Runtime, Setup};
 use crate::state::{State, hex};
+use crate::ublk;
 
 /// How often it is looked how far the work is, and whether to go on.
 const LOOK: Duration = Duration::from_millis(200);
@@ -40,7 +42,8 @@ pub struct WriteBack {
     pub saves: Vec<(String, PathBuf)>,
     /// The disks are the volumes', though their identity is another.
     pub other_disk: bool,
-    /// Go on though what is missing may hold newer or more dirty data, or some may be had yet: the cache devices are only read then.
+    /// Go on though what is missing may hold newer or more dirty data, or some may be had yet: the cache devices are only read then, whether or not
+    /// anything is missing.
     pub without_missing: bool,
     /// Keep the volumes, and the clean data in the cache.
     pub keep: bool,
@@ -128,6 +131,12 @@ pub enum WritebackError {
          --give-up-lost what is not found, and the disk keeps there what it had before"
     )]
     NotFound { volumes: String },
+    #[error(
+        "{path} of volume {volume}, left by an earlier daemon, waits for another one: what its clients wrote and no flush has answered is in no \
+         cache device yet, and none could serve it once the pool has let go of the volume. Nothing was written. Serve the pool, unmount what is \
+         on it, and write back then; or give that up with `headpond volume give-up {path}`; or give --keep, and the next daemon goes on"
+    )]
+    Waiting { path: PathBuf, volume: String },
     #[error("{0} Nothing was written to a disk.")]
     Start(CommandError),
     #[error(
@@ -152,6 +161,7 @@ impl WritebackError {
             | WritebackError::SaveExists { .. }
             | WritebackError::NotProven { .. }
             | WritebackError::NotFound { .. }
+            | WritebackError::Waiting { .. }
             | WritebackError::Start(_) => true,
             _ => false,
         }
@@ -241,11 +251,16 @@ pub fn writeback(what: &WriteBack, watch: Watch<'_>) -> Result<Outcome, Writebac
     let (missing, unread) = (pool.election.missing.clone(), pool.named_but_unread());
     let specs = specs(what, &superblock)?;
     let saves = save::of(&what.saves, &superblock)?;
+    let is_left = |volume: &&VolumeEntry| !what.keep && specs.contains_key(&volume.number);
+    if let Some((volume, path)) = one_that_waits(&superblock, superblock.volumes.iter().filter(is_left), ublk::waiting) {
+        return Err(WritebackError::Waiting { path, volume });
+    }
     let rehearsal = Rehearsal::start(&pool, watch)?.map_err(WritebackError::Start)?;
     let damaged = of_pool(&pool, &rehearsal, watch)?;
     let changes_devices = !specs.is_empty();
     let refusal = refusal(&pool, &damaged, changes_devices && !what.give_up_lost);
-    let only_reads = refusal.is_some();
+    // Whoever says that devices may be missing is told that those that are there stay as they are.
+    let only_reads = refusal.is_some() || what.without_missing && changes_devices;
     if let Some(refusal) = refusal.filter(|_| !what.without_missing) {
         return Err(refusal);
     }

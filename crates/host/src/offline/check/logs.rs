@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use headpond_engine::io::SECTOR;
-use headpond_format::Class;
+use headpond_format::{Class, GENERATIONS};
 
 use super::Tell;
 use super::records_of::Judge;
 use crate::offline::copies::{self, Copy};
 use crate::offline::finding::{Finding, Level, Mend};
-use crate::offline::lost::{GENERATIONS, Log};
+use crate::offline::lost::Log;
 use crate::offline::media::Pool;
 use crate::offline::records::walk;
 use crate::offline::rehearsal::{Live, Rehearsal};
@@ -103,6 +103,26 @@ fn one(
     say: Tell<'_>,
 ) -> Result<(), OfflineError> {
     let s = pool.superblock();
+    let read = copies::of(pool, f);
+    for copy in &read {
+        unreadable(pool, copy, say)?;
+        counts.bytes += segment_bytes(pool);
+    }
+    counts.segments += 1;
+    let copies = copies::data(&read);
+    let seen = walk(s.key, s.unit, &f.header, &copies);
+    let judge = Judge { pool, found: f, read: &read, copies: &copies, live, is_rehearsed };
+    // Clean data is in turn in several segments, and what comes back to the cache is old: only what follows in the same one tells when.
+    let since = if f.header.class == Class::Single { u64::MAX } else { s.checkpoint.version };
+    let followed = log.is_followed(f, &seen, since);
+    counts.records += judge.all(&seen, &followed, say)?;
+    headers(pool, f, say)
+}
+
+/// Tells on which copies the segment's header is not. A repair puts it there after the records: with it the copy counts as a whole one, of which
+/// a start completes nothing where the segment was durable.
+fn headers(pool: &Pool<'_>, f: &Found, say: Tell<'_>) -> Result<(), OfflineError> {
+    let s = pool.superblock();
     for lacking in &f.lacking {
         let Some((device, at)) = pool.device(lacking.member).zip(pool.layout(lacking.member).map(|l| l.slot(lacking.slot)))
         else {
@@ -120,19 +140,6 @@ fn one(
             .means("The checkpoint or the other copy names the segment all the same. No data is lost")
             .mended_by(mend.into_iter().collect()))?;
     }
-    let read = copies::of(pool, f);
-    for copy in &read {
-        unreadable(pool, copy, say)?;
-        counts.bytes += segment_bytes(pool);
-    }
-    counts.segments += 1;
-    let copies = copies::data(&read);
-    let seen = walk(s.key, s.unit, &f.header, &copies);
-    let judge = Judge { pool, found: f, read: &read, copies: &copies, live, is_rehearsed };
-    // Clean data is in turn in several segments, and what comes back to the cache is old: only what follows in the same one tells when.
-    let since = if f.header.class == Class::Single { u64::MAX } else { s.checkpoint.version };
-    let followed = log.is_followed(&seen, since);
-    counts.records += judge.all(&seen, &followed, say)?;
     Ok(())
 }
 

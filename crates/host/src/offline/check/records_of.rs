@@ -104,8 +104,6 @@ impl Judge<'_> {
         }
         for (e, good) in &whole.data {
             let live = live.get(&e.offset).copied().filter(|l| (l.block, l.piece.version()) == (e.block, e.version));
-            // Where the start takes it for there, since all of its segment was durable, it is no write that a crash has cut short.
-            let is_tail = is_tail && (live.is_none() || good.contains(&true));
             // A copy without the header as well was told already.
             if is_tail {
                 let lacking = (0..self.copies.len()).filter(|copy| !good[*copy] && whole.header[*copy]);
