@@ -277,6 +277,9 @@ async fn scan<B: Buf>(
         let is_there = slots_of.get(&c.member).is_some_and(|slots| c.slot < *slots);
         !is_there || claims.get(&(c.member, c.slot)).is_some_and(|g| *g > generation)
     };
+    // Where somebody is missing all data is read: what those that are there cannot read he may have, and he is out of date once they go on.
+    let nobody_is_missing = core.pool.borrow().missing.is_empty();
+    let is_durable = |generation: u64| nobody_is_missing && durable.has(generation);
     // No segment has a larger number than there are slots; twice as many are enough for whatever may come to be.
     let most: u64 = core.pool.borrow().members.iter().map(|m| 2 * u64::from(m.layout.slots())).sum();
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
@@ -291,7 +294,7 @@ async fn scan<B: Buf>(
         }
         let header = SegmentHeader { segment: e.segment, generation: e.generation, class: e.class, volume: e.volume, copies };
         if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(e.segment) < most {
-            let is_durable = durable.has(e.generation);
+            let is_durable = is_durable(e.generation);
             found.insert(
                 e.segment,
                 Found { number: e.segment, header, lacking: Vec::new(), replay_from: e.replay_from, is_durable },
@@ -316,7 +319,7 @@ async fn scan<B: Buf>(
         }
         if copies.iter().any(|c| c.member != NO_MEMBER) && u64::from(h.segment) < most {
             let header = SegmentHeader { copies, ..*h };
-            let is_durable = lacking.is_empty() && durable.has(h.generation);
+            let is_durable = lacking.is_empty() && is_durable(h.generation);
             found.insert(h.segment, Found { number: h.segment, header, lacking, replay_from: unit / 512, is_durable });
         }
     }

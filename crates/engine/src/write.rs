@@ -635,7 +635,7 @@ async fn partly_absorbed<B: Buf>(
         Content::Zeroes | Content::Discarded => rest.clone(),
     };
     // Before any wait: who changes the mode, or waits until nothing is dirty, is to know that there is something on its way into the log.
-    let _pending = core.begin_moving(volume, blocks.clone());
+    let moving = core.begin_moving(volume, blocks.clone());
     if on_disk != rest {
         // What the disk has under dirty data is about to change: a sweep calls none of it clean any more, nor may what is clean beside it
         // stay, even if the write fails.
@@ -643,7 +643,7 @@ async fn partly_absorbed<B: Buf>(
         let_go_of_clean(core, volume, range);
     }
     // Only until the log has it: what the disk takes as long as it likes for must not keep anything there from being moved.
-    let replacing = core.begin_pending(volume, blocks);
+    let replacing = core.begin_pending(volume, blocks.clone());
     let (core2, volume2, content2, range2, dirty2) =
         (core.clone(), volume.clone(), content.clone(), range.clone(), dirty.to_vec());
     let absorbed = crate::exec::Slot::new(&core.exec);
@@ -669,7 +669,10 @@ async fn partly_absorbed<B: Buf>(
         }
         (Ok(()), Err(_)) => {
             core.mark(Mark::OrderedAfterAbsorbFailed);
-            // Newer than what the log may have of it.
+            // It is not on its way into the log any more. What set out for it since is to be there before this has its version, which is newer than all that
+            // the log may have of it.
+            drop(moving);
+            wait_for_appends(core, volume, &blocks).await;
             ordered(core, volume, range, content, core.next_version()).await.map(|()| true)
         }
         (Err(e), _) => Err(e),

@@ -250,7 +250,20 @@ impl Oracle {
             }
         }
         self.settle(sector, stamp, submitted, now);
+        self.order(sector, stamp, submitted, now);
         Ok(())
+    }
+
+    /// Of writes that were under way at the same time, and are acknowledged, a read that came after them has shown which was the last: the others do not
+    /// come back, but by a power cut before a flush. Who wrote zeroes cannot be told.
+    fn order(&mut self, sector: u64, stamp: u64, submitted: u64, now: u64) {
+        let list = self.candidates(sector);
+        let had_ended = |c: &Candidate| c.acknowledged && c.ended < submitted;
+        let is_seen = |c: &&Candidate| c.stamp == stamp && stamp != 0 && had_ended(c) && c.hidden == NEVER;
+        let Some(seen) = list.iter().find(is_seen).map(|c| c.write) else { return };
+        for c in list.iter_mut().filter(|c| c.write != seen && had_ended(c)) {
+            c.hidden = c.hidden.min(now);
+        }
     }
 
     /// A read has shown whether a write that failed before it took effect. That holds for those that come after it: there is the one that was
@@ -365,6 +378,27 @@ mod tests {
         assert!(o.check(0, 1 << 50, t).is_ok());
         // It has chosen.
         assert!(o.check(0, 100, t).is_err());
+    }
+
+    #[test]
+    fn of_two_writes_that_were_under_way_at_once_a_read_shows_which_was_the_last() {
+        let mut o = Oracle::new(100);
+        o.submit(1, 0, 1, 1000);
+        o.submit(2, 0, 1, 2000);
+        o.end(2, true, false);
+        let before = o.tick();
+        o.end(1, true, false);
+        let read = o.tick();
+        assert_eq!(o.check(0, 1000, read), Ok(()));
+        let later = o.tick();
+        assert!(o.check(0, 2000, later).is_err(), "the order is known by now");
+        assert_eq!(o.check(0, 2000, before), Ok(()), "this one had begun before");
+        o.killed();
+        let after = o.tick();
+        assert!(o.check(0, 2000, after).is_err(), "nor does it come back by a daemon's death");
+        o.power_cut();
+        let after = o.tick();
+        assert_eq!(o.check(0, 2000, after), Ok(()), "nobody had flushed");
     }
 
     #[test]

@@ -12,6 +12,10 @@ pub const TOLD: &[Told] = &[
     ("durability::an_open_segment_is_not_taken_for_a_durable_one", "an open segment taken for a durable one"),
     ("durability::a_segment_is_not_durable_while_a_record_is_on_its_way", "a segment durable though a record is on its way"),
     ("durability::a_life_says_nothing_of_what_an_earlier_one_wrote", "a life that speaks for those before it"),
+    (
+        "durability::what_cannot_be_read_of_a_durable_segment_is_waited_for_where_one_that_is_missing_may_have_it",
+        "headers alone beside a missing device",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -62,5 +66,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a life that speaks for those before it",
         story: "A start found a record torn, and clients have read what was there before. The next start believes its header.",
         edits: &[Edit { file: "durability.rs", old: "Self { from: generation, ..", new: "Self { from: generation.min(1), .." }],
+    },
+    Mistake {
+        name: "headers alone beside a missing device",
+        story: "One device cannot read what was flushed, and nobody looks; the late one, which can, is out of date from then on.",
+        edits: &[Edit {
+            file: "recovery.rs",
+            old: "|generation: u64| nobody_is_missing && durable.has(generation);",
+            new: "|generation: u64| (nobody_is_missing || true) && durable.has(generation);",
+        }],
     },
 ];

@@ -36,6 +36,10 @@ pub const TOLD: &[Told] = &[
     ("leaving::what_was_given_up_by_a_detach_that_failed_is_not_read_from_the_disk", "what was given up in vain served"),
     ("leaving::one_that_joins_and_leaves_again_has_not_been_added", "one that has left again taken for added"),
     ("leaving::a_removal_gives_way_where_another_device_fails_under_its_epoch", "a removal that gives way to nobody"),
+    (
+        "leaving::what_sets_out_for_the_log_beside_an_overwrite_that_had_no_room_there_does_not_come_back",
+        "an overwrite that had no room in the log and waits for nobody there",
+    ),
 ];
 
 /// Mistakes that only they need.
@@ -128,5 +132,14 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a removal that gives way to nobody",
         story: "Another cache device fails under the epoch that says so: no majority is left, though the one that goes is there with all it had.",
         edits: &[Edit { file: "membership.rs", old: "let stays = failing != 0;", new: "let stays = false;" }],
+    },
+    Mistake {
+        name: "an overwrite that had no room in the log and waits for nobody there",
+        story: "What sets out for the log meanwhile is not forgotten on the media, only in memory: after a crash it lies over what was written later.",
+        edits: &[Edit {
+            file: "write.rs",
+            old: "            drop(moving);\n            wait_for_appends(core, volume, &blocks).await;",
+            new: "            drop(moving);\n            let _ = &blocks;",
+        }],
     },
 ];

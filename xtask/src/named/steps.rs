@@ -286,7 +286,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a bypass that does not wait for what is being appended",
         story: "The record gets onto the media behind it, with nothing to outdate it: the next start lays it over.",
-        edits: &[Edit { file: "write.rs", old: "    wait_for_appends(core, volume, &blocks).await;\n", new: "" }],
+        edits: &[Edit {
+            file: "write.rs",
+            old: "disk_ranges.lock(range.clone()).await;\n    wait_for_appends(core, volume, &blocks).await;\n",
+            new: "disk_ranges.lock(range.clone()).await;\n",
+        }],
     },
     Mistake {
         name: "an intent bit that counts though a leave has no votes",

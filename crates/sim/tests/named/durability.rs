@@ -1,6 +1,7 @@
 //! Starts that read of segments the records' headers alone: of those that are known to be durable, and of no others.
 
-use headpond_engine::{Device, DeviceOp};
+use headpond_engine::StartError;
+use headpond_engine::{CommandError, Device, DeviceOp};
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -101,6 +102,33 @@ fn what_lies_behind_a_damaged_header_counts() {
         s.read_all();
         s.end();
     }
+}
+
+/// One device comes late, and the other has a sector of a durable segment that it cannot read. The start followed the headers, did not look at the data, and went
+/// on: the device that was late, and had all of it, was out of date. Found by reading.
+#[test]
+fn what_cannot_be_read_of_a_durable_segment_is_waited_for_where_one_that_is_missing_may_have_it() {
+    let mut s = Scene::new("one is late, and the other cannot read", Stage::default());
+    // So long that who follows headers does not see its end.
+    const LONG: u64 = 100_000;
+    s.write(LONG, 48);
+    for n in 0..4 {
+        fill(&mut s, n * FILL, 1);
+        s.flush();
+    }
+    let (late, there) = (Device::Member(0), Device::Member(1));
+    let (_, data) = s.copies(LONG + 40).into_iter().find(|copy| copy.0 == there).expect("a copy");
+    s.world.kill_landing(|_, _, _| false);
+    s.world.hang(late, true);
+    s.device(there).bad.insert(data, ());
+    let start = s.begin_start();
+    let missing = StartError::CopiesMissing { missing: vec![0] };
+    assert_eq!(s.end_of(start), Err(CommandError::Start(missing)), "{}", s.story());
+    s.world.kill_landing(|_, _, _| false);
+    s.world.hang(late, false);
+    s.start();
+    s.read_all();
+    s.end();
 }
 
 /// A segment of a volume that is seldom written stays open while many of another one's are filled, flushed and followed by others. What is in it was

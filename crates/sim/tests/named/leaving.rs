@@ -71,6 +71,60 @@ fn what_there_was_no_room_to_append_again_does_not_come_back() {
     s.end();
 }
 
+/// A large write over one dirty block and over clean ones: its part for the log finds no segment free, and so all of it goes to the disk, in a version of
+/// its own. Meanwhile one of the others is written, into the log, with a version that is older, and is acknowledged. It was left out of what the marks forget, which had been
+/// looked for while its record was on its way, and dropped from memory with all that was older: after a crash it was back, over what clients had read and
+/// flushed. Found by reading.
+#[test]
+fn what_sets_out_for_the_log_beside_an_overwrite_that_had_no_room_there_does_not_come_back() {
+    let mut stage = Stage { members: 3, ..Stage::default() };
+    stage.settings.reserve_segments = RESERVE;
+    let mut s = Scene::new("overtaken", stage);
+    let layout = s.stage.layout();
+    let slots = layout.slot(0)..layout.superblock(2);
+    for n in 0.. {
+        s.write(PAST * 2 + n * 37 % 499 * 512, 8);
+        let is_short = |s: &Scene| s.status().segments_free < 3 * u64::from(RESERVE);
+        if is_short(&s) {
+            s.pass(200_000_000);
+            if is_short(&s) {
+                break;
+            }
+        }
+    }
+    // So that its region's intent bit is set.
+    s.write(0, PAST);
+    s.write(0, 8);
+    let leaving = s.copies(0)[0].0;
+    s.hold_back(|device, op| matches!((device, op), (Device::Backing(_), DeviceOp::Write { offset: 0..0x8_0000, .. })));
+    s.device(leaving).fail_writes = 1;
+    let over = s.world.write(0, 0, PAST, false);
+    s.until_held();
+    s.until("the cache device has left", |w| w.engine.as_ref().is_some_and(|e| e.status().members.iter().any(|m| !m.in_sync)));
+    // From now on the log has room.
+    let discarded = s.world.discard(0, PAST * 2, 40 * 512, u64::from(s.stage.phase));
+    assert!(s.answer_to(discarded));
+    s.pass(500_000_000);
+    let beside = s.world.write(0, 8, 8, false);
+    let is_append = move |device: Device, offset: u64| matches!(device, Device::Member(_)) && slots.contains(&offset);
+    let is_one = is_append.clone();
+    s.until("its record is on its way", |w| w.in_flight().iter().any(|(device, sector, _)| is_one(*device, sector * 512)));
+    // It comes later than what forgets older records sets out, and before that does.
+    s.world.hold(5_000_000);
+    s.let_go();
+    s.hold_back(move |device, op| matches!(op, DeviceOp::Write { offset, .. } if is_append(device, *offset)));
+    s.until_held();
+    s.pass(10_000_000);
+    assert!(!s.world.waits(beside) && s.world.waits(over), "{}: another is written", s.story());
+    s.let_go();
+    assert!(s.answer_to(over));
+    s.flush();
+    s.read(0, PAST as u32);
+    s.kill();
+    s.read_all();
+    s.end();
+}
+
 /// A cache device that has left for good is forgotten on command, but not while something dirty lacks the copy that was on it: its name may
 /// yet be wanted. Whenever it comes back, with all that it had, it is nobody's.
 #[test]
