@@ -72,6 +72,12 @@ impl<B: Buf> Core<B> {
         room
     }
 
+    /// Whether nobody wins room for what clients write, however long they wait: there is no cache device for it, or none that may be written, or the
+    /// map is not all known yet, by which alone it is known what can go.
+    pub(crate) fn nobody_wins_room(&self) -> bool {
+        self.bounds().copies == 0 || self.pool.borrow().stalled || self.loading().is_some()
+    }
+
     /// Whether clean data may be admitted: it is the first to go without.
     pub(crate) fn room_for_clean(&self, volume: &Volume<B>) -> bool {
         let open = volume.clean_log.has_open(self);

@@ -250,6 +250,10 @@ enum Turn {
 async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, logged: u64, mut has_room: bool) -> Turn {
     let mut turn = Turn::AtOnce;
     let came = core.now();
+    if !has_room && core.nobody_wins_room() && !core.room_for_dirty(volume) {
+        core.mark(Mark::WaitWouldBeHopeless);
+        return Turn::Late;
+    }
     let destage = volume.reached.get().per_second();
     let rate = pace::rate(&core.room_of(volume), destage);
     volume.dirty_log.sort_into(bands::wanted(rate, destage, volume.dirty_log.sorted_into(), core.bands_of(volume)));
@@ -278,7 +282,9 @@ async fn turn<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, bytes: u64, lo
         turn = Turn::AfterAWait;
         let waited = core.now() - came;
         // Where it is not for dirty data that there is no room, destage will not win any.
-        let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent || core.has_nothing_to_win(volume);
+        let hopeless = core.dirty_percent_for(volume) <= core.settings.destage_percent
+            || core.has_nothing_to_win(volume)
+            || core.nobody_wins_room();
         core.mark_if(hopeless, Mark::WaitWouldBeHopeless);
         let too_long = waited >= longest_wait(core, volume, bytes);
         if hopeless || too_long || volume.mode() != Mode::WriteBack || volume.wanted_clean.get() > 0 {

@@ -40,6 +40,7 @@ pub const TOLD: &[Told] = &[
         "leaving::what_sets_out_for_the_log_beside_an_overwrite_that_had_no_room_there_does_not_come_back",
         "an overwrite that had no room in the log and waits for nobody there",
     ),
+    ("leaving::without_a_cache_device_no_write_waits_for_room_on_one", "room waited for that nobody wins"),
 ];
 
 /// Mistakes that only they need.
@@ -140,6 +141,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "write.rs",
             old: "            drop(moving);\n            wait_for_appends(core, volume, &blocks).await;",
             new: "            drop(moving);\n            let _ = &blocks;",
+        }],
+    },
+    Mistake {
+        name: "room waited for that nobody wins",
+        story: "The last cache device has left, and each small write waits a quarter of a second before it goes to the disk.",
+        edits: &[Edit {
+            file: "space.rs",
+            old: "self.bounds().copies == 0 || self.pool.borrow().stalled || self.loading().is_some()",
+            new: "self.bounds().copies > 99",
         }],
     },
 ];

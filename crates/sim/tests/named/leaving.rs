@@ -428,6 +428,27 @@ fn a_page_that_a_predecessor_did_not_take_does_not_put_out_the_one_that_has_its_
     s.end();
 }
 
+/// The last cache device has left, and what was clean on it left marks that no checkpoint ends any more: they counted as dirty data that takes all the room
+/// there is, and each small write waited a quarter of a second for some, which nobody could win. Found by reading.
+#[test]
+fn without_a_cache_device_no_write_waits_for_room_on_one() {
+    let mut stage = Stage::default();
+    stage.settings.degraded = Degraded::Continue;
+    let mut s = Scene::new("none is left", stage);
+    for _ in 0..2 {
+        (0..20).for_each(|n| s.write(n * 8000, 8));
+        s.destage();
+    }
+    (0..2).for_each(|member| s.set_dead(Device::Member(member), true));
+    s.write(200_000, 8);
+    until_in_sync(&mut s, 0);
+    let since = s.world.now;
+    (0..20).for_each(|n| s.write(n * 8000, 8));
+    let each = (s.world.now - since) / 20 / 1_000_000;
+    assert!(each < 20, "{}: each write took {each} ms", s.story());
+    s.read_all();
+}
+
 /// A cache device is added to a pool that has one left, and is pulled again while copies are made onto it: nothing lacks a copy then that one device could
 /// have, and the command said that all that is dirty has its copies. Found by reading.
 #[test]
