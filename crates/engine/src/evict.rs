@@ -172,7 +172,7 @@ pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
         let some = &still_there(&volume, number, some);
         let is_pinned = |(block, _): &(u64, Piece)| volume.pins.borrow().contains(&(*block..*block + 1));
         let pinned = some.iter().any(is_pinned);
-        if !pinned && !core.has_spare() {
+        if core.housekeeping_rests() || !pinned && !core.has_spare() {
             return;
         }
         let bytes: u64 = some.iter().map(|(_, p)| u64::from(p.live.count_ones()) * 512).sum();

@@ -145,6 +145,9 @@ const LOOK_NS: u64 = 100_000_000;
 /// The same where there was something to gather, and may be more. Never at once: what is in the way of a move may stay there for a while.
 const SOON_NS: u64 = 10_000_000;
 
+/// Steps towards more room in a turn: each may take as long as a segment's hot blocks need to be read and written again.
+const STEPS: u32 = 4;
+
 /// Keeps segments free ahead of demand, for as long as the engine lives.
 pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
     let mut pause = LOOK_NS;
@@ -172,8 +175,14 @@ pub(crate) async fn run<B: Buf>(core: Rc<Core<B>>) {
         gather_rests(&core).await;
         pause = if gather_sparse(&core).await { SOON_NS } else { LOOK_NS };
         let now = core.now();
-        while core.free() < core.free_target() || core.map_is_nearly_full() {
-            if !win_one(&core, now).await {
+        for step in 1.. {
+            let is_wanted = core.free() < core.free_target() || core.map_is_nearly_full();
+            if !is_wanted || core.housekeeping_rests() || !win_one(&core, now).await {
+                break;
+            }
+            if step == STEPS {
+                // Misses may take what is won as fast as it is: what else there is to do, copies that lack above all, has its turn before the next ones.
+                pause = 1;
                 break;
             }
         }
@@ -238,10 +247,14 @@ fn close_what_rests<B: Buf>(core: &Core<B>) -> bool {
     is_any
 }
 
-/// Evicts a segment, after what is worth it in it was written again. Everybody else has his turn before the next one: a maximum that was made smaller lets go
+/// Evicts a segment, after what is worth it in it was written again; none more once the daemon ends. Everybody else has his turn before the next one: a maximum that was made smaller lets go
 /// of a hundred thousand.
 pub(crate) async fn let_go<B: Buf>(core: &Rc<Core<B>>, victim: Victim) -> bool {
     carry_over(core, victim).await;
+    // It was not all carried over.
+    if core.housekeeping_rests() {
+        return false;
+    }
     let is_less = evict(core, victim);
     core.exec.sleep(1).await;
     is_less

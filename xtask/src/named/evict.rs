@@ -16,6 +16,7 @@ pub const TOLD: &[Told] = &[
         "evict::pinned_data_that_is_written_over_leaves_room_for_what_is_read",
         "a segment with little in it kept since that is pinned",
     ),
+    ("evict::a_daemon_that_ends_carries_nothing_over_any_more", "an end that waits for what is carried over"),
 ];
 
 /// Mistakes that only they need.
@@ -63,5 +64,14 @@ pub const MISTAKES: &[Mistake] = &[
             },
             Edit { file: "preload.rs", old: "sum::<u32>() * 2 > sectors;", new: "sum::<u32>() * 2 > segment.live * 8;" },
         ],
+    },
+    Mistake {
+        name: "an end that waits for what is carried over",
+        story: "The daemon is told to end, and first writes again what is asked for often in a segment that nobody needs to be let go any more.",
+        edits: &[Edit {
+            file: "evict.rs",
+            old: "if core.housekeeping_rests() || !pinned && !core.has_spare() {",
+            new: "if !pinned && !core.has_spare() {",
+        }],
     },
 ];
