@@ -457,9 +457,28 @@ const LONG: Duration = Duration::from_secs(60);
 /// How long a disk may take to answer whoever takes over: clients of all volumes wait meanwhile. One that takes longer comes late.
 const ASKED: Duration = Duration::from_secs(2);
 
+/// Makes this process ready to serve in the way that [`Daemon::start`] will choose: to be called before it has other threads. What is to be said of
+/// that, in lines of the log.
+pub fn prepare_process(options: &Options, estate: &Estate) -> Vec<String> {
+    let fuse_is_open = !estate.fuse.is_empty();
+    // By a thread that ends: whoever asks the driver has a worker of the kernel's from then on, which is a thread as well, and stays where it was made.
+    let asks = thread::Builder::new().name("chooses".into());
+    let chosen = thread::scope(|scope| {
+        let asked = asks.spawn_scoped(scope, || frontend::chosen(options, fuse_is_open)).ok()?;
+        // What is wrong with it the start says.
+        asked.join().ok()?.ok()
+    });
+    match chosen {
+        Some(chosen) if chosen.choice == Choice::Ublk => ublk::prepare_process(),
+        _ => Vec::new(),
+    }
+}
+
 impl Daemon {
     /// Claims everything, starts the engine, and serves all volumes whose disks are there and are the right ones; others as soon
     /// as they come. `estate` is what an earlier life of this process has left.
+    ///
+    /// A process that is to serve block devices is made ready for them before: [`prepare_process`].
     ///
     /// Until the engine is up `goes_on` is told how far that is, as far as it is known, ten times a second; if it says no the start ends.
     pub fn start(options: Options, estate: Estate, goes_on: GoesOn<'_>) -> Result<Daemon, StartError> {
@@ -471,9 +490,6 @@ impl Daemon {
         let chosen = frontend::chosen(&options, !estate.fuse.is_empty())?;
         let choice = chosen.choice;
         pool::create::are_text(&options.devices)?;
-        if choice == Choice::Ublk {
-            ublk::prepare_process();
-        }
         let state = state_folder(&options)?;
         // Whoever goes on without what is missing has looked for it.
         let open = match options.settings.without_missing {

@@ -147,11 +147,12 @@ impl nbd::server::Backend for NbdVolumes {
 }
 
 impl Attachment {
-    /// The engine's discard knows no forced unit access: a flush makes it durable before the client is told.
+    /// The engine's discard knows no forced unit access: a flush makes it durable before the client is told. It is no FLUSH of the client's: what has failed
+    /// before, clients hear by theirs, and may take no notice of a discard that fails.
     fn trim_durably(self: Arc<Attachment>, trim: Request<HostBuf>, done: Completion<HostBuf>) {
         let again = self.clone();
         self.request(trim, move |reply: Reply<HostBuf>| match reply {
-            Ok(_) => again.request(Request::Flush, |reply| done.finish(reply.map_err(errno))),
+            Ok(_) => again.request(Request::OwnFlush, |reply| done.finish(reply.map_err(errno))),
             Err(error) => done.finish(Err(errno(error))),
         });
     }

@@ -300,9 +300,10 @@ fn shutdown_cuts_off_a_connection_that_is_not_answered_in_time() {
 }
 
 /// The kernel's client, and others, send what a connection owes them over another one: what the first one had not even read yet
-/// was done when its turn came, over what had been written and acknowledged since.
+/// was done when its turn came, over what had been written and acknowledged since. A FLUSH was done as well, and heard of a failed flush of the disk, in place of the
+/// next client, whose FLUSH went well.
 #[test]
-fn of_a_client_that_hung_up_nothing_is_written_any_more_that_was_not_begun() {
+fn of_a_client_that_hung_up_nothing_is_written_or_flushed_any_more_that_was_not_begun() {
     const GOODBYE: [u8; 28] = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let zeroes = [&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 1][..], &[0; 10], &[2, 0]].concat();
     let by_bytes = Limits { bytes: 4096, ..Limits::default() };
@@ -315,7 +316,9 @@ fn of_a_client_that_hung_up_nothing_is_written_any_more_that_was_not_begun() {
         ("sends no more", |stream| stream.shutdown(Shutdown::Write).map(|()| stream).ok(), true),
     ];
     for (how, leave, goes_on) in ways {
-        for (limits, later) in [(by_bytes, write(1, 512)), (by_count, write(1, 512)), (by_count, zeroes.clone())] {
+        for (limits, later) in
+            [(by_bytes, write(1, 512)), (by_count, write(1, 512)), (by_count, zeroes.clone()), (by_count, flush(1))]
+        {
             for last in [&[][..], &GOODBYE] {
                 // Else a client that closes has not hung up yet.
                 let _nothing = STARTS.read().unwrap();

@@ -23,6 +23,16 @@ wait $!
 load read $first 64 512 2
 no_errors";
 
+/// All of the daemon's threads have left the guest's mount namespace, where its own volume may be mounted: one that had not would be the last to unmount it
+/// where nobody else is there, and wait for itself. Whose thread ends meanwhile is none.
+const ONE_NAMESPACE: &str = "daemon=$(cat /run/daemon.pid)
+own=$(readlink /proc/$daemon/ns/mnt)
+[ $(front_end) != ublk ] || [ \"$own\" != \"$(readlink /proc/self/ns/mnt)\" ] || fail 'the daemon is in the mount namespace of the guest'
+for thread in /proc/$daemon/task/*; do
+    of=$(readlink $thread/ns/mnt) || continue
+    [ \"$of\" = \"$own\" ] || fail \"thread $(cat $thread/comm) is in $of, and the daemon in $own\"
+done";
+
 /// Boots, looks, serves, writes and reads, ends cleanly.
 pub fn boot(vm: &Vm) -> Result<Figures> {
     let mut rig = Rig::set_up(vm)?;
@@ -38,6 +48,7 @@ pub fn boot(vm: &Vm) -> Result<Figures> {
     let front = said.iter().find_map(|line| line.strip_prefix("front ")).unwrap_or("none").to_owned();
     rig.run("state_disk new\ncreate_pool\nserve\nattach\nload write $(volume) 0 64 1\nload read $(volume) 0 64 1\nno_errors")?;
     rig.run(SECOND).context("a second volume")?;
+    rig.run(ONE_NAMESPACE).context("the daemon's mount namespace")?;
     // The kernel's own workers for the daemon come and go meanwhile; who is gone is none that attends.
     let names = "must [ -d /proc/$(cat /run/daemon.pid)/task ]\nfor name in /proc/$(cat /run/daemon.pid)/task/*/comm; do cat \"$name\" 2>/dev/null || true; done";
     let attend = rig.run(names)?.iter().filter(|name| name.starts_with("ublk-")).count();

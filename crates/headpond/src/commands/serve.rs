@@ -141,10 +141,13 @@ impl Serve {
                 let estate = Estate::inherit();
                 // Before there is another thread: one that does not hold them back would be ended by them, and the process with it.
                 let signals = Signals::hold_and_outlast_hangups();
+                // The log has a thread.
+                let said = headpond_host::daemon::prepare_process(&options, &estate);
                 let outlet = match log.begin() {
                     Ok(outlet) => outlet,
                     Err(error) => return exit::code(Err(error.into())),
                 };
+                said.iter().for_each(|what| tracing::warn!("{what}"));
                 let result = signals
                     .map_err(Into::into)
                     .and_then(|signals| Serving { log, outlet: &outlet, signals, stop_within, json }.serve(options, estate));

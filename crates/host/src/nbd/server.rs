@@ -602,9 +602,9 @@ impl<B: Backend> Beginner<'_, B> {
     /// False: the client is gone, and nothing was done.
     fn begin(&self, (request, command, permit): Asked<B>, change: Option<Change>) -> bool {
         // Looked at last, when all that is waited for is over, and when the change is noted: whoever finds the client gone finds all that was begun
-        // for it. What waits in the engine, others wait for. What changes nothing may as well be done.
-        if change.is_some() && is_gone(&self.registered.stream) {
-            tracing::debug!(offset = request.offset, "an NBD client left before its write was begun, which is not done");
+        // for it. What waits in the engine, others wait for. A read may as well be done; a FLUSH would be told what a client is owed, and nobody would hear.
+        if (change.is_some() || request.kind == Kind::Flush) && is_gone(&self.registered.stream) {
+            tracing::debug!(offset = request.offset, "an NBD client left before its write or flush was begun, which is not done");
             return false;
         }
         let pending = Pending { to: self.to.clone(), replies: self.replies, request, permit, _change: change };

@@ -146,13 +146,15 @@ fn load_driver() {
     }
 }
 
-/// Makes this process one that never waits for its own devices: to be called before it has other threads.
-pub fn prepare_process() {
+/// Makes this process one that never waits for its own devices: to be called before it has other threads, of which the log has one. What is to be said
+/// of that.
+pub fn prepare_process() -> Vec<String> {
+    let mut said = Vec::new();
     if let Err(error) = namespace::leave() {
-        tracing::warn!(
+        said.push(format!(
             "no mount namespace of our own: {error}; if the daemon is the last process in its namespace and is killed, it may \
              hang unmounting its own volume. Give it CAP_SYS_ADMIN"
-        );
+        ));
     }
     // Under a limit, what is allocated later would fail, and not only stay unlocked.
     let locked = match may_lock_all() {
@@ -160,11 +162,12 @@ pub fn prepare_process() {
         false => Err(io::Error::other("there is a limit of locked memory")),
     };
     if let Err(error) = locked {
-        tracing::warn!(
+        said.push(format!(
             "memory is not locked: {error}; when memory is short, the daemon may wait for its own device. Give it CAP_IPC_LOCK, or \
              take its limit of locked memory away"
-        );
+        ));
     }
+    said
 }
 
 fn may_lock_all() -> bool {

@@ -23,7 +23,7 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// Leaves the namespace of whoever started this process. To be called before there are other threads.
 pub fn leave() -> io::Result<()> {
     // SAFETY: changes nothing in memory. This thread gets a namespace, and with it a working directory, of its own;
-    // there are no other threads yet, and those to come inherit both.
+    // there are no other threads yet, and those to come inherit both. (One that there is would stay where it was, and keep that from ending.)
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Err(io::Error::last_os_error());
     }
