@@ -298,6 +298,8 @@ marks! {
     Abandoned,
     /// What is let go of is more than is let go of at once.
     LetGoInTurns,
+    /// A chunk of a sweep is called clean in several turns, as it has many blocks.
+    CleanInTurns,
     /// A start has gone on without a disk that answers nothing.
     DiskSilentAtStart,
     /// A checkpoint has gone on without the flush of a disk that answers nothing.
