@@ -253,8 +253,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Data is clean in the map and evicted, the power takes the marks: the start brings it back as dirty.",
         edits: &[Edit {
             file: "destage.rs",
-            old: "    if durable(core).await.is_err() {\n        return End::Nothing(Obstacle::Members);\n    }\n    {\n",
-            new: "    {\n",
+            old: "    if durable(core).await.is_err() {\n        return End::Nothing(Obstacle::Members);\n    }\n    call_clean",
+            new: "    call_clean",
         }],
     },
     Mistake {

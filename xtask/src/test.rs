@@ -38,6 +38,7 @@ const RARE: &[&str] = &[
     "MapThinned",
     "MemberFailsAtStart",
     "LostTurnsOutClean",
+    "LooksOnPastPins",
     "MarksHaveNoSpace",
     "CancelledInAWait",
     "AsksAgainForPages",

@@ -42,16 +42,17 @@ impl Blocks {
         }
     }
 
-    /// Packs what has come in.
-    pub fn pack(&mut self) {
+    /// Packs what has come in; how many blocks that took.
+    pub fn pack(&mut self) -> usize {
         if self.recent.is_empty() {
-            return;
+            return 0;
         }
         let mut blocks = self.to_vec();
         // The packed ones are in order already, which a stable sort makes use of.
         blocks.sort();
         blocks.dedup();
         *self = Self::of(&blocks);
+        blocks.len()
     }
 
     /// Blocks in order, each once.

@@ -42,7 +42,7 @@ pub(crate) async fn compare_disk<B: Buf>(core: &Rc<Core<B>>, v: &Rc<Volume<B>>) 
 /// Whether samples of what is clean, where nothing but destage wrote, are equal on both. It is judged by what is known of the map; `None` if there is
 /// nothing to judge by.
 async fn disk_matches<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) -> Option<bool> {
-    let (zeroes, with_data): (Vec<_>, Vec<_>) = samples(core, volume).into_iter().partition(|(_, p)| p.zeroes());
+    let (zeroes, with_data): (Vec<_>, Vec<_>) = samples(core, volume).await.into_iter().partition(|(_, p)| p.zeroes());
     let (whole, in_part): (Vec<_>, Vec<_>) = with_data.into_iter().partition(|(_, p)| is_whole(p));
     let mut verdicts = by_sum(core, volume, &whole).await;
     verdicts.extend(by_content(core, volume, &zeroes).await);
@@ -86,23 +86,31 @@ fn reads<B: Buf>(core: &Core<B>, volume: &Volume<B>, pieces: &[(u64, Piece)]) ->
     pieces.iter().map(read).collect()
 }
 
-/// An even spread over all that is clean, without counting it first.
-fn samples<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Vec<(u64, Piece)> {
+/// An even spread over all that is clean, without counting it first, of some of it at a time: others are served meanwhile. What changes between is no
+/// matter. Nobody but destage writes to the disk before it is compared, so what was clean when it was looked at is on the right one, though it
+/// be let go of since.
+async fn samples<B: Buf>(core: &Core<B>, volume: &Volume<B>) -> Vec<(u64, Piece)> {
     let (mut samples, mut seen) = (Vec::<(u64, Piece)>::new(), 0u64);
     let extent = volume.extent();
-    volume.map.borrow().each_in(0..u64::MAX >> 8, |block, piece| {
-        let is_its = is_inside(&extent, block, piece.first(), piece.sectors());
-        if piece.dirty() || !is_its || !core.is_known(volume.number, block) {
-            return;
+    let mut from = Some(0);
+    while let Some(at) = from {
+        from = volume.map.borrow().walk(at, core.settings.let_go_blocks, |block, piece| {
+            let is_its = is_inside(&extent, block, piece.first(), piece.sectors());
+            if piece.dirty() || !is_its || !core.is_known(volume.number, block) {
+                return;
+            }
+            seen += 1;
+            if samples.len() < SAMPLES {
+                samples.push((block, *piece));
+            } else if seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < u64::from(u32::MAX) / seen * SAMPLES as u64 {
+                let at = (seen.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) >> 33) as usize % SAMPLES;
+                samples[at] = (block, *piece);
+            }
+        });
+        if from.is_some() {
+            core.exec.sleep(1).await;
         }
-        seen += 1;
-        if samples.len() < SAMPLES {
-            samples.push((block, *piece));
-        } else if seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < u64::from(u32::MAX) / seen * SAMPLES as u64 {
-            let at = (seen.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) >> 33) as usize % SAMPLES;
-            samples[at] = (block, *piece);
-        }
-    });
+    }
     samples
 }
 

@@ -34,7 +34,7 @@ use crate::policy::streams::Streams;
 use crate::policy::synchronous::Synchronous;
 use crate::policy::window::Window;
 use crate::preload::Preload;
-use crate::ranges::{RangeLocks, meet};
+use crate::ranges::{RangeLocks, meet, take_out};
 use crate::scrub::Scrub;
 use crate::segments::Segments;
 use crate::settings::Settings;
@@ -342,6 +342,11 @@ impl<B: Buf> Volume<B> {
     /// Whether a write that overlaps `blocks`, or a move, is on its way into the log.
     pub fn is_pending(&self, blocks: &Range<u64>) -> bool {
         [&self.pending, &self.moving].into_iter().any(|list| list.borrow().iter().any(|p| meet(&p.blocks, blocks)))
+    }
+    /// Takes those of some blocks out for which that is so; they are in order.
+    pub fn take_out_pending(&self, blocks: &mut Vec<u64>) {
+        let (pending, moving) = (self.pending.borrow(), self.moving.borrow());
+        take_out(blocks, pending.iter().chain(moving.iter()).map(|p| p.blocks.clone()).collect());
     }
     /// Whether a write of anything in a block is on its way into the log.
     pub fn is_being_replaced(&self, block: u64) -> bool {

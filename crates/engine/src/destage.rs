@@ -348,7 +348,7 @@ async fn chunk<B: Buf>(
 ) -> Result<Written<B>, End> {
     // A record that is being appended may hold an older version than the map: that block's turn comes later.
     let found = blocks.len();
-    blocks.retain(|b| !volume.is_pending(&(*b..b + 1)));
+    volume.take_out_pending(&mut blocks);
     if blocks.len() < found {
         core.mark(Mark::DestagePassesOver);
     }
@@ -440,18 +440,28 @@ async fn made_clean<B: Buf>(core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, w: Writt
     if durable(core).await.is_err() {
         return End::Nothing(Obstacle::Members);
     }
-    {
-        let mut map = volume.map.borrow_mut();
-        let mut segments = core.segments.borrow_mut();
-        for b in &written {
-            map.mark_clean(&mut segments, *b, chunk.version);
-        }
-        segments.settle();
-    }
+    call_clean(core, volume, chunk, &written).await;
     drop(marked);
     volume.stats.borrow_mut().destaged.add(written.len() as u64 * 4096);
     core.space.notify();
     if chunk.failed.get() { End::Part } else { End::Won }
+}
+
+/// Has the map say that blocks of a chunk are clean, some of them at a time: a disk that takes much at once has chunks of a quarter of a million.
+/// The marks are durable, and until the last block is clean no checkpoint begins, nor is any of them overwritten in order.
+async fn call_clean<B: Buf>(core: &Core<B>, volume: &Volume<B>, chunk: &Chunk<B>, blocks: &[u64]) {
+    for (n, some) in blocks.chunks(core.settings.let_go_blocks.max(1)).enumerate() {
+        if n > 0 {
+            core.mark(Mark::CleanInTurns);
+            core.exec.sleep(1).await;
+        }
+        let mut map = volume.map.borrow_mut();
+        let mut segments = core.segments.borrow_mut();
+        for b in some {
+            map.mark_clean(&mut segments, *b, chunk.version);
+        }
+        segments.settle();
+    }
 }
 
 /// Waits for a flush of clients, `patience` nanoseconds at most, and no longer than they use the disk: to one that they leave alone a flush

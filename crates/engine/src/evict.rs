@@ -7,19 +7,24 @@ use crate::log::Item;
 use crate::map::Piece;
 use crate::marks::Mark;
 use crate::policy::endurance::Wish;
-use crate::policy::evict::{LOOKS, Queue, gives_way, is_kept, stays};
-use crate::preload::{begin_fill, is_mostly_pinned};
+use crate::policy::evict::{LOOKS, Queue, gives_way, is_kept, looks_for_pins, stays};
+use crate::preload::{begin_fill, is_known_to_be_pinned, is_mostly_pinned};
 use crate::segments::{Segment, SegmentState};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headpond_format::Class;
 
-/// A segment to let go.
+/// What is to be let go.
 #[derive(Clone, Copy)]
-pub(crate) struct Victim {
-    number: u32,
-    /// What clients asked for in it goes too: that is most of it, and to write it again would win nothing.
-    with_hot: bool,
+pub(crate) enum Victim {
+    /// A segment.
+    Segment {
+        number: u32,
+        /// What clients asked for in it goes too: that is most of it, and to write it again would win nothing.
+        with_hot: bool,
+    },
+    /// None yet: those whose turn it is are pinned for the most part, which is known from now on. The next step looks at others.
+    LooksOn,
 }
 
 /// The segment to let go for whoever wants room: none of a volume that would have less than it is sure of then.
@@ -68,41 +73,28 @@ pub(crate) fn victim_of<B: Buf>(core: &Core<B>, volume: u16) -> Option<Victim> {
 }
 
 /// The segment to let go of those that may be, by `policy/evict.rs`; none that is pinned for the most part, for all that is pinned in it is
-/// written again.
+/// written again. Of how many that is so is found as their turn comes: to look at each takes seconds where there are many.
 fn choose<B: Buf>(core: &Core<B>, may_go: impl Fn(&Segment) -> bool) -> Option<Victim> {
     let mut queues = [Vec::new(), Vec::new()];
     let sectors = core.pool.borrow().segment_sectors();
-    {
-        let mut segments = core.segments.borrow_mut();
-        for (n, s) in segments.iter().filter(|(_, s)| is_evictable(s) && may_go(s)) {
+    for (n, s) in core.segments.borrow().iter().filter(|(_, s)| is_evictable(s) && may_go(s)) {
+        if !s.looked.mostly || !core.volume(s.volume).is_some_and(|v| is_known_to_be_pinned(&v, s, sectors)) {
             queues[s.queue as usize].push((s.turn, n));
-        }
-        if core.pinned_blocks() > 0 {
-            for queue in &mut queues {
-                queue.retain(|(_, n)| {
-                    let Some(s) = segments.get_mut(*n) else { return false };
-                    !core.volume(s.volume).is_some_and(|v| is_mostly_pinned(&v, *n, s, sectors))
-                });
-            }
         }
     }
     let queue = gives_way(queues[0].len(), queues[1].len())?;
-    let mut order = core::mem::take(&mut queues[queue as usize]);
-    if queue == Queue::Probation {
-        return order.iter().min().map(|(_, number)| Victim { number: *number, with_hot: false });
-    }
-    // Of hundreds of thousands the first few: to sort them all takes ten times as long, for each victim.
-    if order.len() > LOOKS {
-        order.select_nth_unstable(LOOKS);
-        order.truncate(LOOKS);
-    }
-    order.sort_unstable();
     let capacity = sectors / BLOCK_SECTORS as u32;
+    let looks = if core.pinned_blocks() > 0 { looks_for_pins(core.settings.let_go_blocks, capacity) } else { LOOKS };
+    let order = first_of(core::mem::take(&mut queues[queue as usize]), looks);
+    let mut order = order.into_iter().filter(|n| !is_pinned(core, *n, sectors)).take(LOOKS);
+    if queue == Queue::Probation {
+        return Some(order.next().map_or_else(|| looks_on(core), |number| Victim::Segment { number, with_hot: false }));
+    }
     let mut coolest: Option<(u32, u32)> = None;
-    for (_, n) in order {
+    for n in order {
         let hot = hot_blocks(core, n);
         if !stays(hot.len() as u32, capacity) {
-            return Some(Victim { number: n, with_hot: false });
+            return Some(Victim::Segment { number: n, with_hot: false });
         }
         if coolest.is_none_or(|(least, _)| (hot.len() as u32) < least) {
             coolest = Some((hot.len() as u32, n));
@@ -110,7 +102,29 @@ fn choose<B: Buf>(core: &Core<B>, may_go: impl Fn(&Segment) -> bool) -> Option<V
         another_round(core, n, &hot);
     }
     // All that was looked at is hot, and begins another round.
-    coolest.map(|(_, number)| Victim { number, with_hot: true })
+    Some(coolest.map_or_else(|| looks_on(core), |(_, number)| Victim::Segment { number, with_hot: true }))
+}
+
+/// The first few by their turn. Of hundreds of thousands no more are put in order: to sort them all takes ten times as long, for each victim.
+fn first_of(mut queue: Vec<(u64, u32)>, few: usize) -> Vec<u32> {
+    if queue.len() > few {
+        queue.select_nth_unstable(few);
+        queue.truncate(few);
+    }
+    queue.sort_unstable();
+    queue.into_iter().map(|(_, n)| n).collect()
+}
+
+/// Whether a segment is pinned for the most part, if need be by looking at what is in it.
+fn is_pinned<B: Buf>(core: &Core<B>, n: u32, sectors: u32) -> bool {
+    let mut segments = core.segments.borrow_mut();
+    let Some(s) = segments.get_mut(n) else { return false };
+    core.volume(s.volume).is_some_and(|v| is_mostly_pinned(&v, n, s, sectors))
+}
+
+fn looks_on<B: Buf>(core: &Core<B>) -> Victim {
+    core.mark(Mark::LooksOnPastPins);
+    Victim::LooksOn
 }
 
 /// Blocks of a segment that clients asked for.
@@ -155,8 +169,8 @@ fn still_there<B: Buf>(volume: &Volume<B>, number: u32, pieces: &[(u64, Piece)])
 /// asked for, as long as there is room without what is kept for demand. What is pinned and cannot be kept so is brought from the
 /// disk again, later.
 pub(crate) async fn carry_over<B: Buf>(core: &Rc<Core<B>>, victim: Victim) {
-    let number = victim.number;
-    let room = core.has_spare() && !victim.with_hot;
+    let Victim::Segment { number, with_hot } = victim else { return };
+    let room = core.has_spare() && !with_hot;
     let found = core.segments.borrow().get(number).and_then(|s| {
         let volume = core.volume(s.volume)?;
         let pieces = {
@@ -239,7 +253,8 @@ fn is_evictable(s: &Segment) -> bool {
 /// Evicts a segment, and remembers what was in it; `false` if it has come to be in use, or is not empty after all that the map knows of
 /// it is gone: nothing is won then, and who asks for room until there is enough must not ask for the same again.
 pub(crate) fn evict<B: Buf>(core: &Core<B>, victim: Victim) -> bool {
-    let victim = victim.number;
+    // To have looked is a step as well.
+    let Victim::Segment { number: victim, .. } = victim else { return true };
     let (volume, blocks) = {
         let mut segments = core.segments.borrow_mut();
         let Some(s) = segments.get_mut(victim).filter(|s| is_evictable(s)) else { return false };

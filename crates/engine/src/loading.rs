@@ -248,6 +248,7 @@ pub(crate) async fn rest<B: Buf>(core: &Rc<Core<B>>) -> Result<(), StartError> {
         wait.await;
     }
     loading.is_whole()?;
+    pack_in_turns(core, &loading).await;
     if !core.is_loaded.get() {
         finish(core, &loading);
     }
@@ -411,6 +412,19 @@ fn let_go_of_unproved<B: Buf>(core: &Core<B>, loading: &Loading<B>, v: &Volume<B
     for b in gone {
         let whole = passes || unproved.is_some_and(|of| of.contains(&(b * BLOCK_SECTORS / REGION_SECTORS)));
         map.drop_clean(&mut segments, b, |p| whole || p.segment == LOST);
+    }
+}
+
+/// Packs the blocks of the segments that the start has found, some at a time: of all at once that takes a second or two, and everybody waits
+/// meanwhile. Nothing more is named in them.
+async fn pack_in_turns<B: Buf>(core: &Core<B>, loading: &Loading<B>) {
+    let mut packed = 0;
+    for n in &loading.restored {
+        packed += core.segments.borrow_mut().pack(*n);
+        if packed >= core.settings.let_go_blocks {
+            packed = 0;
+            core.exec.sleep(1).await;
+        }
     }
 }
 

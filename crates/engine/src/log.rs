@@ -94,6 +94,10 @@ impl<B: Buf> Item<B> {
             Item::MarkClean { .. } | Item::Forget { .. } => Draw::Reserve,
         }
     }
+    /// What it takes to append any of it: how badly a segment is wanted, and sectors of data.
+    fn wants(&self) -> (Draw, u32) {
+        (self.draw(), self.sectors().min(BLOCK_SECTORS as u32))
+    }
     /// Entries that it takes in a record.
     fn entries(&self) -> usize {
         match self {
@@ -488,15 +492,11 @@ impl<B: Buf> Log<B> {
     /// Builds one record from what waits for a band, and submits it.
     fn append_one(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>, band: usize) {
         core.mark_if(self.drop_stale(volume, band) > 0, Mark::StaleNotAppended);
-        let Some((first_sectors, draw)) =
-            self.bands.borrow()[band].queue.front().map(|(first, _)| (first.sectors(), first.draw()))
-        else {
-            return;
-        };
+        let Some((draw, first_sectors)) = self.bands.borrow()[band].queue.front().map(|(first, _)| first.wants()) else { return };
         core.mark_if(band > 0 && self.class == Class::Mirrored, Mark::AppendedInBands);
         let unit = core.pool.borrow().unit as usize;
         let round = |sectors: u32| sectors.next_multiple_of((unit / 512) as u32);
-        let least = first_sectors.min(BLOCK_SECTORS as u32) + Record::header_sectors(1, unit);
+        let least = first_sectors + Record::header_sectors(1, unit);
         let Some((segment, opening)) = self.segment_for(core, volume, band, round(least), draw) else {
             self.schedule(core, volume);
             return;
@@ -607,7 +607,7 @@ impl<B: Buf> Log<B> {
     }
 
     /// The segment for a band's next record, of which so many sectors at `least`, and whether it was opened for it: the open one, if it has room,
-    /// or else a new one. `None` where there is none: then the band has another one's, or what is first in its queue has failed.
+    /// or else a new one. `None` where there is none: then the band has another one's, or what is first in its queue has failed, and what wants the same.
     fn segment_for(
         self: &Rc<Self>,
         core: &Rc<Core<B>>,
@@ -638,15 +638,25 @@ impl<B: Buf> Log<B> {
             return None;
         }
         core.mark(Mark::NoSegmentToOpen);
-        let first = self.bands.borrow_mut()[band].queue.pop_front();
-        if let Some((item, batch)) = first {
+        self.refuse(volume, band);
+        core.space_is_short();
+        None
+    }
+
+    /// There is no segment for what is first in a band's queue, nor for all behind it that is refused with it: a discard has an item for each
+    /// block, and to ask for each of them, one after the other, would keep everybody waiting.
+    fn refuse(&self, volume: &Volume<B>, band: usize) {
+        let refused: Vec<Queued<B>> = {
+            let queue = &mut self.bands.borrow_mut()[band].queue;
+            let many = refused_with_first(queue.iter().map(|(item, _)| item.wants()));
+            queue.drain(..many).collect()
+        };
+        for (item, batch) in refused {
             if batch.again.get() {
                 volume.left_behind.add(item.left_behind());
             }
             batch.finish(1, Err(AppendError::Full));
         }
-        core.space_is_short();
-        None
     }
 
     /// Takes as many items from a band's queue as fit into a record of no more than `most` sectors.
@@ -780,6 +790,14 @@ fn still_there<B: Buf>(volume: &Volume<B>, block: u64, from: &Piece, sectors: Ma
     let mut found = false;
     volume.map.borrow().each(block, |p| found |= p.is_same(from) && p.dirty() && p.live & sectors == sectors);
     found
+}
+
+/// How many of a queue are refused with its first, by what each [`Item::wants`]: those behind it that want a segment for the same, and no
+/// less of one. Where there was none for the first there is none for these before something else has happened.
+fn refused_with_first(queue: impl IntoIterator<Item = (Draw, u32)>) -> usize {
+    let mut queue = queue.into_iter();
+    let Some((draw, sectors)) = queue.next() else { return 0 };
+    1 + queue.take_while(|it| it.0 == draw && it.1 >= sectors).count()
 }
 
 /// How badly a segment is wanted.
@@ -1001,5 +1019,27 @@ impl<B: Buf> Log<B> {
                 Err(e) => return Err(e),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No segment was free for a discard that was to be absorbed, an item for each of its blocks. They were refused one by one, each after all that
+    /// waited had been looked through: of 256 Ki blocks that was minutes in which nobody had an answer. Found by reading.
+    #[test]
+    fn where_no_segment_is_free_all_of_a_discard_is_refused_at_once() {
+        let refused = |queue: &[(Draw, u32)]| refused_with_first(queue.iter().copied());
+        assert_eq!(refused(&[(Draw::Demand, 0); 1000]), 1000);
+        assert_eq!(refused(&[]), 0);
+    }
+
+    /// A mark may have the last segment, which what clients write may not; and what is shorter may fit into another one's rest.
+    #[test]
+    fn what_might_have_a_segment_is_not_refused_with_what_has_none() {
+        let refused = |queue: &[(Draw, u32)]| refused_with_first(queue.iter().copied());
+        assert_eq!(refused(&[(Draw::Demand, 0), (Draw::Demand, 8), (Draw::Reserve, 0), (Draw::Demand, 0)]), 2);
+        assert_eq!(refused(&[(Draw::Demand, 4), (Draw::Demand, 8), (Draw::Demand, 3)]), 2);
     }
 }

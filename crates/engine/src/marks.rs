@@ -116,6 +116,8 @@ marks! {
     PreloadWaits,
     /// Pinned data in a segment that is evicted was written to another first.
     PinnedCarriedOver,
+    /// All segments that a step looked at for one to let go are pinned for the most part: the next one looks at others.
+    LooksOnPastPins,
     /// There was no room to carry pinned data over: it is brought from the disk again, later.
     PinnedLetGo,
     /// Pinned data that was missing was brought from the disk.
@@ -296,6 +298,8 @@ marks! {
     Abandoned,
     /// What is let go of is more than is let go of at once.
     LetGoInTurns,
+    /// A chunk of a sweep is called clean in several turns, as it has many blocks.
+    CleanInTurns,
     /// A start has gone on without a disk that answers nothing.
     DiskSilentAtStart,
     /// A checkpoint has gone on without the flush of a disk that answers nothing.

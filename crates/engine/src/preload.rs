@@ -6,7 +6,6 @@
 
 use crate::cancel::{CANCELLED_WITHIN_NS, Cancel};
 use crate::core::{Core, Volume};
-use crate::evict::pieces_of;
 use crate::exec::Slot;
 use crate::fills::Fill;
 use crate::io::{BLOCK, BLOCK_SECTORS, Buf, CommandError, DeviceOp};
@@ -15,7 +14,7 @@ use crate::map::runs;
 use crate::marks::Mark;
 use crate::policy::endurance::Wish;
 use crate::policy::evict::Queue;
-use crate::segments::Segment;
+use crate::segments::{Looked, Segment};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
@@ -333,17 +332,44 @@ fn set_pins<B: Buf>(core: &Core<B>, volume: &Volume<B>, pins: crate::policy::pin
 /// stays in many segments, and these could never be let go of if that little counted as most of them. Found by looking once, until the
 /// pins change or half of what was there is gone.
 pub(crate) fn is_mostly_pinned<B: Buf>(volume: &Volume<B>, number: u32, segment: &mut Segment, sectors: u32) -> bool {
-    if volume.pins.borrow().is_empty() || segment.live * BLOCK_SECTORS as u32 * 2 <= sectors {
+    if !may_be_mostly_pinned(volume, segment, sectors) {
         return false;
     }
-    let changed = volume.pins_changed.get();
-    if segment.looked.changed != changed || segment.live < segment.looked.live / 2 {
-        let pins = volume.pins.borrow();
-        let pinned = pieces_of(volume, number, segment, |block| pins.contains(&(block..block + 1)));
-        let mostly = pinned.iter().map(|(_, p)| p.live.count_ones()).sum::<u32>() * 2 > sectors;
-        segment.looked = crate::segments::Looked { changed, live: segment.live, mostly };
+    if !is_looked_at(volume, segment) {
+        // Each block once.
+        segment.blocks.pack();
+        let mostly = pinned_sectors(volume, number, segment) * 2 > sectors;
+        segment.looked = Looked { changed: volume.pins_changed.get(), live: segment.live, mostly };
     }
     segment.looked.mostly
+}
+
+/// The same, as far as it is known without a look.
+pub(crate) fn is_known_to_be_pinned<B: Buf>(volume: &Volume<B>, segment: &Segment, sectors: u32) -> bool {
+    segment.looked.mostly && may_be_mostly_pinned(volume, segment, sectors) && is_looked_at(volume, segment)
+}
+
+fn may_be_mostly_pinned<B: Buf>(volume: &Volume<B>, segment: &Segment, sectors: u32) -> bool {
+    !volume.pins.borrow().is_empty() && segment.live * BLOCK_SECTORS as u32 * 2 > sectors
+}
+
+/// Whether what was found at the last look still counts.
+fn is_looked_at<B: Buf>(volume: &Volume<B>, segment: &Segment) -> bool {
+    segment.looked.changed == volume.pins_changed.get() && segment.live >= segment.looked.live / 2
+}
+
+/// Sectors of the clean pieces in a segment that are pinned.
+fn pinned_sectors<B: Buf>(volume: &Volume<B>, number: u32, segment: &Segment) -> u32 {
+    let (pins, map) = (volume.pins.borrow(), volume.map.borrow());
+    let mut sectors = 0;
+    for block in segment.blocks.iter().filter(|block| pins.contains(&(*block..*block + 1))) {
+        map.each(block, |p| {
+            if p.segment == number && !p.dirty() {
+                sectors += p.live.count_ones();
+            }
+        });
+    }
+    sectors
 }
 
 /// Sees to it that each volume with pins has somebody who brings back what is missing, for as long as the engine lives.

@@ -12,6 +12,18 @@ pub(crate) fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
+/// Takes those of some blocks out that are in any of `ranges`; the blocks are in order. Each range is looked at once, however many blocks there are.
+pub(crate) fn take_out(blocks: &mut Vec<u64>, mut ranges: Vec<Range<u64>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let (mut ranges, mut end) = (ranges.into_iter().peekable(), 0);
+    blocks.retain(|block| {
+        while let Some(range) = ranges.next_if(|range| range.start <= *block) {
+            end = end.max(range.end);
+        }
+        *block >= end
+    });
+}
+
 struct Held {
     ticket: u64,
     range: Range<u64>,
@@ -65,5 +77,28 @@ impl<B: Buf> Drop for RangeGuard<B> {
     fn drop(&mut self) {
         self.locks.held.borrow_mut().retain(|h| h.ticket != self.ticket);
         self.locks.signal.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_out_of_blocks_is_what_any_range_has() {
+        let mut dice = 1u64;
+        let mut draw = |below: u64| {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33) % below
+        };
+        for _ in 0..2000 {
+            let blocks: Vec<u64> = (0..50).filter(|_| draw(2) == 0).collect();
+            let many = draw(8);
+            let ranges: Vec<_> = (0..many).map(|_| (draw(50), draw(9))).map(|(start, length)| start..start + length).collect();
+            let mut left = blocks.clone();
+            take_out(&mut left, ranges.clone());
+            let expected: Vec<u64> = blocks.into_iter().filter(|b| !ranges.iter().any(|range| range.contains(b))).collect();
+            assert_eq!(left, expected, "{ranges:?}");
+        }
     }
 }

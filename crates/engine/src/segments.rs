@@ -442,6 +442,11 @@ impl Segments {
         self.change(n, |s| s.marks = true);
     }
 
+    /// Packs the blocks that were named in segment `n`; how many blocks that took.
+    pub(crate) fn pack(&mut self, n: u32) -> usize {
+        self.get_mut(n).map_or(0, |s| s.blocks.pack())
+    }
+
     /// Closes a segment to appends.
     pub fn seal(&mut self, n: u32) {
         if let Some(s) = self.get_mut(n) {

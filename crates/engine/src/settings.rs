@@ -66,7 +66,8 @@ pub struct Settings {
     /// again finds it there. Zero: not at all. Of what waits longer, since cache devices are slow, no more is let in than 64 records' data
     /// for each volume, with what requests have under way then.
     pub gather_ns: u64,
-    /// Blocks that are let go of without a pause where a whole volume's are: a map may have a billion, and everybody waits meanwhile.
+    /// Blocks that are let go of without a pause where a whole volume's are: a map may have a billion, and everybody waits meanwhile. About as many
+    /// are looked at without one where all that is cached is.
     pub let_go_blocks: usize,
     /// Longest data of one record. A longer one costs fewer device operations; what is in it is acknowledged as a whole.
     pub record_bytes: u64,

@@ -1,6 +1,6 @@
 //! A volume whose disk is not there at the start, and comes later: it is then as if it had been there.
 
-use headpond_engine::{Command, CommandError, Device};
+use headpond_engine::{Command, CommandError, Device, Settings};
 use headpond_sim::device::SimDevice;
 use headpond_sim::scene::{Scene, Stage};
 
@@ -199,5 +199,33 @@ fn a_disk_that_is_not_there_has_failed_no_flush() {
     s.set_dead(DISK, false);
     s.kill();
     s.flush();
+    s.end();
+}
+
+/// A disk comes late, of which much is cached. To compare it with that, all of the map was gone through without a pause: of a TiB that takes many
+/// seconds, in which no request for another volume was answered. Found by reading.
+#[test]
+fn a_disk_that_comes_late_is_compared_in_turns() {
+    const BLOCKS: u64 = 60;
+    let settings = Settings { let_go_blocks: 4, ..Stage::default().settings };
+    let mut s = Scene::new("a disk is compared in turns", Stage { settings, ..Stage::default() });
+    // Each in a part of the map for itself, which is gone through in one go.
+    (0..BLOCKS).for_each(|n| s.read(n * 4000, 8));
+    s.checkpoint();
+    s.rest();
+    start_without(&mut s, false);
+    s.set_dead(DISK, false);
+    s.hold_back(|device, _| device == DISK);
+    let came = s.world.command(CAME);
+    // Between turns time passes, and whatever else is ready has its own.
+    let mut turns = 0;
+    while s.world.held_back() == 0 {
+        s.step();
+        turns += 1;
+    }
+    assert!(turns >= BLOCKS / 4 - 1, "all was looked at in {turns} turns; {}", s.story());
+    s.let_go();
+    s.ends_well(came);
+    s.read_all();
     s.end();
 }

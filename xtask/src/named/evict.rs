@@ -17,6 +17,7 @@ pub const TOLD: &[Told] = &[
         "a segment with little in it kept since that is pinned",
     ),
     ("evict::a_daemon_that_ends_carries_nothing_over_any_more", "an end that waits for what is carried over"),
+    ("evict::what_is_let_go_beside_much_that_is_pinned_is_looked_for_in_turns", "all that is cached looked at for pins at once"),
 ];
 
 /// Mistakes that only they need.
@@ -26,8 +27,8 @@ pub const MISTAKES: &[Mistake] = &[
         story: "Segments go in the order in which they came, whatever clients ask for: who reads a whole disk once takes all of the cache.",
         edits: &[Edit {
             file: "evict.rs",
-            old: "let room = core.has_spare() && !victim.with_hot;",
-            new: "let room = false && core.has_spare() && !victim.with_hot;",
+            old: "let room = core.has_spare() && !with_hot;",
+            new: "let room = false && core.has_spare() && !with_hot;",
         }],
     },
     Mistake {
@@ -57,12 +58,8 @@ pub const MISTAKES: &[Mistake] = &[
         name: "a segment with little in it kept since that is pinned",
         story: "Pinned data is written over again and again: what is left in each segment is little, all of it pinned, and no such segment is let go.",
         edits: &[
-            Edit {
-                file: "preload.rs",
-                old: " || segment.live * BLOCK_SECTORS as u32 * 2 <= sectors {",
-                new: " || sectors == 0 {",
-            },
-            Edit { file: "preload.rs", old: "sum::<u32>() * 2 > sectors;", new: "sum::<u32>() * 2 > segment.live * 8;" },
+            Edit { file: "preload.rs", old: " && segment.live * BLOCK_SECTORS as u32 * 2 > sectors\n", new: " && sectors > 0\n" },
+            Edit { file: "preload.rs", old: "segment) * 2 > sectors;", new: "segment) * 2 > segment.live * 8;" },
         ],
     },
     Mistake {
@@ -72,6 +69,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "evict.rs",
             old: "if core.housekeeping_rests() || !pinned && !core.has_spare() {",
             new: "if !pinned && !core.has_spare() {",
+        }],
+    },
+    Mistake {
+        name: "all that is cached looked at for pins at once",
+        story: "For a segment to let go all there are are looked at for what is pinned in them: nobody has an answer for seconds.",
+        edits: &[Edit {
+            file: "evict.rs",
+            old: "{ looks_for_pins(core.settings.let_go_blocks, capacity) }",
+            new: "{ usize::MAX }",
         }],
     },
 ];

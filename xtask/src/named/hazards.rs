@@ -310,7 +310,7 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a sweep over what is being appended",
         story: "A sweep puts an older write down while a newer one is being appended: its mark covers the newer version, which is called clean at the next start.",
-        edits: &[Edit { file: "destage.rs", old: "    blocks.retain(|b| !volume.is_pending(&(*b..b + 1)));\n", new: "" }],
+        edits: &[Edit { file: "destage.rs", old: "    volume.take_out_pending(&mut blocks);\n", new: "" }],
     },
     Mistake {
         name: "an intent bit cleared though the disk was written since",

@@ -19,6 +19,7 @@ pub const TOLD: &[Told] = &[
     ("loading::a_stop_does_not_wait_for_the_map", "a stop that waits for a checkpoint which cannot be"),
     ("loading::what_a_damaged_page_tells_of_fails_until_the_page_is_back", "a damaged page taken for one that says nothing"),
     ("loading::where_no_space_can_be_won_a_write_that_needs_some_fails", "marks that wait for space which never comes"),
+    ("loading::what_is_to_be_done_when_all_is_known_is_done_in_turns", "all segments packed at once when the map is read"),
 ];
 
 /// Mistakes that only they need.
@@ -115,6 +116,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "log.rs",
             old: "if core.loading().is_some_and(|loading| loading.lost_page.is_some()) {",
             new: "if false {",
+        }],
+    },
+    Mistake {
+        name: "all segments packed at once when the map is read",
+        story: "The last page has come, and what is in each segment is packed in one step: nobody has an answer for a second or two.",
+        edits: &[Edit {
+            file: "loading.rs",
+            old: "        if packed >= core.settings.let_go_blocks {",
+            new: "        if packed == usize::MAX {",
         }],
     },
 ];

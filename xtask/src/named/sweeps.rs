@@ -39,6 +39,7 @@ pub const TOLD: &[Told] = &[
     ("hazards::h2_written_under_the_sweep", "destage that is not told of the first write after a rest"),
     ("sweeps::what_lies_behind_a_bad_stretch_of_the_disk_gets_to_it", "what was not tried passed over"),
     ("sweeps::a_stop_leaves_dirty_what_somebody_wants_clean", "a stop that waits for what somebody wants clean"),
+    ("sweeps::what_a_sweep_has_written_is_called_clean_in_turns", "all of a chunk called clean at once"),
 ];
 
 /// Mistakes that only they need.
@@ -193,6 +194,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "volumes.rs",
             old: "        if cancel.wanted() || core.stopping.get() {",
             new: "        if cancel.wanted() {",
+        }],
+    },
+    Mistake {
+        name: "all of a chunk called clean at once",
+        story: "A disk takes much at once, and a chunk of a sweep has a quarter of a million blocks: while they are called clean nobody has an answer.",
+        edits: &[Edit {
+            file: "destage.rs",
+            old: "blocks.chunks(core.settings.let_go_blocks.max(1))",
+            new: "blocks.chunks(usize::MAX)",
         }],
     },
 ];

@@ -15,6 +15,13 @@ pub const HOT_PERCENT: u32 = 50;
 /// Segments of the main queue that are looked at for one that is let go.
 pub const LOOKS: usize = 8;
 
+/// The same where something is pinned, and it may take a look to see how much of a segment that is: as many as have `blocks` together, where
+/// each has `capacity`. Everybody waits meanwhile.
+#[must_use]
+pub fn looks_for_pins(blocks: usize, capacity: u32) -> usize {
+    LOOKS.max(blocks / capacity.max(1) as usize)
+}
+
 /// Where a clean segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Queue {
@@ -60,6 +67,12 @@ mod tests {
     fn probation_gives_way_when_it_is_more_than_its_share() {
         assert_eq!([(0, 0), (0, 3), (1, 0)].map(|(p, m)| gives_way(p, m)), [None, Some(Queue::Main), Some(Queue::Probation)]);
         assert_eq!([(5, 95), (6, 94)].map(|(p, m)| gives_way(p, m)), [Some(Queue::Main), Some(Queue::Probation)]);
+    }
+
+    #[test]
+    fn a_step_looks_for_pins_in_as_many_segments_as_others_let_go_of_blocks() {
+        assert_eq!([256, 1024, 8192].map(|capacity| looks_for_pins(16 << 10, capacity)), [64, 16, LOOKS]);
+        assert_eq!(looks_for_pins(4, 0), LOOKS);
     }
 
     #[test]

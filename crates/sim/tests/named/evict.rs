@@ -1,7 +1,7 @@
 //! What is let go when the cache is full, and what stays.
 
 use headpond_engine::format::Mode;
-use headpond_engine::{Command, Device, DeviceOp, Settings};
+use headpond_engine::{Command, Device, DeviceOp, Mark, Settings};
 use headpond_sim::scene::{Scene, Stage};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -188,5 +188,28 @@ fn pinned_data_that_is_written_over_leaves_room_for_what_is_read() {
     let before = hits(&s);
     (0..PINNED).for_each(|n| s.read(n * 37 % PINNED * 8, 8));
     assert_eq!(hits(&s) - before, PINNED, "what is pinned is not there; {}", s.story());
+    s.end();
+}
+
+/// Of much that was read half was pinned then, and that half had come first: its segments are the first whose turn it is to be let go. How much of
+/// each segment is pinned was looked at for all there were before one was let go, without a pause: with a TiB of them nobody had an answer for
+/// many seconds, and again whenever the pins changed. Found by reading.
+#[test]
+fn what_is_let_go_beside_much_that_is_pinned_is_looked_for_in_turns() {
+    /// Twenty segments of them.
+    const PINNED: u64 = 300;
+    let settings = Settings { let_go_blocks: 16, ..stage().settings };
+    let mut s = Scene::new("what is let go beside much that is pinned", Stage { settings, ..stage() });
+    let read = |s: &mut Scene| (0..PINNED / 2).for_each(|n| s.read(n * 7919 % 900 * 64, 16));
+    read(&mut s);
+    s.pass(50 * MILLISECOND);
+    let ranges = (0..PINNED / 2).map(|n| n * 7919 % 900 * 64).map(|at| at..at + 16).collect();
+    s.obey(Command::Pin { volume: 0, ranges });
+    scan(&mut s, 0, 20);
+    let looked_on = s.world.engine.as_ref().is_some_and(|e| e.marks().has(Mark::LooksOnPastPins));
+    assert!(looked_on, "all was looked at in one step: {:?}; {}", s.status().stats, s.story());
+    let before = misses(&s);
+    read(&mut s);
+    assert_eq!(misses(&s), before, "what is pinned is not there; {}", s.story());
     s.end();
 }

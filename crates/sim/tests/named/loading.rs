@@ -306,3 +306,27 @@ fn where_no_space_can_be_won_a_write_that_needs_some_fails() {
     assert!(fails, "{}: there was room for all", s.story());
     s.obey(Command::Stop);
 }
+
+/// The last page has come, and then the lists of what is in each segment were packed, all in one step: with a TiB cached requests waited a second or
+/// two for it. Found by reading.
+#[test]
+fn what_is_to_be_done_when_all_is_known_is_done_in_turns() {
+    const BLOCKS: u64 = 90;
+    let settings = Settings { let_go_blocks: 16, ..stage().settings };
+    let mut s = Scene::new("the end of loading", Stage { settings, ..stage() });
+    write_blocks(&mut s, 0..BLOCKS);
+    s.checkpoint();
+    start_without(&mut s, |_| true);
+    s.until_held();
+    s.let_go();
+    let all_is_read = |s: &Scene| s.status().loading.is_some_and(|loading| loading.read == loading.of);
+    let mut turns = 0;
+    while s.status().loading.is_some() {
+        turns += u64::from(all_is_read(&s));
+        s.step();
+    }
+    // A segment has fourteen of them, and a turn two segments.
+    assert!(turns >= BLOCKS / 28, "{turns} turns; {}", s.story());
+    s.read_all();
+    s.end();
+}

@@ -456,3 +456,26 @@ fn who_comes_back_to_the_disk_each_half_second_meets_no_sweep() {
     assert_eq!(s.dirty(), 0, "{}", s.story());
     s.end();
 }
+
+/// A chunk of a sweep was called clean in one step. Where the disk takes much at once that is a quarter of a million blocks, and everybody waits
+/// meanwhile. Found by reading.
+#[test]
+fn what_a_sweep_has_written_is_called_clean_in_turns() {
+    const BLOCKS: u64 = 60;
+    let settings = Settings { let_go_blocks: 4, chunk_runs: 64, ..Stage::default().settings };
+    let mut s = Scene::new("a chunk is called clean in turns", Stage { settings, ..Stage::default() });
+    (0..BLOCKS).for_each(|n| s.write(n * 4000, 8));
+    let (first, mut before, mut most) = (s.dirty(), s.dirty(), 0);
+    let id = s.world.command(Command::Destage { volume: 0 });
+    while s.world.command_result(id).is_none() {
+        s.step();
+        most = most.max(before - s.dirty());
+        before = s.dirty();
+    }
+    assert!(first == BLOCKS && before == 0 && most <= 4, "{}: {most} blocks at once, of {first}", s.story());
+    s.lose_power();
+    assert_eq!(s.dirty(), 0, "{}", s.story());
+    s.read_all();
+    s.world.check_disk(0);
+    s.end();
+}
