@@ -199,6 +199,8 @@ struct Band<B: Buf> {
     open: Option<Open<B>>,
     /// Records of it in flight.
     in_flight: usize,
+    /// Somebody waits for what is in the queue, or it has waited for long enough: none of it is gathered any more.
+    hurried: bool,
 }
 
 impl<B: Buf> Band<B> {
@@ -230,7 +232,7 @@ pub(crate) struct Log<B: Buf> {
     /// When the last record was.
     added: Cell<u64>,
     scheduled: Cell<bool>,
-    /// Clean data waits: only what fills a record goes now, and the rest in a while.
+    /// Clean data waits: only what fills a record goes now, or is hurried, and the rest in a while.
     gathers: Cell<bool>,
 }
 
@@ -238,7 +240,9 @@ impl<B: Buf> Log<B> {
     pub fn new(class: Class) -> Rc<Self> {
         Rc::new(Self {
             class,
-            bands: RefCell::new((0..bands::MOST).map(|_| Band { queue: VecDeque::new(), open: None, in_flight: 0 }).collect()),
+            bands: RefCell::new(
+                (0..bands::MOST).map(|_| Band { queue: VecDeque::new(), open: None, in_flight: 0, hurried: false }).collect(),
+            ),
             in_use: Cell::new(if class == Class::Single { CLEAN } else { 1 }),
             turn: Cell::new(0),
             borders: RefCell::default(),
@@ -316,6 +320,8 @@ impl<B: Buf> Log<B> {
     /// All that waits goes now.
     pub fn hurry(self: &Rc<Self>, core: &Rc<Core<B>>, volume: &Rc<Volume<B>>) {
         self.gathers.set(false);
+        // Whatever comes behind it to be gathered.
+        self.bands.borrow_mut().iter_mut().for_each(|band| band.hurried = !band.queue.is_empty());
         self.schedule(core, volume);
     }
 
@@ -437,6 +443,7 @@ impl<B: Buf> Log<B> {
             }
             self.append_one(core, volume, band);
         }
+        self.bands.borrow_mut().iter_mut().for_each(|band| band.hurried &= !band.queue.is_empty());
         // A segment that gets no more is closed, so that it can be freed when what it holds is down.
         for band in self.in_use.get()..bands::MOST {
             let gets_no_more = {
@@ -452,14 +459,14 @@ impl<B: Buf> Log<B> {
     /// A band for which something is to go now; they take turns.
     fn next_band(&self, core: &Core<B>) -> Option<usize> {
         let full = u64::from(self.shared_sectors(core)) * 512;
-        let most = match self.class {
+        let most = |band: &Band<B>| match self.class {
             Class::Mirrored => core.settings.unfilled_appends,
-            Class::Single if self.gathers.get() => 0,
+            Class::Single if self.gathers.get() && !band.hurried => 0,
             Class::Single => core.settings.appends,
         };
         let bands = self.bands.borrow();
         let turn = self.turn.get();
-        let next = (turn..turn + bands::MOST).map(|n| n % bands::MOST).find(|n| bands[*n].is_due(full, most))?;
+        let next = (turn..turn + bands::MOST).map(|n| n % bands::MOST).find(|n| bands[*n].is_due(full, most(&bands[*n])))?;
         self.turn.set(next + 1);
         Some(next)
     }

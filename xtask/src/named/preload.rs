@@ -11,6 +11,7 @@ pub const TOLD: &[Told] = &[
     ),
     ("preload::a_detach_beside_a_read_that_is_never_answered_can_be_given_up", "a detach that hears nothing near its end"),
     ("preload::what_has_no_room_is_not_read_to_be_preloaded", "a preload that reads what has no room"),
+    ("preload::what_is_preloaded_does_not_wait_with_what_is_gathered", "what somebody waits for gathered with what nobody does"),
 ];
 
 /// Mistakes that only they need.
@@ -40,6 +41,15 @@ pub const MISTAKES: &[Mistake] = &[
             file: "preload.rs",
             old: " || !core.has_spare_for(volume) || ",
             new: " || !core.has_spare_for(volume) && core.stopping.get() || ",
+        }],
+    },
+    Mistake {
+        name: "what somebody waits for gathered with what nobody does",
+        story: "A client's miss comes meanwhile, and each part of a preload that fills no record waits a quarter of a second.",
+        edits: &[Edit {
+            file: "log.rs",
+            old: "Class::Single if self.gathers.get() && !band.hurried => 0,",
+            new: "Class::Single if self.gathers.get() => 0,",
         }],
     },
 ];

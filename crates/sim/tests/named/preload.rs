@@ -97,3 +97,30 @@ fn what_has_no_room_is_not_read_to_be_preloaded() {
     s.read_all();
     s.end();
 }
+
+/// What a preload brings somebody waits for. Beside a client whose misses are gathered, for a quarter of a second, what did not fill a record was gathered with
+/// them, part by part: a preload of a disk that is read came to some megabytes in a second, and what is carried over from a segment to be let go as well. Found by
+/// reading.
+#[test]
+fn what_is_preloaded_does_not_wait_with_what_is_gathered() {
+    let mut stage = Stage::default();
+    stage.settings.gather_ns = 250 * MILLISECOND;
+    let mut s = Scene::new("a preload beside misses", stage);
+    let slots = s.stage.layout().slot(0)..s.stage.layout().superblock(2);
+    s.hold_back(
+        move |device, op| matches!((device, op), (Device::Member(_), DeviceOp::Write { offset, .. }) if slots.contains(offset)),
+    );
+    // Somewhat more than records that may be in flight.
+    let preload = s.world.command(Command::Preload { volume: 0, ranges: std::iter::once(0..1000).collect() });
+    s.until_held();
+    s.pass(10 * MILLISECOND);
+    s.world.read(0, 100_000, 8);
+    s.pass(20 * MILLISECOND);
+    let since = s.world.now;
+    s.let_go();
+    s.ends_well(preload);
+    let took = (s.world.now - since) / MILLISECOND;
+    assert!(took < 50, "{}: it took {took} ms", s.story());
+    s.read_all();
+    s.end();
+}
