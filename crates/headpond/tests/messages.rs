@@ -549,7 +549,7 @@ impl<'ast> Visit<'ast> for Look<'_> {
 
 /// Messages that need no next step of their own: the file, a part of what is said (or of the place, where that cannot be seen),
 /// and the reason.
-const PASSED_ON: [(&str, &str, &str); 31] = [
+const PASSED_ON: [(&str, &str, &str); 32] = [
     ("headpond/src/commands/mod.rs", "{wrong} {next}", "what the daemon says, each part of which is looked at"),
     ("headpond/src/commands/check.rs", "Nothing was changed. {next}", "it ends in one of two next steps, three lines above"),
     (
@@ -557,6 +557,7 @@ const PASSED_ON: [(&str, &str, &str); 31] = [
         "(cannot be seen)",
         "what `Daemon::stop` says: the engine's, or that it takes longer, which is looked at",
     ),
+    ("headpond/src/commands/serve.rs", "{what}", "what `ublk::prepare_process` says, which is looked at"),
     ("headpond/src/commands/serve.rs", "{text}", "the command's error, which is looked at, as a line of the log"),
     ("host/src/control.rs", "(cannot be seen)", "where faults are made from what callers say, each of which is looked at"),
     ("host/src/daemon/diskless.rs", "Volume {name}: {}", "the engine's own message"),

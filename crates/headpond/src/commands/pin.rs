@@ -103,11 +103,11 @@ fn change(which: &Which, targets: &Targets, call: impl Fn(Runs) -> Call) -> anyh
         which.call(&call(runs)).map_err(|error| match done {
             0 => error,
             done => {
-                let words = format!(
-                    "The first {} of what was named are done, and stay so (`headpond pin --list VOLUME` shows what is pinned); the rest is not: {error}",
+                let said = error.to_string();
+                error.context(format!(
+                    "The first {} of what was named are done, and stay so (`headpond pin --list VOLUME` shows what is pinned); the rest is not: {said}",
                     size::show(done)
-                );
-                error.context(words)
+                ))
             }
         })?;
         done += bytes;
