@@ -153,7 +153,11 @@ pub const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "what waits taken along by a full record of another segment",
         story: "Where several segments are open each full record of one makes half empty ones of the others.",
-        edits: &[Edit { file: "log.rs", old: "            Class::Single if self.gathers.get() => 0,\n", new: "" }],
+        edits: &[Edit {
+            file: "log.rs",
+            old: "            Class::Single if self.gathers.get() && !band.hurried => 0,\n",
+            new: "",
+        }],
     },
     Mistake {
         name: "clean data in memory that is not looked at",
