@@ -73,8 +73,8 @@ pub enum PoolError {
     #[error(
         "{path} of volume {volume} on pool {pool}, left by an earlier daemon, waits for another one: what its clients wrote and no flush has \
          answered is in no cache device yet, and none could serve it any more. Nothing was changed. Serve the pool, unmount what is on it, and \
-         detach the volume; or serve it with --give-up {volume}, which ends that I/O with errors. Then stop the daemon, and try again. Where the pool cannot be served any more, `headpond volume give-up {path}` \
-         ends it"
+         detach the volume; or serve it with --give-up {volume}, which ends that I/O with errors. Then stop the daemon, and try again. \
+         Where the pool cannot be served any more, `headpond volume give-up {path}` ends that I/O with errors as well"
     )]
     Waiting { path: PathBuf, volume: String, pool: String },
     #[error(

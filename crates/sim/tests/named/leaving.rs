@@ -20,6 +20,20 @@ fn in_sync(s: &Scene) -> usize {
     s.status().members.iter().filter(|m| m.in_sync).count()
 }
 
+/// Writes here and there from a sector on until so little is free that two cache devices have less than is kept, and stays so.
+fn fill_up(s: &mut Scene, from: u64) {
+    let is_short = |s: &Scene| s.status().segments_free < 3 * u64::from(RESERVE);
+    for n in 0.. {
+        s.write(from + n * 37 % 499 * 512, 8);
+        if is_short(s) {
+            s.pass(200_000_000);
+            if is_short(s) {
+                return;
+            }
+        }
+    }
+}
+
 /// Steps until so many are.
 fn until_in_sync(s: &mut Scene, so_many: usize) {
     let count = |w: &World| w.engine.as_ref().map_or(0, |e| e.status().members.iter().filter(|m| m.in_sync).count());
@@ -36,16 +50,7 @@ fn what_there_was_no_room_to_append_again_does_not_come_back() {
     let mut s = Scene::new("left behind", stage);
     let layout = s.stage.layout();
     let (images, slots) = (layout.checkpoint(0)..layout.slot(0), layout.slot(0)..layout.superblock(2));
-    for n in 0.. {
-        s.write(PAST + n * 37 % 499 * 512, 8);
-        let is_short = |s: &Scene| s.status().segments_free < 3 * u64::from(RESERVE);
-        if is_short(&s) {
-            s.pass(200_000_000);
-            if is_short(&s) {
-                break;
-            }
-        }
-    }
+    fill_up(&mut s, PAST);
     s.write(0, 8);
     let leaving = s.copies(0)[0].0;
     let holds = Cell::new(true);
@@ -82,16 +87,7 @@ fn what_sets_out_for_the_log_beside_an_overwrite_that_had_no_room_there_does_not
     let mut s = Scene::new("overtaken", stage);
     let layout = s.stage.layout();
     let slots = layout.slot(0)..layout.superblock(2);
-    for n in 0.. {
-        s.write(PAST * 2 + n * 37 % 499 * 512, 8);
-        let is_short = |s: &Scene| s.status().segments_free < 3 * u64::from(RESERVE);
-        if is_short(&s) {
-            s.pass(200_000_000);
-            if is_short(&s) {
-                break;
-            }
-        }
-    }
+    fill_up(&mut s, PAST * 2);
     // So that its region's intent bit is set.
     s.write(0, PAST);
     s.write(0, 8);
